@@ -185,7 +185,7 @@ def unschedulable(count):
         told = {
             pod["metadata"]["name"]: condition.get("message", "")
             for pod in pods
-            for condition in pod.get("status", {}).get("conditions", [])
+            for condition in pod.get("status", {}).get("conditions") or ()
             if condition["type"] == "PodScheduled" and condition["status"] == "False"
         }
         return told if len(told) >= count else None

@@ -183,7 +183,7 @@ def _brief(items: list[Object]) -> str:
     for item in items[:40]:
         status = item.get("status", {})
         conditions = [
-            f"{each['type']}={each['status']} {each.get('message', '')}" for each in status.get("conditions", [])
+            f"{each['type']}={each['status']} {each.get('message', '')}" for each in status.get("conditions") or ()
         ]
         where = item.get("spec", {}).get("nodeName", "-")
         rows.append(f"  {item['metadata']['name']} node={where} phase={status.get('phase')} {'; '.join(conditions)}")

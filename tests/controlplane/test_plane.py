@@ -190,7 +190,7 @@ async def test_a_plane_that_begins_again_is_as_fresh_and_does_the_same_once_more
 
 
 def _established(crds):
-    conditions = [each.get("status", {}).get("conditions", ()) for each in crds]
+    conditions = [each.get("status", {}).get("conditions") or () for each in crds]
     return crds and all(any(c["type"] == "Established" and c["status"] == "True" for c in each) for each in conditions)
 
 

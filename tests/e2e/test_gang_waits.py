@@ -131,6 +131,6 @@ async def test_a_numeric_annotation_is_refused_by_the_api_server(stage):
 def established(crds):
     """True if there are CRDs and all of them are served."""
     return crds and all(
-        any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions", []))
+        any(c["type"] == "Established" and c["status"] == "True" for c in crd["status"].get("conditions") or ())
         for crd in crds
     )

@@ -8,14 +8,12 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from turnout.launcher.env import MEMORY
 
-YOUNG_S = 1.0  # seconds; a new folder may not be locked yet
 _SOCKET, _OWNER = "keeper", "owner.lock"
 _NAME = re.compile(r"turnout-[a-z0-9_]{8}")
 _MOST_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
@@ -29,8 +27,11 @@ class PrivateDir(tempfile.TemporaryDirectory[str]):
 
     def __init__(self, parent: str | Path) -> None:
         super().__init__(prefix="turnout-", dir=parent)
-        self._owner = os.open(Path(self.name) / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        lock = Path(self.name) / _OWNER
+        unlocked = lock.with_suffix(".new")  # the lock file appears locked: who sweeps never sees it free before
+        self._owner = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(lock)
 
     def cleanup(self) -> None:
         """Remove the folder and release its lock."""
@@ -77,8 +78,7 @@ def _sweep(parent: Path) -> None:
     with suppress(OSError):
         for folder in [each for each in parent.iterdir() if _NAME.fullmatch(each.name)]:
             with suppress(OSError):
-                there = folder.lstat()
-                if there.st_uid == os.geteuid() and time.time() - there.st_mtime > YOUNG_S:
+                if folder.lstat().st_uid == os.geteuid():
                     _remove(folder)
 
 

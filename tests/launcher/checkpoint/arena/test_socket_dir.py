@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.socket_dir import YOUNG_S, private_folder
+from turnout.launcher.checkpoint.arena.socket_dir import private_folder
 
 OWNER = """
 import sys
@@ -29,23 +28,15 @@ def owned(tmp_path):
     process.communicate()
 
 
-def aged(folder):
-    then_s = time.time() - 2 * YOUNG_S
-    os.utime(folder, (then_s, then_s))
-
-
-@pytest.mark.parametrize(("killed", "old", "stays"), [
-    pytest.param(True, True, False, id="its process was killed"),
-    pytest.param(False, True, True, id="its process lives"),
-    pytest.param(True, False, True, id="it is so young that its process may not hold it yet"),
+@pytest.mark.parametrize(("killed", "stays"), [
+    pytest.param(True, False, id="its process was killed, a moment after it made it"),
+    pytest.param(False, True, id="its process lives"),
 ])  # fmt: skip
-def test_what_the_next_process_removes(tmp_path, owned, killed, old, stays):
+def test_what_the_next_process_removes(tmp_path, owned, killed, stays):
     name, process = owned
     if killed:
         process.kill()
         process.wait()
-    if old:
-        aged(name)
     made = private_folder(tmp_path)
     assert os.path.exists(name) is stays
     made.cleanup()
@@ -55,9 +46,19 @@ def test_a_folder_that_only_has_such_a_name_stays(tmp_path):
     strange = tmp_path / "turnout-abcd1234"
     strange.mkdir()
     (strange / "mine").write_text("mine")
-    aged(strange)
     private_folder(tmp_path).cleanup()
     assert (strange / "mine").read_text() == "mine"
+
+
+def test_a_folder_whose_lock_is_not_there_yet_stays(tmp_path):
+    """Its process makes it now: the lock file gets its name when it is locked, so nobody finds it free."""
+    made = private_folder(tmp_path)
+    being_made = tmp_path / "turnout-abcd1234"
+    being_made.mkdir()
+    (being_made / "owner.new").touch()
+    private_folder(tmp_path).cleanup()
+    assert {path.name for path in tmp_path.iterdir()} == {os.path.basename(made.name), being_made.name}
+    made.cleanup()
 
 
 def test_a_process_that_ends_leaves_nothing(tmp_path):
