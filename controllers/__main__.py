@@ -60,7 +60,7 @@ async def serve(wanted: Settings) -> None:
             if leading:  # else all are looked at when the term begins
                 queue.add(key)
 
-        cache = Cache(changed)
+        cache = Cache(changed, kinds)
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, wanted.namespace)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

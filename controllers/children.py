@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.controllers.model import ChildKey, Dialect, JobView, Kind, Object, Restart, Role, Setup
+from turnout.controllers.model import ChildKey, Dialect, JobView, Kind, Object, Replica, Restart, Role, Seen, Setup
 
-REPLICA_TYPE = "training.kubeflow.org/replica-type"
-REPLICA_INDEX = "training.kubeflow.org/replica-index"
 POD_GROUPS = {
     Dialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
     Dialect.SCHEDULER_PLUGINS: "scheduling.x-k8s.io/v1alpha1",
@@ -16,12 +14,8 @@ POD_GROUPS = {
 SCHEDULERS = {Dialect.VOLCANO: "volcano", Dialect.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler"}
 _GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 _GROUP_NOTE, _TASK_NOTE = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
+_MADE_ONCE = ("Service", "Secret")  # their addresses and keys are in use
 _RESTART = {Restart.EXIT_CODE: Restart.NEVER.value}  # the kubelet knows no exit codes
-
-
-def name_of(view: JobView, role: Role, index: int) -> str:
-    """Return the name of one replica, shared by its pod and its Service."""
-    return f"{view.name}-{role.label}-{index}"
 
 
 def owner(view: JobView) -> dict[str, Any]:
@@ -30,19 +24,20 @@ def owner(view: JobView) -> dict[str, Any]:
     return {**head, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod(kind: Kind, view: JobView, role: Role, index: int, setup: Setup) -> Object:
+def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, setup: Setup) -> Object:
     """Return one replica's pod."""
     template = role.template.get("metadata") or {}
-    labels = {**(template.get("labels") or {}), **kind.labels(view, role, index)}
+    labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
     notes = dict(template.get("annotations") or {})
-    spec = {**kind.pod_spec(view, role, index), "restartPolicy": _RESTART.get(role.restart, role.restart.value)}
+    policy = _RESTART.get(role.restart, role.restart.value)
+    spec = {**kind.pod_spec(view, role, replica, seen), "restartPolicy": policy}
     if setup.dialect is not Dialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[setup.dialect])
     if setup.dialect is Dialect.VOLCANO:
         notes |= {_GROUP_NOTE: view.name, _TASK_NOTE: role.label}
     elif setup.dialect is Dialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
-    meta = _meta(view, name_of(view, role, index), labels)
+    meta = meta_of(view, kind.name(view, role, replica), labels)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -53,7 +48,8 @@ def pod(kind: Kind, view: JobView, role: Role, index: int, setup: Setup) -> Obje
 
 def service(kind: Kind, view: JobView, role: Role, index: int) -> Object:
     """Return one replica's headless Service, so that its name resolves wherever its pod runs."""
-    labels = kind.labels(view, role, index)
+    replica = Replica(index, index)
+    labels = kind.labels(view, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [
         {"name": each.get("name", ""), "port": each["containerPort"]}
@@ -62,7 +58,7 @@ def service(kind: Kind, view: JobView, role: Role, index: int) -> Object:
         for each in container.get("ports") or ()
     ]
     spec = {"clusterIP": "None", "selector": labels, "ports": ports}
-    meta = _meta(view, name_of(view, role, index), labels)
+    meta = meta_of(view, kind.name(view, role, replica), labels)
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
@@ -80,13 +76,21 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
             spec["priorityClassName"] = gang.priority_class
     elif gang.timeout_s is not None:
         spec["scheduleTimeoutSeconds"] = gang.timeout_s
-    meta = _meta(view, view.name, {})
+    meta = meta_of(view, view.name, {})
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
 def key_of(body: Object) -> ChildKey:
     """Return the key of a child by its body."""
     return ChildKey(body["kind"], body["metadata"]["name"])
+
+
+def content(body: Object) -> tuple[str, Object] | None:
+    """Return the field of a child that is kept as it is wanted, and what it is; None for one that is made once."""
+    if body["kind"] in _MADE_ONCE:
+        return None
+    name = "data" if body["kind"] == "ConfigMap" else "spec"
+    return name, body[name]
 
 
 def same(wanted: Any, there: Any) -> bool:
@@ -100,6 +104,7 @@ def same(wanted: Any, there: Any) -> bool:
     return bool(wanted == there)
 
 
-def _meta(view: JobView, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def meta_of(view: JobView, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata of a child of the job."""
     meta = {"name": name, "namespace": view.namespace, "ownerReferences": [owner(view)]}
     return {**meta, "labels": dict(labels)} if labels else meta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -50,6 +50,20 @@ class JobKey(NamedTuple):
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChildLabels:
+    """The labels by which the children of a kind are found. job: every child has it, its value is the job's name."""
+
+    job: str
+    role: str
+    index: str
+
+
+KUBEFLOW = ChildLabels(
+    "training.kubeflow.org/job-name", "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
+)
+
+
 class ChildKey(NamedTuple):
     """The kind and the name of a child; its namespace is the job's."""
 
@@ -59,17 +73,34 @@ class ChildKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Pods that are alike but for their index. name: as upstream spells it, "Worker"."""
+    """Pods that are alike but for their index. name: as upstream spells it, "Worker".
+
+    most_restarts: how often one index may be made anew, None for no bound. kept: its pods outlive the job's cleaning.
+    """
 
     name: str
     replicas: int
     template: Object  # of a pod
     restart: Restart
+    most_restarts: int | None = None
+    kept: bool = False
 
     @property
     def label(self) -> str:
         """The role's name in labels and names of pods."""
         return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica that is to be made. index: dense, taken over by whoever replaces it.
+
+    number: of its pod, never given twice where the kind is `numbered`, else the index. restarts: of this index so far.
+    """
+
+    index: int
+    number: int
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +161,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers."""
+    """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers.
+
+    reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
+    """
 
     name: str
     uid: str
@@ -140,17 +174,22 @@ class PodSeen:
     deleting: bool = False
     exit_code: int | None = None
     restarts: int = 0
+    ready: bool = False
+    reason: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSeen:
-    """A Service, PodGroup or HPA of the job. spec: as it is now."""
+    """A child that is no pod. spec: as it is now. data: of a ConfigMap. phase: of a PodGroup."""
 
     key: ChildKey
     uid: str
     role: str = ""
     index: int = -1
     spec: Object = field(default_factory=dict)
+    data: Object = field(default_factory=dict)
+    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +214,11 @@ class Delete(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Give a child this spec."""
+    """Give a child this content. field: where it stands, `spec` or `data`."""
 
     key: ChildKey
-    spec: Object
+    content: Object
+    field: str = "spec"
 
 
 class Say(NamedTuple):
@@ -240,12 +280,49 @@ class Verdict(NamedTuple):
     text: str
 
 
+def replica_name(view: JobView, role: Role, replica: Replica) -> str:
+    """Return the name that most kinds give one replica: its pod's, and its Service's."""
+    return f"{view.name}-{role.label}-{replica.number}"
+
+
+def _none_held(_view: JobView, _seen: Seen) -> Collection[str]:
+    return ()
+
+
+def _nothing_left(_view: JobView) -> JobView | None:
+    return None
+
+
+def _by_policy(_view: JobView, _role: Role, _pod: PodSeen) -> bool | None:
+    return None
+
+
+class Vocabulary(NamedTuple):
+    """A kind's own words for a status. The core's are conditions, replicaStatuses, startTime and completionTime.
+
+    fields: those that are written. read: takes a status of the kind to the core's words. write: the other way; the
+    view is None for an object that is refused.
+    """
+
+    fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
+    read: Callable[[Object], Object] = lambda status: status
+    write: Callable[[Object, JobView | None, Seen], Object] = lambda status, _view, _seen: status
+
+
+CORE_WORDS = Vocabulary()
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of jobs as data and plain functions.
 
     api: `GROUP/VERSION`s that serve it, equal but for the group. plural: in paths. container: that trains.
-    labels: of the child of one role and index. selector: of all pods of one role.
+    labels: of the child of one replica. selector: of all pods of one role. pod_spec: what is seen matters where an
+    address is only known once a Service is there. judge: by the counts of each role, by its name.
+
+    held: names of the roles whose missing pods are not made yet. asleep: what of a suspended job still runs, None for
+    nothing. again: whether a failed pod is made anew, None where the role's policy says it. numbered: a pod's name is
+    never given twice.
     """
 
     kind: str
@@ -253,12 +330,20 @@ class Kind:
     plural: str
     container: str
     read: Callable[[Object], JobView | Refused]
-    labels: Callable[[JobView, Role, int], dict[str, str]]
+    labels: Callable[[JobView, Role, Replica], dict[str, str]]
     selector: Callable[[JobView, Role], dict[str, str]]
-    pod_spec: Callable[[JobView, Role, int], dict[str, Any]]
-    extras: Callable[[JobView], Sequence[Object]]
-    judge: Callable[[JobView, Mapping[str, Counts]], Sequence[Verdict]]
+    pod_spec: Callable[[JobView, Role, Replica, Seen], dict[str, Any]]
+    extras: Callable[[JobView, Seen], Sequence[Object]]
+    judge: Callable[[JobView, Mapping[str, Counts], Seen], Sequence[Verdict]]
     restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE makes anew
+    child_labels: ChildLabels = KUBEFLOW
+    owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
+    name: Callable[[JobView, Role, Replica], str] = replica_name
+    held: Callable[[JobView, Seen], Collection[str]] = _none_held
+    asleep: Callable[[JobView], JobView | None] = _nothing_left
+    again: Callable[[JobView, Role, PodSeen], bool | None] = _by_policy
+    vocabulary: Vocabulary = CORE_WORDS
+    numbered: bool = False
 
 
 def paths(kind: Kind) -> tuple[str, ...]:

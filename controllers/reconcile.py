@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.controllers import children, conditions
+from turnout.controllers import children, conditions, replicas
 from turnout.controllers.model import (
     ChildKey,
     ChildSeen,
@@ -19,6 +19,7 @@ from turnout.controllers.model import (
     Counts,
     Create,
     Delete,
+    Dialect,
     JobView,
     Kind,
     Object,
@@ -46,20 +47,24 @@ _TIMES = ("startTime", "completionTime")
 
 @dataclass(slots=True)
 class _Status:
-    """A status as it becomes. was: as the object has it."""
+    """A status as it becomes, in the core's words. raw: as the object has it. was: the same in the core's words."""
 
-    kind: str
+    kind: Kind
+    raw: Object
     was: Object
+    seen: Seen
     now_s: float
     conditions: list[Object]
     replicas: dict[str, Object]
     start: str | None
     completion: str | None
     says: list[Say] = field(default_factory=list)
+    view: JobView | None = None  # None for an object that is refused
 
     def note(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
         """Take in a condition."""
-        self.conditions = conditions.with_condition(self.conditions, type_, self.kind, text, self.now_s, why=why, on=on)
+        kind = self.kind.kind
+        self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
     def end(self, verdict: Verdict) -> None:
         """Take in the job's end."""
@@ -72,8 +77,10 @@ class _Status:
         if self.replicas or "replicaStatuses" in self.was:
             made["replicaStatuses"] = self.replicas
         made |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
-        was = {name: self.was[name] for name in ("conditions", "replicaStatuses", *_TIMES) if name in self.was}
-        return None if made == was else _patch(was, made)
+        words = self.kind.vocabulary
+        said = words.write(made, self.view, self.seen)
+        was = {name: self.raw[name] for name in words.fields if name in self.raw}
+        return None if said == was else _patch(was, said)
 
 
 def _patch(was: Object, made: Object) -> Object:
@@ -90,10 +97,11 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     """Return what has to be written for one job. now_s: seconds since 1970. Never raises for what a user writes."""
     if raw["metadata"].get("deletionTimestamp"):
         return NOTHING  # the API server deletes what it owns
-    status = _status(kind, raw, now_s)
+    status = _status(kind, raw, seen, now_s)
     view = kind.read(raw)
     if isinstance(view, Refused):
         return _refused(status, view)
+    status.view = view
     if view.elsewhere:
         return NOTHING
     if conditions.ended(status.conditions):
@@ -101,7 +109,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
     if view.policy.suspended:
-        return _suspended(view, status, seen)
+        return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
         _told(status, Reason.RESUMED, f"{kind.kind} {view.name} is resumed.", type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(now_s)
@@ -113,12 +121,13 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     return _running(kind, view, status, seen, setup)
 
 
-def _status(kind: Kind, raw: Object, now_s: float) -> _Status:
-    was = _mapping(raw.get("status"))
+def _status(kind: Kind, raw: Object, seen: Seen, now_s: float) -> _Status:
+    there = _mapping(raw.get("status"))
+    was = kind.vocabulary.read(there)
     told = _mapping(was.get("replicaStatuses"))
     replicas = {name: each for name, each in told.items() if isinstance(each, Mapping)}
     start, completion = (was.get(name) if since_1970(was.get(name)) else None for name in _TIMES)
-    return _Status(kind.kind, was, now_s, conditions.listed(was), replicas, start, completion)
+    return _Status(kind, there, was, seen, now_s, conditions.listed(was), replicas, start, completion)
 
 
 def _mapping(value: Any) -> Object:
@@ -159,7 +168,10 @@ def _cleaned(view: JobView, seen: Seen) -> Iterator[Write]:
     """Give the deletions of pods, each with the Service of its name, that the job's policy wants after its end."""
     if view.policy.clean_pods is CleanPods.NONE:
         return
+    kept = {role.label for role in view.roles if role.kept}
     for pod in seen.pods:
+        if pod.role in kept:
+            continue
         if view.policy.clean_pods is CleanPods.ALL or pod.phase in (Phase.RUNNING, Phase.PENDING):
             if not pod.deleting:
                 yield Delete(ChildKey(_POD, pod.name), pod.uid)
@@ -167,7 +179,7 @@ def _cleaned(view: JobView, seen: Seen) -> Iterator[Write]:
                 yield Delete(other.key, other.uid)
 
 
-def _suspended(view: JobView, status: _Status, seen: Seen) -> Outcome:
+def _suspended(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
     text = f"{view.kind} {view.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
         status.note(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
@@ -175,7 +187,15 @@ def _suspended(view: JobView, status: _Status, seen: Seen) -> Outcome:
         _told(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, on=True)
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
-    return _outcome(status, [*_all_pods(seen.pods), *_all_others(seen)])
+    if (left := kind.asleep(view)) is None:
+        return _outcome(status, [*_all_pods(seen.pods), *_all_others(seen)])
+    named = {role.label for role in left.roles}
+    writes = [*_others(kind.extras(left, seen), seen)]
+    writes += _all_pods(pod for pod in seen.pods if pod.role not in named)
+    for role in left.roles:
+        look = _look(kind, left, role, seen, status.replicas.get(role.name, {}), setup)
+        writes += look.writes
+    return _outcome(status, writes)
 
 
 def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> str | None:
@@ -196,33 +216,24 @@ def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> st
 
 def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
     group = children.pod_group(view, setup)
-    extras = [*([] if group is None else [group]), *kind.extras(view)]
+    extras = [*([] if group is None else [group]), *kind.extras(view, seen)]
     writes = [*_others(extras, seen)]
     counts: dict[str, Counts] = {}
     failure: Verdict | None = None
     restarted = False
     for role in view.roles:
-        mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
-        again = [pod for pod in mine if pod.phase is Phase.FAILED and _made_anew(kind, role, pod)]
-        restarted |= bool(again)
-        if again:
+        look = _look(kind, view, role, seen, status.replicas.get(role.name, {}), setup)
+        writes += look.writes
+        counts[role.name] = look.counts
+        restarted |= look.restarted
+        if look.restarted:
             status.note(Reason.RESTARTING, f"job {view.name} is restarting because {role.name} replica(s) failed.")
-        elif any(pod.phase is Phase.FAILED and role.restart is Restart.EXIT_CODE for pod in mine):
-            failure = Verdict(Reason.FAILED, f'job "{view.name}" is failing because "{role.name}" replica(s) failed.')
-        above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-        writes += [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again) if not pod.deleting]
-        there = {pod.index for pod in mine}
-        writes += [
-            Create(children.pod(kind, view, role, index, setup)) for index in range(role.replicas) if index not in there
-        ]
-        counts[role.name] = _counted(pod for pod in mine if pod.index < role.replicas)
-        found = _replica_status(kind, view, role, counts[role.name])
-        status.replicas = {
-            **status.replicas,
-            role.name: {**found, **_restarts(status.replicas.get(role.name, {}), again)},
-        }
+        elif look.failure:
+            failure = Verdict(Reason.FAILED, look.failure)
+        found = _replica_status(kind, view, role, look.counts)
+        status.replicas = {**status.replicas, role.name: {**found, **look.kept}}
     status.start = status.start or rfc3339(status.now_s)
-    for verdict in [failure] if failure is not None else kind.judge(view, counts):
+    for verdict in [failure] if failure is not None else kind.judge(view, counts, seen):
         if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
             status.end(verdict)
             status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
@@ -234,22 +245,58 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
     return replace(_outcome(status, writes), again_s=left_s, status_first=restarted)
 
 
-def _restarts(before: Object, again: Sequence[PodSeen]) -> Object:
-    """Return how many pods of a role were made anew, with the uids of those that are counted and still there.
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The pods of one role. kept: what its status remembers. failure: why the job fails by them, "" if it does not."""
 
-    So a controller that ends between counting a pod and deleting it counts it once.
-    """
-    counted = before.get("restartedPods")
-    known = set(counted) if isinstance(counted, list) and all(isinstance(each, str) for each in counted) else set()
-    had = before.get("restarts")
-    total = (had if isinstance(had, int) and had > 0 else 0) + sum(pod.uid not in known for pod in again)
-    return {"restarts": total, "restartedPods": sorted(pod.uid for pod in again)} if total else {}
+    writes: Sequence[Write]
+    counts: Counts
+    restarted: bool
+    failure: str
+    kept: Object
 
 
-def _made_anew(kind: Kind, role: Role, pod: PodSeen) -> bool:
+def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup) -> _Look:
+    """Decide on the pods of one role. before: its part of the status."""
+    mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED]
+    past = replicas.Past.read(role, before, mine, numbered=kind.numbered)
+    again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
+    failure = ""
+    if any(not past.may(pod) for pod in failed):
+        failure = f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
+    elif any(_is_final(kind, view, role, pod) for pod in failed if pod not in again):
+        failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
+    past = past.counted(again)
+    above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
+    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again) if not pod.deleting]
+    there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
+    if role.name not in kind.held(view, seen) and not _waits(seen, setup):
+        for index in range(role.replicas):
+            if index not in there:
+                replica, past = past.replica(index)
+                writes.append(Create(children.pod(kind, view, role, replica, seen, setup)))
+    counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in again)]
+    return _Look(writes, _counted(counted), bool(again), failure, past.kept())
+
+
+def _waits(seen: Seen, setup: Setup) -> bool:
+    """True while Volcano has not admitted the job's PodGroup: pods made now would only wait. Source: MS-46"""
+    groups = [each for each in seen.others.values() if each.key.kind == "PodGroup"]
+    return setup.dialect is Dialect.VOLCANO and (not groups or any(each.phase in ("", "Pending") for each in groups))
+
+
+def _made_anew(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
+    if (said := kind.again(view, role, pod)) is not None:
+        return said
     if role.restart is Restart.EXIT_CODE:
         return pod.exit_code is not None and pod.exit_code >= kind.restarts_at
     return role.restart is not Restart.NEVER
+
+
+def _is_final(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
+    """True if a pod's failure is the job's, without asking how many others there are."""
+    return role.restart is Restart.EXIT_CODE or kind.again(view, role, pod) is False
 
 
 def _others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
@@ -261,8 +308,10 @@ def _others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
         there = seen.others.get(key)
         if there is None:
             yield Create(body)
-        elif key.kind != "Service" and not children.same(body["spec"], there.spec):
-            yield Update(key, body["spec"])
+        elif (kept := children.content(body)) is not None:
+            name, wanted_so = kept
+            if not children.same(wanted_so, there.data if name == "data" else there.spec):
+                yield Update(key, wanted_so, name)
     gone = [each for key, each in seen.others.items() if key not in keys]
     yield from (Delete(each.key, each.uid) for each in sorted(gone, key=lambda each: -each.index))
 

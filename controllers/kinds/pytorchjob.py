@@ -8,12 +8,14 @@ for may stand in /etc/hosts, and a job that fails for good has a completionTime,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.children import REPLICA_INDEX, REPLICA_TYPE, name_of, owner, service
+from turnout.controllers.children import owner, service
+from turnout.controllers.kinds import fields
+from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
+    KUBEFLOW,
     CleanPods,
     Counts,
     Gang,
@@ -22,10 +24,12 @@ from turnout.controllers.model import (
     Object,
     Reason,
     Refused,
+    Replica,
     Restart,
     Role,
-    RunPolicy,
+    Seen,
     Verdict,
+    replica_name,
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
@@ -36,11 +40,8 @@ PORT, ELASTIC_PORT = 23456, 29400
 OPERATOR = "kubeflow.org/training-operator"
 INIT_IMAGE = "alpine:3.10"
 INIT_TRIES = 100
-MOST_REPLICAS = 10_000  # of a role; a look builds them all
 _ROLES = {"master": "Master", "worker": "Worker"}
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABELS = "training.kubeflow.org/"
-_MOST_S = 2**31 - 1
 
 
 def read(raw: Object) -> JobView | Refused:
@@ -53,8 +54,7 @@ def read(raw: Object) -> JobView | Refused:
 
 def _read(raw: Object) -> JobView:
     meta, spec = raw["metadata"], Part(raw).part("spec")
-    if not _NAME.fullmatch(meta["name"]):
-        raise BadJob(f"metadata.name is {meta['name']!r:.70}: it must be a DNS label that begins with a letter")
+    fields.check_name(meta)
     policy, elastic = spec.part("runPolicy"), spec.has("elasticPolicy")
     roles = tuple(_role(name, part, elastic) for name, part in sorted(_by_role(spec).items()))
     if not roles:
@@ -76,13 +76,7 @@ def _read(raw: Object) -> JobView:
         name=meta["name"],
         uid=meta["uid"],
         roles=roles,
-        policy=RunPolicy(
-            policy.flag("suspend"),
-            _word(policy, "cleanPodPolicy", CleanPods, CleanPods.NONE),
-            _seconds(policy, "ttlSecondsAfterFinished"),
-            _seconds(policy, "activeDeadlineSeconds"),
-            _seconds(policy, "backoffLimit"),
-        ),
+        policy=fields.run_policy(policy, CleanPods.NONE),
         gang=_gang(policy.part("schedulingPolicy"), roles, filled.get("elasticPolicy")),
         spec=filled,
         elastic=elastic,
@@ -102,49 +96,11 @@ def _by_role(spec: Part) -> dict[str, Part]:
 
 
 def _role(name: str, part: Part, elastic: bool) -> Role:
-    replicas = part.count("replicas", 1)
-    if replicas > MOST_REPLICAS:
-        raise BadJob(f"{part.at('replicas')} is {replicas}: at most {MOST_REPLICAS} are made")
-    if name == "Master" and replicas != 1:
-        raise BadJob(f"{part.at('replicas')} is {replicas}: a job has one Master")
-    template = part.part("template")
-    _check_template(template)
-    containers = template.part("spec").parts("containers")
-    if not any(each.text("name") == CONTAINER for each in containers):
-        where = template.part("spec").at("containers")
-        raise BadJob(f"{where}: one container must be named {CONTAINER}")
-    for each in containers:
-        if not each.text("image"):
-            raise BadJob(f"{each.at('image')} is missing")
-    port = ELASTIC_PORT if elastic and name == "Worker" else PORT
-    restart = _word(part, "restartPolicy", Restart, Restart.ON_FAILURE)
-    return Role(name, replicas, _with_port(template.value, port), restart)
-
-
-def _check_template(template: Part) -> None:
-    """Raise BadJob for a template whose fields that we read are not of their types."""
-    for named in ("labels", "annotations"):
-        template.part("metadata").words(named)
-    spec = template.part("spec")
-    for each in (*spec.parts("containers"), *spec.parts("initContainers")):
-        for env in each.parts("env"):
-            env.text("name")
-        for port in each.parts("ports"):
-            port.text("name")
-            port.count("containerPort", 0, 1)
-
-
-def _with_port(template: Object, port: int) -> Object:
-    """Return the template with the rendezvous port on the training container, unless its user has set it."""
-
-    def served(container: Object) -> Object:
-        ports = list(container.get("ports") or ())
-        if container.get("name") != CONTAINER or any(each.get("name") == PORT_NAME for each in ports):
-            return container
-        return {**container, "ports": [*ports, {"name": PORT_NAME, "containerPort": port}]}
-
-    spec = template["spec"]
-    return {**template, "spec": {**spec, "containers": [served(each) for each in spec["containers"]]}}
+    port = Port(PORT_NAME, ELASTIC_PORT if elastic and name == "Worker" else PORT)
+    role = fields.role(name, part, CONTAINER, port, Restart.ON_FAILURE)
+    if name == "Master" and role.replicas != 1:
+        raise BadJob(f"{part.at('replicas')} is {role.replicas}: a job has one Master")
+    return role
 
 
 def _elastic(policy: Part, replicas: int) -> Object:
@@ -160,8 +116,8 @@ def _elastic(policy: Part, replicas: int) -> Object:
         "maxReplicas": most,
         "endpoint": (policy.text("rdzvHost"), policy.count("rdzvPort", 0)),
         "backend": policy.text("rdzvBackend") or "c10d",
-        "restarts": _seconds(policy, "maxRestarts"),
-        "processes": _seconds(policy, "nProcPerNode"),
+        "restarts": fields.whole_number(policy, "maxRestarts"),
+        "processes": fields.whole_number(policy, "nProcPerNode"),
         "id": policy.text("rdzvId"),
         "conf": ",".join(pairs),
         "standalone": policy.flag("standalone"),
@@ -172,51 +128,25 @@ def _elastic(policy: Part, replicas: int) -> Object:
 def _gang(policy: Part, roles: Sequence[Role], elastic: Any) -> Gang:
     """Return what the PodGroup says: the pods without which an elastic job does not start, else all (VE-16)."""
     least = sum(role.replicas for role in roles if not elastic or role.name != "Worker")
-    least += elastic["minReplicas"] if elastic else 0
-    return Gang(
-        policy.count("minAvailable", 0) or least,
-        policy.text("queue"),
-        policy.text("priorityClass"),
-        policy.part("minResources").value or None,
-        _seconds(policy, "scheduleTimeoutSeconds"),
-    )
+    return fields.gang(policy, least + (elastic["minReplicas"] if elastic else 0))
 
 
-def _word(part: Part, key: str, words: type[Any], default: Any) -> Any:
-    text = part.text(key)
-    try:
-        return words(text) if text else default
-    except ValueError:
-        raise BadJob(
-            f"{part.at(key)} is {text!r:.40}: one of {', '.join(each.value for each in words)} is needed"
-        ) from None
-
-
-def _seconds(part: Part, key: str) -> int | None:
-    if not part.has(key):
-        return None
-    value = part.value[key]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_S:
-        raise BadJob(f"{part.at(key)} is {value!r:.40}: a whole number from 0 is needed")
-    return value
-
-
-def labels(view: JobView, role: Role, index: int) -> dict[str, str]:
+def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one replica."""
-    found = {**selector(view, role), REPLICA_INDEX: str(index)}
-    lead = role.name == "Master" if _master(view) is not None else index == 0
+    found = {**selector(view, role), KUBEFLOW.index: str(replica.index)}
+    lead = role.name == "Master" if _master(view) is not None else replica.index == 0
     return {**found, f"{_LABELS}job-role": "master"} if lead else found
 
 
 def selector(view: JobView, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
-    name = {f"{_LABELS}job-name": view.name, f"{_LABELS}operator-name": "pytorchjob-controller"}
-    return {**name, REPLICA_TYPE: role.label}
+    name = {KUBEFLOW.job: view.name, f"{_LABELS}operator-name": "pytorchjob-controller"}
+    return {**name, KUBEFLOW.role: role.label}
 
 
-def pod_spec(view: JobView, role: Role, index: int) -> dict[str, Any]:
+def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[str, Any]:
     """Return the pod's spec with what the job's processes have to know of one another."""
-    spec = dict(role.template["spec"])
+    spec, index = dict(role.template["spec"]), replica.index
     told = _env(view, role, index)
     spec["containers"] = [_with_env(each, told) for each in spec["containers"]]
     if (first := _waits_for(view, role, index)) is not None:
@@ -236,7 +166,7 @@ def _env(view: JobView, role: Role, index: int) -> list[Object]:
     total, processes = sum(each.replicas for each in view.roles), view.spec["nprocPerNode"]
     found: list[tuple[str, str]] = []
     if (master := _master(view)) is not None:
-        port, host = str(_port(master)), name_of(view, master, 0)
+        port, host = str(_port(master)), _first(view, master)
         rank = str(index + (role.name == "Worker"))
         world = total * (int(processes) if processes.isascii() and processes.isdigit() else 1)
         found += [("MASTER_PORT", port), ("PET_MASTER_PORT", port), ("MASTER_ADDR", host), ("PET_MASTER_ADDR", host)]
@@ -252,7 +182,10 @@ def _elastic_env(view: JobView) -> list[tuple[str, str]]:
     host, port = policy["endpoint"]
     nodes = f"{policy['minReplicas']}:{policy['maxReplicas']}"
     found = [
-        ("PET_RDZV_ENDPOINT", f"{host or name_of(view, worker, 0)}:{port or _port(worker)}"),
+        (
+            "PET_RDZV_ENDPOINT",
+            f"{host or _first(view, worker)}:{port or _port(worker)}",
+        ),
         ("PET_RDZV_BACKEND", policy["backend"]),
         ("PET_NNODES", nodes),
         ("PET_NODES", nodes),
@@ -267,24 +200,24 @@ def _elastic_env(view: JobView) -> list[tuple[str, str]]:
     return [*found, ("PET_STANDALONE", "1")] if policy["standalone"] else found
 
 
+def _first(view: JobView, role: Role) -> str:
+    """Return the host of a role's first replica."""
+    return replica_name(view, role, Replica(0, 0))
+
+
 def _master(view: JobView) -> Role | None:
     return next((role for role in view.roles if role.name == "Master"), None)
 
 
 def _port(role: Role) -> int:
-    """Return the rendezvous port of a role, which every role has."""
-    for container in role.template["spec"]["containers"]:
-        for port in container.get("ports") or ():
-            if container.get("name") == CONTAINER and port.get("name") == PORT_NAME:
-                return int(port["containerPort"])
-    return PORT
+    return fields.port_of(role, CONTAINER, Port(PORT_NAME, PORT))
 
 
 def _waits_for(view: JobView, role: Role, index: int) -> str | None:
     """Return the host that has to resolve before this replica starts."""
     if role.name == "Worker" and (master := _master(view)) is not None:
-        return name_of(view, master, 0)
-    return name_of(view, role, 0) if view.elastic and index > 0 else None
+        return _first(view, master)
+    return _first(view, role) if view.elastic and index > 0 else None
 
 
 def _init(host: str) -> Object:
@@ -299,7 +232,7 @@ def _init(host: str) -> Object:
     }
 
 
-def extras(view: JobView) -> list[Object]:
+def extras(view: JobView, _seen: Seen) -> list[Object]:
     """Return what is wanted beside pods: a headless Service a replica, and the HPA that its metrics ask for."""
     found = [service(PYTORCHJOB, view, role, index) for role in view.roles for index in range(role.replicas)]
     policy = view.spec.get("elasticPolicy") or {}
@@ -319,7 +252,7 @@ def _hpa(view: JobView, policy: Object, metrics: Any) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def judge(view: JobView, counts: Mapping[str, Counts]) -> list[Verdict]:
+def judge(view: JobView, counts: Mapping[str, Counts], _seen: Seen) -> list[Verdict]:
     """Say what the pods' phases make of the job. counts: by the name of the role.
 
     The Master's end is the job's. Without one all workers have to end well, or any of an elastic job.

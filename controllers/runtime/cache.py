@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.children import REPLICA_INDEX, REPLICA_TYPE
-from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, Phase, PodSeen, Seen
+from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Kind, Object, Phase, PodSeen, Seen
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 
@@ -26,6 +25,7 @@ class Terminated(Struct):
     """How a container has ended."""
 
     exit_code: int = 0
+    reason: str = ""
 
 
 class ContainerState(Struct):
@@ -42,25 +42,49 @@ class ContainerStatus(Struct):
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
+class PodCondition(Struct):
+    """A condition of a pod."""
+
+    type: str = ""
+    status: str = ""
+
+
 class PodStatus(Struct):
     """The part of a pod's status that decides what becomes of it."""
 
     phase: str = ""
+    reason: str = ""
+    conditions: list[PodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
+
+
+class PodSpec(Struct):
+    """The part of a pod's spec that its controller needs."""
+
+    node_name: str = ""
 
 
 class OwnedPod(Struct):
     """A pod as its controller needs it."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
+class OwnedStatus(Struct):
+    """The part of a PodGroup's status that its job waits for."""
+
+    phase: str = ""
+
+
 class Owned(Struct):
-    """A child that is no pod."""
+    """A child that is no pod. data: of a ConfigMap."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    data: dict[str, Any] | None = None
+    status: OwnedStatus = msgspec.field(default_factory=OwnedStatus)
 
 
 class JobObject(Struct):
@@ -81,10 +105,11 @@ class _Job:
 
 
 class Cache:
-    """changed: called with each job that has to be looked at. api: the path of a group, as a JobKey has it."""
+    """changed: called with each job that has to be looked at. kinds: by the path of their group, as a JobKey has it."""
 
-    def __init__(self, changed: Callable[[JobKey], None]) -> None:
+    def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
         self._changed = changed
+        self._kinds = {kind.kind: kind for kind in kinds.values()}
         self._jobs: dict[JobKey, _Job] = {}
         self._keys: dict[_Owner, JobKey] = {}
         self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
@@ -122,20 +147,23 @@ class Cache:
             del self._jobs[key]
             self._keys.pop((gone.namespace, gone.uid), None)
 
-    def put_pod(self, container: str, obj: OwnedPod) -> None:
-        """A pod as it is now. container: whose exit code counts, where it is there."""
-        if (owner := self._taken_in("Pod", obj.metadata)) is None:
+    def put_pod(self, obj: OwnedPod) -> None:
+        """A pod as it is now."""
+        if (found := self._taken_in("Pod", obj.metadata)) is None:
             return
-        self._pods.setdefault(owner, {})[obj.metadata.name] = _pod(container, obj)
+        owner, kind = found
+        self._pods.setdefault(owner, {})[obj.metadata.name] = _pod(kind, obj)
         self._look_at(owner)
 
     def put_other(self, kind: str, obj: Owned) -> None:
-        """A Service, PodGroup or HPA as it is now."""
-        if (owner := self._taken_in(kind, obj.metadata)) is None:
+        """A child that is no pod as it is now."""
+        if (found := self._taken_in(kind, obj.metadata)) is None:
             return
-        role, index = _place(obj.metadata)
-        key = ChildKey(kind, obj.metadata.name)
-        self._others.setdefault(owner, {})[key] = ChildSeen(key, obj.metadata.uid, role, index, obj.spec)
+        owner, owners_kind = found
+        role, index = _place(owners_kind, obj.metadata)
+        key, data, phase = ChildKey(kind, obj.metadata.name), obj.data or {}, obj.status.phase
+        child = ChildSeen(key, obj.metadata.uid, role, index, obj.spec, data if kind == "ConfigMap" else {}, phase)
+        self._others.setdefault(owner, {})[key] = child
         self._look_at(owner)
 
     def drop_child(self, kind: str, gone: Key) -> None:
@@ -164,16 +192,22 @@ class Cache:
         """Return the jobs that are there."""
         return self._jobs
 
-    def _taken_in(self, kind: str, meta: ObjectMeta) -> _Owner | None:
-        """Note a child and return its owner; None for what is nobody's, gone, or older than what is known."""
-        uid = next((each.uid for each in meta.owner_references or () if each.controller), None)
+    def _taken_in(self, kind: str, meta: ObjectMeta) -> tuple[_Owner, Kind] | None:
+        """Note a child, and return its owner and that one's kind.
+
+        None for what no job of our kinds controls, what is gone, and what is older than what is known.
+        """
+        reference = next((each for each in meta.owner_references or () if each.controller), None)
+        owners_kind = None if reference is None else self._kinds.get(reference.kind)
         place, version = (kind, meta.namespace, meta.name), _version(meta)
         known = self._known.get(place)
-        if uid is None or meta.uid in self._gone or (known and known[1] == meta.uid and known[2] > version):
+        if reference is None or owners_kind is None or meta.uid in self._gone:
             return None
-        owner = meta.namespace, uid
+        if known and known[1] == meta.uid and known[2] > version:
+            return None
+        owner = meta.namespace, reference.uid
         self._known[place] = owner, meta.uid, version
-        return owner
+        return owner, owners_kind
 
     def _forget(self, uid: str) -> None:
         self._gone[uid] = None
@@ -189,21 +223,22 @@ def _version(meta: ObjectMeta) -> int:
     return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
 
 
-def _place(meta: ObjectMeta) -> tuple[str, int]:
+def _place(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
     """Return the role and index that a child's labels say; -1 for a child of the whole job."""
-    labels = meta.labels or {}
-    index = labels.get(REPLICA_INDEX, "")
-    return labels.get(REPLICA_TYPE, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
+    labels, words = meta.labels or {}, kind.child_labels
+    index = labels.get(words.index, "")
+    return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
 
 
-def _pod(container: str, obj: OwnedPod) -> PodSeen:
-    role, index = _place(obj.metadata)
+def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
+    role, index = _place(kind, obj.metadata)
+    status = obj.status
     try:
-        phase = Phase(obj.status.phase or "Pending")
+        phase = Phase(status.phase or "Pending")
     except ValueError:
         phase = Phase.UNKNOWN
-    statuses = obj.status.container_statuses or ()
-    codes = [each.state.terminated.exit_code for each in statuses if each.name == container and each.state.terminated]
+    statuses = status.container_statuses or ()
+    ended = [each.state.terminated for each in statuses if each.name == kind.container and each.state.terminated]
     return PodSeen(
         obj.metadata.name,
         obj.metadata.uid,
@@ -211,6 +246,9 @@ def _pod(container: str, obj: OwnedPod) -> PodSeen:
         index,
         phase,
         obj.metadata.deletion_timestamp is not None,
-        codes[0] if codes else None,
+        ended[0].exit_code if ended else None,
         sum(each.restart_count for each in statuses),
+        any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
+        status.reason or (ended[0].reason if ended else ""),
+        obj.spec.node_name,
     )

@@ -9,6 +9,8 @@ from turnout.controllers.model import Setup
 
 PODS = "/api/v1"
 _FIXED = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Secret": ("/api/v1", "secrets"),
     "Pod": ("/api/v1", "pods"),
     "Service": ("/api/v1", "services"),
     "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers"),

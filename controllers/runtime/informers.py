@@ -14,11 +14,13 @@ from turnout.kube.client.informer_factory import Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
 from turnout.kube.watch_events import Key
 
+_WHOLE = ("PodGroup", "HorizontalPodAutoscaler")  # few, and ours have no label of a job
+
 
 class ControllerInformers(InformerFactory):
     """kinds: by the path of their group, as a JobKey has it. A kind whose CRD is not there is asked for now and then.
 
-    Pods and Services are those with the labels of a job alone, so that a large cluster's others cost nothing.
+    Pods, Services and ConfigMaps are those with the labels of a job alone: a large cluster's others cost nothing.
     """
 
     def __init__(
@@ -34,11 +36,15 @@ class ControllerInformers(InformerFactory):
         """namespace: the only one that is watched, "" for all."""
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
-        (container,) = {kind.container for kind in kinds.values()}
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
         for name, prefix in child_paths.prefixes(setup).items():
-            self._watch_children(name, child_paths.collection(prefix, namespace), container)
+            path = child_paths.collection(prefix, namespace)
+            if name in _WHOLE:
+                self._watch_children(name, name, path, {})
+                continue
+            for label in sorted({kind.child_labels.job for kind in kinds.values() if name in kind.owns}):
+                self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
 
     def _watch_jobs(self, api: str, kind: Kind) -> None:
         cache = self._cache
@@ -52,19 +58,17 @@ class ControllerInformers(InformerFactory):
         path = child_paths.collection((api, kind.plural), self._namespace)
         self.watch(f"{api}/{kind.plural}", path, JobObject, Handlers(put, drop), optional=True)
 
-    def _watch_children(self, kind: str, path: str, container: str) -> None:
+    def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
         cache = self._cache
 
         def put(obj: Any) -> None:
             if kind == "Pod":
-                cache.put_pod(container, obj)
+                cache.put_pod(obj)
             else:
                 cache.put_other(kind, obj)
 
         def drop(gone: Key) -> None:
             cache.drop_child(kind, gone)
 
-        whole = kind in ("PodGroup", "HorizontalPodAutoscaler")
-        params = {} if whole else {"labelSelector": "training.kubeflow.org/job-name"}
         type_ = OwnedPod if kind == "Pod" else Owned
-        self.watch(kind, path, type_, Handlers(put, drop), params=params, optional=whole)
+        self.watch(name, path, type_, Handlers(put, drop), params=params, optional=kind in _WHOLE)

@@ -76,10 +76,10 @@ class Writer:
         match write:
             case Create(body):
                 await self._create(key, uid, body)
-            case Update(child, spec):
+            case Update(child, content, field):
                 path = f"{self._collection(child.kind, key)}/{child.name}"
-                raw = await self._calls.patch(path, {"spec": spec}, "application/merge-patch+json", FIELD_MANAGER)
-                self._take_in(key, child.kind, raw)
+                raw = await self._calls.patch(path, {field: content}, "application/merge-patch+json", FIELD_MANAGER)
+                self._take_in(child.kind, raw)
             case Delete(child, child_uid):
                 await self._delete(key, child, child_uid)
 
@@ -95,7 +95,7 @@ class Writer:
             there = _other.decode(raw)
             if not any(each.uid == uid and each.controller for each in there.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
-        self._take_in(key, kind, raw)
+        self._take_in(kind, raw)
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
         try:
@@ -105,7 +105,7 @@ class Writer:
             return
         there = _other.decode(raw)
         if child.kind == "Pod" and there.metadata.deletion_timestamp is not None:
-            self._take_in(key, child.kind, raw)
+            self._take_in(child.kind, raw)
         elif child.kind != "Pod":
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
 
@@ -125,9 +125,9 @@ class Writer:
         raw = await self._calls.patch(path, body, "application/merge-patch+json", FIELD_MANAGER)
         self._cache.put_job(key.api, kind.kind, _job.decode(raw))
 
-    def _take_in(self, key: JobKey, kind: str, raw: bytes) -> None:
+    def _take_in(self, kind: str, raw: bytes) -> None:
         if kind == "Pod":
-            self._cache.put_pod(self._kinds[key.api].container, _pod.decode(raw))
+            self._cache.put_pod(_pod.decode(raw))
         else:
             self._cache.put_other(kind, _other.decode(raw))
 

@@ -1,4 +1,4 @@
-"""Write deploy/crds from controllers/crds.py: `python -m hack.codegen.crds`. A test holds that they are up to date."""
+"""Write deploy/crds from controllers/schemas: `python -m hack.codegen.crds`. A test holds that they are up to date."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from pathlib import Path
 
 import yaml
 
-from turnout.controllers import crds
-from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+from turnout.controllers.schemas.registry import definitions
 
 FOLDER = Path("deploy/crds")
-HEAD = "# Written by `python -m hack.codegen.crds` from controllers/crds.py: change it there.\n"
+HEAD = "# Written by `python -m hack.codegen.crds` from controllers/schemas: change it there.\n"
 
 
 def files() -> dict[str, str]:
     """Give the text of each file by its name."""
-    found = {}
-    for api in PYTORCHJOB.apis:
-        group, _, version = api.partition("/")
-        found[f"{PYTORCHJOB.plural}.{group}.yaml"] = HEAD + _text(crds.pytorchjob(PYTORCHJOB, group, version))
-    return found
+    return {f"{each['metadata']['name']}.yaml": HEAD + _text(each) for each in definitions()}
 
 
 class _Plain(yaml.SafeDumper):

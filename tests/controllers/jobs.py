@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildSeen, JobView, Phase, PodSeen, Seen
+from turnout.controllers.model import KUBEFLOW, ChildSeen, JobView, Phase, PodSeen, Seen
 from turnout.controllers.reconcile import reconcile
 
 NOW_S = 1_800_000_000.0
@@ -48,11 +48,11 @@ def pod(index=0, phase=Phase.RUNNING, role="worker", name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in PYTORCHJOB.extras(view(raw)):
+    for body in PYTORCHJOB.extras(view(raw), Seen()):
         labels = body["metadata"].get("labels") or {}
-        index = int(labels.get(children.REPLICA_INDEX, -1))
+        index = int(labels.get(KUBEFLOW.index, -1))
         key = children.key_of(body)
-        found[key] = ChildSeen(key, f"uid-{key.name}", labels.get(children.REPLICA_TYPE, ""), index, body["spec"])
+        found[key] = ChildSeen(key, f"uid-{key.name}", labels.get(KUBEFLOW.role, ""), index, body["spec"])
     return found
 
 

@@ -8,7 +8,7 @@ import yaml
 from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Dialect, Refused, Setup
+from turnout.controllers.model import ChildKey, Dialect, Refused, Replica, Seen, Setup
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
 
@@ -24,7 +24,7 @@ def pod_of(raw, name="worker", index=0, setup=None):
     """One pod of a job."""
     made = view(raw)
     (found,) = [each for each in made.roles if each.label == name]
-    return children.pod(PYTORCHJOB, made, found, index, setup or Setup())
+    return children.pod(PYTORCHJOB, made, found, Replica(index, index), Seen(), setup or Setup())
 
 
 def env(raw, name="worker", index=0):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controllers.jobs import CONTAINER, NOW_S, conditions, job, looked, others, pod, role, view, with_status
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
+from turnout.controllers.model import ChildKey, ChildSeen, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
 from turnout.controllers.reconcile import NOTHING, reconcile
 from turnout.kube.times import rfc3339
 
@@ -240,11 +240,41 @@ def test_a_job_is_left_alone_that(raw):
 
 
 @pytest.mark.contract("XD-01")
+@pytest.mark.parametrize(("phase", "pods"), [("", 0), ("Pending", 0), ("Inqueue", 2), ("Running", 2)])
+def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
+    raw, setup = job(worker=role(2)), Setup(Dialect.VOLCANO)
+    key = ChildKey("PodGroup", "bert")
+    outcome = reconcile(PYTORCHJOB, raw, Seen((), {key: ChildSeen(key, "g", spec={}, phase=phase)}), NOW_S, setup)
+    assert len([name for name in made(outcome) if name.startswith("bert-worker")]) == 2 + pods
+    fresh = reconcile(PYTORCHJOB, raw, Seen(), NOW_S, setup)
+    assert [each.body["kind"] for each in fresh.writes] == ["PodGroup", "Service", "Service"]
+
+
+def test_a_replica_that_failed_too_often_fails_the_job():
+    def read(raw):
+        seen = view(raw)
+        return replace(seen, roles=tuple(replace(each, most_restarts=2) for each in seen.roles))
+
+    kind, raw = replace(PYTORCHJOB, read=read), job(worker=role(2), status=RUNS)
+    for life in range(2):
+        outcome = reconcile(kind, raw, Seen((pod(0), failed_pod(life)), others(raw)), NOW_S)
+        assert deleted(outcome) == ["bert-worker-1"]
+        raw = with_status(raw, outcome)
+    raw = with_status(raw, reconcile(kind, raw, Seen((pod(0), failed_pod(2)), others(raw)), NOW_S))
+    assert conditions(raw)[-1] == "Failed"
+    assert "failed 2 times and again" in raw["status"]["conditions"][-1]["message"]
+
+
+def failed_pod(life):
+    return replace(pod(1, Phase.FAILED), uid=f"life-{life}")
+
+
 def test_another_kind_needs_one_value():
     def read(raw):
         return replace(view(job(raw["metadata"]["name"], worker=role(2))), kind="Dummy")
 
-    dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, extras=lambda view: [], judge=lambda *_: [])
+    empty = {"extras": lambda *_: [], "judge": lambda *_: []}
+    dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **empty)
     outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, Seen(), NOW_S)
     assert made(outcome) == ["bert-worker-0", "bert-worker-1"]
     assert outcome.status["conditions"][0]["reason"] == "DummyCreated"

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from tests.controllers.jobs import job, role
-from tests.controllers.runtime.world import KEY
+from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.kube.watch_events import Key
 
 LABELS = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "0"}
 
 
-def child(namespace="ns", uid="uid-bert", controller=True, name="bert-worker-0", **meta):
-    owner = {"kind": "PyTorchJob", "name": "bert", "uid": uid, "controller": controller}
+def child(namespace="ns", uid="uid-bert", controller=True, name="bert-worker-0", kind="PyTorchJob", **meta):
+    owner = {"kind": kind, "name": "bert", "uid": uid, "controller": controller}
     head = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}", "resourceVersion": "5"}
     return {"metadata": {**head, "labels": LABELS, "ownerReferences": [owner], **meta}}
 
@@ -20,7 +20,7 @@ def child(namespace="ns", uid="uid-bert", controller=True, name="bert-worker-0",
 @pytest.fixture
 def cache():
     changed = []
-    made = Cache(changed.append)
+    made = Cache(changed.append, KINDS)
     made.changed = changed
     made.put_job(KEY.api, "PyTorchJob", msgspec.convert(job(worker=role(1)), JobObject))
     changed.clear()
@@ -28,7 +28,7 @@ def cache():
 
 
 def put(cache, **said):
-    cache.put_pod("pytorch", msgspec.convert(child(**said), OwnedPod))
+    cache.put_pod(msgspec.convert(child(**said), OwnedPod))
     cache.put_other("Service", msgspec.convert(child(**said), Owned))
 
 
@@ -37,6 +37,7 @@ def put(cache, **said):
     [
         pytest.param({}, True, id="its controller is the job"),
         pytest.param({"namespace": "strangers"}, False, id="it lies in another namespace"),
+        pytest.param({"kind": "Job"}, False, id="its controller is of a kind that is not ours"),
         pytest.param({"controller": False}, False, id="the job is an owner among others"),
         pytest.param({"uid": "uid-of-another"}, False, id="another job of that name was its controller"),
     ],

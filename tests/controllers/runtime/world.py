@@ -58,7 +58,8 @@ class Api:
             raise Conflict("POST", path, 409, "exists", reason="AlreadyExists")
         number = self._version()
         made = {**body, "metadata": {**body["metadata"], "uid": f"made-{number}", "resourceVersion": number}}
-        self.objects[place] = {**made, "status": {"phase": "Pending"}} if body["kind"] == "Pod" else made
+        phase = {"Pod": "Pending", "PodGroup": "Inqueue"}.get(body["kind"])
+        self.objects[place] = made if phase is None else {**made, "status": {"phase": phase}}
         return msgspec.json.encode(self.objects[place])
 
     async def patch(self, path, body, content_type, field_manager):
@@ -121,7 +122,7 @@ class Controller:
 
     def __init__(self, api, setup=None):
         self.api, self.setup, self.again = api, setup or Setup(), set()
-        self.cache, self.seen = Cache(self.again.add), {}
+        self.cache, self.seen = Cache(self.again.add, KINDS), {}
         self.writer = Writer(api, self.cache, KINDS, self.setup)
         self.list()
 
@@ -138,7 +139,7 @@ class Controller:
             if each["kind"] == "PyTorchJob":
                 self.cache.put_job(KEY.api, "PyTorchJob", msgspec.json.decode(raw, type=JobObject))
             elif each["kind"] == "Pod":
-                self.cache.put_pod("pytorch", msgspec.json.decode(raw, type=OwnedPod))
+                self.cache.put_pod(msgspec.json.decode(raw, type=OwnedPod))
             else:
                 self.cache.put_other(each["kind"], msgspec.json.decode(raw, type=Owned))
 

@@ -1,0 +1,124 @@
+"""Reads the fields that kinds share: roles, run policies and gangs as kubeflow/common has them. Raises BadJob.
+
+Source: docs/facts/job-kinds.md 1.2, 1.4
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from turnout.controllers.model import CleanPods, Gang, Object, Restart, Role, RunPolicy
+from turnout.jobs.model import BadJob
+from turnout.jobs.typed_fields import Part
+
+MOST_REPLICAS = 10_000  # of a role; a look builds them all
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_MOST = 2**31 - 1
+
+
+class Port(NamedTuple):
+    """The port of a training container that its user need not set."""
+
+    name: str
+    number: int
+
+
+def check_name(meta: Object) -> None:
+    """Raise BadJob for a job whose name cannot be that of its Services."""
+    if not _NAME.fullmatch(meta["name"]):
+        raise BadJob(f"metadata.name is {meta['name']!r:.70}: it must be a DNS label that begins with a letter")
+
+
+def role(name: str, part: Part, container: str, port: Port | None, restart: Restart) -> Role:
+    """Read a role. container: that must be there. port: put on it unless its user has set one. restart: the default."""
+    replicas = part.count("replicas", 1)
+    if replicas > MOST_REPLICAS:
+        raise BadJob(f"{part.at('replicas')} is {replicas}: at most {MOST_REPLICAS} are made")
+    template = part.part("template")
+    check_template(template)
+    containers = template.part("spec").parts("containers")
+    if not any(each.text("name") == container for each in containers):
+        where = template.part("spec").at("containers")
+        raise BadJob(f"{where}: one container must be named {container}")
+    for each in containers:
+        if not each.text("image"):
+            raise BadJob(f"{each.at('image')} is missing")
+    whole = template.value if port is None else _with_port(template.value, container, port)
+    return Role(name, replicas, whole, word(part, "restartPolicy", Restart, restart))
+
+
+def check_template(template: Part) -> None:
+    """Raise BadJob for a template whose fields that we read are not of their types."""
+    for named in ("labels", "annotations"):
+        template.part("metadata").words(named)
+    spec = template.part("spec")
+    for each in (*spec.parts("containers"), *spec.parts("initContainers")):
+        for env in each.parts("env"):
+            env.text("name")
+        for port in each.parts("ports"):
+            port.text("name")
+            port.count("containerPort", 0, 1)
+
+
+def _with_port(template: Object, name: str, port: Port) -> Object:
+    def served(container: Object) -> Object:
+        ports = list(container.get("ports") or ())
+        if container.get("name") != name or any(each.get("name") == port.name for each in ports):
+            return container
+        return {**container, "ports": [*ports, {"name": port.name, "containerPort": port.number}]}
+
+    spec = template["spec"]
+    return {**template, "spec": {**spec, "containers": [served(each) for each in spec["containers"]]}}
+
+
+def port_of(role: Role, container: str, port: Port) -> int:
+    """Return the number of the port that `role` put on the training container, or its user did."""
+    for each in role.template["spec"]["containers"]:
+        for there in each.get("ports") or ():
+            if each.get("name") == container and there.get("name") == port.name:
+                return int(there["containerPort"])
+    return port.number
+
+
+def run_policy(policy: Part, clean: CleanPods) -> RunPolicy:
+    """Read a runPolicy. clean: what its kind does with pods by default."""
+    return RunPolicy(
+        policy.flag("suspend"),
+        word(policy, "cleanPodPolicy", CleanPods, clean),
+        whole_number(policy, "ttlSecondsAfterFinished"),
+        whole_number(policy, "activeDeadlineSeconds"),
+        whole_number(policy, "backoffLimit"),
+    )
+
+
+def gang(policy: Part, least: int) -> Gang:
+    """Read a schedulingPolicy. least: the pods without which the job does not start."""
+    return Gang(
+        policy.count("minAvailable", 0) or least,
+        policy.text("queue"),
+        policy.text("priorityClass"),
+        policy.part("minResources").value or None,
+        whole_number(policy, "scheduleTimeoutSeconds"),
+    )
+
+
+def word(part: Part, key: str, words: type[Any], default: Any) -> Any:
+    """Return the member of an Enum that a field names; `default` where it is not there."""
+    text = part.text(key)
+    try:
+        return words(text) if text else default
+    except ValueError:
+        raise BadJob(
+            f"{part.at(key)} is {text!r:.40}: one of {', '.join(each.value for each in words)} is needed"
+        ) from None
+
+
+def whole_number(part: Part, key: str) -> int | None:
+    """Return a number from 0; None where it is not there."""
+    if not part.has(key):
+        return None
+    value = part.value[key]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        raise BadJob(f"{part.at(key)} is {value!r:.40}: a whole number from 0 is needed")
+    return value

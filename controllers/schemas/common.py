@@ -1,0 +1,143 @@
+"""The parts that the CustomResourceDefinitions of several kinds share.
+
+Templates of pods keep their fields as they come: the pods' own schema judges them. What the contract refuses and CEL
+can say is refused at once; the rest is refused by the controller, in a condition with the field's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnout.controllers.kinds.fields import MOST_REPLICAS
+from turnout.controllers.model import CleanPods, Kind, Object, Restart
+
+COUNT = {"type": "integer", "format": "int32", "minimum": 0}
+TEXT = {"type": "string"}
+ANY: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+TIME = {"type": "string", "format": "date-time"}
+
+Column = tuple[str, str, str]  # its name, its type and the JSON path of what it shows
+
+
+def definition(
+    kind: Kind, group: str, version: str, spec: Object, status: Object, columns: Sequence[Column], scale: Object | None
+) -> Object:
+    """Return the definition of a kind in one group. scale: the paths of its scale subresource, None without one."""
+    named = "the name must be a DNS label of at most 63 characters"
+    types = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"}}
+    schema = {
+        "type": "object",
+        "properties": {**types, "spec": spec, "status": status},
+        "required": ["spec"],
+        "x-kubernetes-validations": [{"rule": "self.metadata.name.size() <= 63", "message": named}],
+    }
+    names = {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()}
+    one = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, **({} if scale is None else {"scale": scale})},
+        "additionalPrinterColumns": [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in columns],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{group}", "labels": {"app.kubernetes.io/part-of": "turnout"}},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [one]},
+    }
+
+
+def rules(pairs: Sequence[tuple[str, str]]) -> list[Object]:
+    """Return validations by CEL: each a rule and the message for who breaks it."""
+    return [{"rule": rule, "message": message} for rule, message in pairs]
+
+
+def run_policy() -> Object:
+    """Return the schema of a runPolicy as kubeflow/common has it."""
+    scheduling = {
+        "type": "object",
+        "properties": {
+            "minAvailable": COUNT,
+            "queue": TEXT,
+            "priorityClass": TEXT,
+            "minResources": ANY,
+            "scheduleTimeoutSeconds": COUNT,
+        },
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "cleanPodPolicy": {"type": "string", "enum": [each.value for each in CleanPods]},
+            **dict.fromkeys(("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"), COUNT),
+            "suspend": {"type": "boolean"},
+            "managedBy": {
+                "type": "string",
+                "x-kubernetes-validations": [
+                    {"rule": "self == oldSelf", "message": "spec.runPolicy.managedBy never changes"}
+                ],
+            },
+            "schedulingPolicy": scheduling,
+        },
+    }
+
+
+def role(container: str, more: Mapping[str, Any] | None = None) -> Object:
+    """Return the schema of a role. container: that must be there. more: further fields."""
+    one = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 63}, "image": TEXT},
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    named = {
+        "rule": f"self.exists(each, has(each.name) && each.name == '{container}')",
+        "message": f"one container must be named {container}",
+    }
+    pod = {
+        "type": "object",
+        "properties": {
+            "containers": {"type": "array", "maxItems": 64, "items": one, "x-kubernetes-validations": [named]}
+        },
+        "required": ["containers"],
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    template = {"type": "object", "properties": {"metadata": ANY, "spec": pod}, "required": ["spec"]}
+    return {
+        "type": "object",
+        "properties": {
+            "replicas": {**COUNT, "maximum": MOST_REPLICAS, "default": 1},
+            "restartPolicy": {"type": "string", "enum": [each.value for each in Restart]},
+            "template": template,
+            **(more or {}),
+        },
+        "required": ["template"],
+    }
+
+
+def job_status() -> Object:
+    """Return the schema of a status as kubeflow/common has it."""
+    condition = {
+        "type": "object",
+        "properties": {
+            **dict.fromkeys(("type", "status", "reason", "message"), TEXT),
+            **dict.fromkeys(("lastUpdateTime", "lastTransitionTime"), TIME),
+        },
+        "required": ["type", "status"],
+    }
+    counts = {
+        "type": "object",
+        "properties": {
+            **dict.fromkeys(("active", "succeeded", "failed", "restarts"), COUNT),
+            "selector": TEXT,
+            "restartedPods": {"type": "array", "items": TEXT},
+        },
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "conditions": {"type": "array", "items": condition},
+            "replicaStatuses": {"type": "object", "additionalProperties": counts},
+            **dict.fromkeys(("startTime", "completionTime", "lastReconcileTime"), TIME),
+        },
+    }

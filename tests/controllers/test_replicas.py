@@ -1,0 +1,71 @@
+"""How often a replica was made anew, and the numbers of its pods: counted once, never given twice."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.controllers.jobs import pod
+from tests.support.examples import scaled
+from turnout.controllers.model import Phase, PodSeen, Restart, Role
+from turnout.controllers.replicas import Past
+
+WORKER = Role("worker", 2, {}, Restart.NEVER, most_restarts=2)
+
+
+def numbered(before=None, *pods):
+    return Past.read(WORKER, before or {}, pods, numbered=True)
+
+
+def one(index, number, uid="u"):
+    return PodSeen(f"bert-edljob-worker-{number}", uid, "worker", index, Phase.FAILED)
+
+
+def test_first_pods_have_the_numbers_of_their_indices():
+    first, past = numbered().replica(0)
+    second, past = past.replica(1)
+    assert [(each.index, each.number) for each in (first, second)] == [(0, 0), (1, 1)]
+    assert past.kept() == {"nextNumber": 2}
+
+
+def test_who_takes_over_an_index_has_a_new_number_and_the_count():
+    past = numbered({"nextNumber": 2}, one(1, 1)).counted([one(1, 1)])
+    replica, past = past.replica(1)
+    assert (replica.index, replica.number, replica.restarts) == (1, 2, 1)
+    assert past.kept() == {"restarts": 1, "restartedPods": ["u"], "restartCounts": {"1": 1}, "nextNumber": 3}
+
+
+def test_a_pod_is_counted_once_though_its_controller_ends_before_deleting():
+    kept = numbered({}, one(1, 1)).counted([one(1, 1)]).kept()
+    assert numbered(kept, one(1, 1)).counted([one(1, 1)]).kept() == kept
+
+
+def test_an_index_at_its_bound_is_not_made_anew_and_others_are():
+    past = numbered({"restartCounts": {"0": 2}})
+    assert (past.may(one(0, 5, "new")), past.may(one(1, 6, "new"))) == (False, True)
+
+
+def test_without_numbers_a_name_is_its_index_again():
+    past = Past.read(WORKER, {"nextNumber": 9}, [pod(0)], numbered=False)
+    assert past.replica(0)[0].number == 0
+    assert past.kept() == {}
+
+
+JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)
+HOSTILE = st.fixed_dictionaries(
+    {},
+    optional={
+        "restarts": JSON,
+        "restartedPods": JSON | st.lists(st.text(max_size=2), max_size=3),
+        "restartCounts": JSON | st.dictionaries(st.text("012²", max_size=9), JSON, max_size=3),
+        "nextNumber": JSON,
+    },
+)
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(HOSTILE, st.lists(st.integers(0, 5), max_size=6))
+def test_no_number_is_given_twice_whatever_a_status_says(before, indices):
+    past, given_ = numbered(before), []
+    for index in indices:
+        replica, past = past.replica(index)
+        given_.append(replica.number)
+    assert given_ == sorted(set(given_))
