@@ -39,6 +39,7 @@ class Reason(Enum):
     RESUMED = "Resumed"
     INVALID = "Invalid"  # the object cannot be obeyed: a field is named
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
+    ADVICE = "Advice"  # the job runs, and may surprise its owner
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
 
 
@@ -112,6 +113,7 @@ class RunPolicy:
     ttl_s: int | None = None  # from the end of the job to its deletion
     deadline_s: int | None = None  # the longest that it may be active
     backoff_limit: int | None = None  # restarts of containers, and failed pods
+    start_s: int | None = None  # until as many pods as the gang needs have started
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class PodSeen:
     """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers.
 
     reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
+    last_words: the end of the training container's log where the kubelet was asked to keep it, once it has failed.
     """
 
     name: str
@@ -177,6 +180,7 @@ class PodSeen:
     ready: bool = False
     reason: str = ""
     node: str = ""
+    last_words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +297,10 @@ def _nothing_left(_view: JobView) -> JobView | None:
     return None
 
 
+def _no_advice(_view: JobView) -> Sequence[str]:
+    return ()
+
+
 def _by_policy(_view: JobView, _role: Role, _pod: PodSeen) -> bool | None:
     return None
 
@@ -322,7 +330,7 @@ class Kind:
 
     held: names of the roles whose missing pods are not made yet. asleep: what of a suspended job still runs, None for
     nothing. again: whether a failed pod is made anew, None where the role's policy says it. numbered: a pod's name is
-    never given twice.
+    never given twice. advice: what the owner of a new job is told.
     """
 
     kind: str
@@ -343,6 +351,7 @@ class Kind:
     asleep: Callable[[JobView], JobView | None] = _nothing_left
     again: Callable[[JobView, Role, PodSeen], bool | None] = _by_policy
     vocabulary: Vocabulary = CORE_WORDS
+    advice: Callable[[JobView], Sequence[str]] = _no_advice
     numbered: bool = False
 
 

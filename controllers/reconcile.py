@@ -108,6 +108,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         return _ended(view, status, seen, now_s)
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
+        status.says += [Say(Reason.ADVICE, text) for text in kind.advice(view)]
     if view.policy.suspended:
         return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
@@ -211,7 +212,18 @@ def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> st
             return f"Job {view.name} has failed because it has reached the specified backoff limit"
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
         return f"Job {view.name} has failed because it was active longer than specified deadline"
+    if _starts_too_late(view, status, seen, now_s):
+        return f"Job {view.name} has failed because {view.gang.min_member} pods did not start in {policy.start_s} s"
     return None
+
+
+def _starts_too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -> bool:
+    """True if too few pods have started in the time that the job gives them. One that ran once has started."""
+    began_s, policy = since_1970(status.start), view.policy
+    if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
+        return False
+    started = sum(pod.phase in (Phase.RUNNING, Phase.SUCCEEDED) for pod in seen.pods)
+    return now_s - began_s >= policy.start_s and started < view.gang.min_member
 
 
 def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
@@ -239,9 +251,9 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
             status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
         else:
             status.note(verdict.reason, verdict.text)
-    left_s = None
-    if view.policy.deadline_s is not None:
-        left_s = max(0.0, (since_1970(status.start) or status.now_s) + view.policy.deadline_s - status.now_s)
+    began_s = since_1970(status.start) or status.now_s
+    bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
+    left_s = min((end - status.now_s for end in bounds if end > status.now_s), default=None)
     return replace(_outcome(status, writes), again_s=left_s, status_first=restarted)
 
 

@@ -118,7 +118,7 @@ async def operated(plane, folder, controlled=None):
 
         def log(namespace, name):
             life = runner.find(namespace, name)
-            return life and life.log_of("pytorch", False)
+            return life and life.log_of(life.pod["spec"]["containers"][0]["name"], False)
 
         world = Operated(made.api, log)
         watching = tasks.create_task(world.watch_pods())
