@@ -53,11 +53,15 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChildLabels:
-    """The labels by which the children of a kind are found. job: every child has it, its value is the job's name."""
+    """The labels by which the children of a kind are found. job: every child has it, its value is the job's name.
+
+    mode: tells for which of the job's modes a pod was made, "" where a kind has one mode.
+    """
 
     job: str
     role: str
     index: str
+    mode: str = ""
 
 
 KUBEFLOW = ChildLabels(
@@ -166,7 +170,8 @@ class PodSeen:
     """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers.
 
     reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
-    last_words: the end of the training container's log where the kubelet was asked to keep it, once it has failed.
+    last_words: what the training container left at its end, or the end of its log where the kubelet was asked for it.
+    mode: the label of that name. containers: their statuses as they are, where the kind tells them.
     """
 
     name: str
@@ -181,6 +186,8 @@ class PodSeen:
     reason: str = ""
     node: str = ""
     last_words: str = ""
+    mode: str = ""
+    containers: Sequence[Object] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +308,19 @@ def _no_advice(_view: JobView) -> Sequence[str]:
     return ()
 
 
+def _is_current(_view: JobView, _pod: PodSeen) -> bool:
+    return False
+
+
 def _by_policy(_view: JobView, _role: Role, _pod: PodSeen) -> bool | None:
     return None
+
+
+class Moment(NamedTuple):
+    """When a status is put into words. before: the status in the kind's own words as it is."""
+
+    before: Object
+    now_s: float
 
 
 class Vocabulary(NamedTuple):
@@ -314,7 +332,7 @@ class Vocabulary(NamedTuple):
 
     fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
     read: Callable[[Object], Object] = lambda status: status
-    write: Callable[[Object, JobView | None, Seen], Object] = lambda status, _view, _seen: status
+    write: Callable[[Object, JobView | None, Seen, Moment], Object] = lambda status, _view, _seen, _moment: status
 
 
 CORE_WORDS = Vocabulary()
@@ -330,7 +348,8 @@ class Kind:
 
     held: names of the roles whose missing pods are not made yet. asleep: what of a suspended job still runs, None for
     nothing. again: whether a failed pod is made anew, None where the role's policy says it. numbered: a pod's name is
-    never given twice. advice: what the owner of a new job is told.
+    never given twice. advice: what the owner of a new job is told. outdated: whether a pod was made for another
+    mode of the job, and another takes its place. tells_containers: its status has the containers' own.
     """
 
     kind: str
@@ -352,6 +371,8 @@ class Kind:
     again: Callable[[JobView, Role, PodSeen], bool | None] = _by_policy
     vocabulary: Vocabulary = CORE_WORDS
     advice: Callable[[JobView], Sequence[str]] = _no_advice
+    outdated: Callable[[JobView, PodSeen], bool] = _is_current
+    tells_containers: bool = False
     numbered: bool = False
 
 

@@ -22,6 +22,7 @@ from turnout.controllers.model import (
     Dialect,
     JobView,
     Kind,
+    Moment,
     Object,
     Outcome,
     Phase,
@@ -78,7 +79,7 @@ class _Status:
             made["replicaStatuses"] = self.replicas
         made |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
         words = self.kind.vocabulary
-        said = words.write(made, self.view, self.seen)
+        said = words.write(made, self.view, self.seen, Moment(self.raw, self.now_s))
         was = {name: self.raw[name] for name in words.fields if name in self.raw}
         return None if said == was else _patch(was, said)
 
@@ -271,7 +272,8 @@ class _Look:
 def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup) -> _Look:
     """Decide on the pods of one role. before: its part of the status."""
     mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED]
+    old = [pod for pod in mine if kind.outdated(view, pod)]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in old]
     past = replicas.Past.read(role, before, mine, numbered=kind.numbered)
     again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
     failure = ""
@@ -281,7 +283,7 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
     past = past.counted(again)
     above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again) if not pod.deleting]
+    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again, *old) if not pod.deleting]
     there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
     if role.name not in kind.held(view, seen) and not _waits(seen, setup):
         for index in range(role.replicas):

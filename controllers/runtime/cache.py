@@ -41,6 +41,7 @@ class ContainerStatus(Struct):
 
     name: str = ""
     restart_count: int = 0
+    ready: bool = False
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
@@ -253,5 +254,7 @@ def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         status.reason or (ended[0].reason if ended else ""),
         obj.spec.node_name,
-        ended[0].message[-_LAST_WORDS:] if ended and phase is Phase.FAILED else "",
+        ended[0].message[-_LAST_WORDS:] if ended else "",
+        (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
+        msgspec.to_builtins(statuses) if kind.tells_containers else (),
     )

@@ -18,7 +18,14 @@ mindspore.set_auto_parallel_context(
 mindspore.set_seed(1)
 net, measure = nn.Dense(4, 1), nn.MSELoss()
 optimizer = nn.SGD(net.trainable_params(), 0.05)
-step = mindspore.value_and_grad(lambda x, y: measure(net(x), y), None, optimizer.parameters)
+
+
+def forward(x, y):
+    """A function by its name: MindSpore compiles its source."""
+    return measure(net(x), y)
+
+
+step = mindspore.value_and_grad(forward, None, optimizer.parameters)
 reduce = nn.DistributedGradReducer(optimizer.parameters, mean=True, degree=size)
 random, losses = numpy.random.default_rng(rank), []
 for _ in range(80):
