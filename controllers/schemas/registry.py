@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Kind, Object
+from turnout.controllers.schemas.colossalaijob import colossalaijob
 from turnout.controllers.schemas.msjob import msjob
 from turnout.controllers.schemas.pytorchjob import pytorchjob
 
-SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {"MSJob": msjob, "PyTorchJob": pytorchjob}
+SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {
+    "ColossalAIJob": colossalaijob,
+    "MSJob": msjob,
+    "PyTorchJob": pytorchjob,
+}
 
 
 def definitions() -> Iterator[Object]:

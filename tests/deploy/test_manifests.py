@@ -46,6 +46,7 @@ CONTROLLED = (
     ("pytorchjobs", "kubeflow.org"),
     ("pytorchjobs", "ctyun.cn"),
     ("msjobs", "mindspore.gitee.com"),
+    ("colossalaijobs", "batch.tensorstack.dev"),
 )
 ALLOWED = {
     "turnout-controller": TELLS
@@ -53,6 +54,8 @@ ALLOWED = {
     | {("patch", f"{plural}/status.{group}") for plural, group in CONTROLLED}
     | {("update", f"{plural}/finalizers.{group}") for plural, group in CONTROLLED}
     | may("get list watch create delete", "pods", "services")
+    | may("get list watch create patch delete", "configmaps")
+    | may("create", "secrets")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),
     "turnout-extender": READS | TELLS,
