@@ -13,6 +13,7 @@ from hack.bench.controllers.run import measured
 from hack.bench.controllers.scene import Size, jobs
 from hack.bench.controllers.sides import Usage
 from hack.bench.controllers.trials import Rest, Trial
+from hack.bench.controllers.watching import Pods
 from hack.controlplane.plane import ControlPlane
 
 SIZE = Size(jobs=3, workers=2, lost=3, deleted=1, steady=5, steady_s=1.0)
@@ -38,6 +39,24 @@ def test_requests_are_counted_by_their_sender_since_a_place(tmp_path):
 
 def test_a_log_that_is_not_there_yet_is_empty(tmp_path):
     assert Audit(tmp_path).at() == 0
+
+
+def pod(type_, uid):
+    return json.dumps({"type": type_, "object": {"metadata": {"name": "a-worker-0", "uid": uid}}}).encode()
+
+
+@pytest.mark.asyncio
+async def test_a_pod_is_replaced_when_another_of_its_name_is_seen():
+    pods = Pods()
+    pods.note(pod("ADDED", "1"), 10.0)
+    seen = pods.replaced("a-worker-0")
+    for at_s, event in enumerate([pod("MODIFIED", "1"), pod("DELETED", "1")], 11):
+        pods.note(event, float(at_s))
+        assert not seen.done()
+    assert pods.names() == []
+    pods.note(pod("ADDED", "2"), 13.0)
+    pods.note(pod("MODIFIED", "2"), 14.0)
+    assert await seen == 13.0
 
 
 def trial(seconds, requests):
