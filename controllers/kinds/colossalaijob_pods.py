@@ -7,7 +7,6 @@ CA-42.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from importlib import resources
 from typing import Any
 
 from turnout.controllers.children import meta_of
@@ -19,8 +18,8 @@ LABELS = ChildLabels(f"{_PREFIX}name", f"{_PREFIX}replica-type", f"{_PREFIX}repl
 TRAINS, DEBUGGED = "train", "debug"
 SSH_PORT = 22
 CONFIG, LOG = "/etc/turnout", "/dev/termination-log"
+SCRIPT = "launch.py"  # put beside the host list when that is written down: runtime/launch_colossalai.py
 ANSWER_S = 600  # seconds until every sshd has to answer
-_SCRIPT = (resources.files("turnout.controllers.kinds") / "launch_colossalai.py").read_text()
 _T9K = "scheduler.tensorstack.dev/"
 _DEBUG = ["sleep", "inf"]  # CA-34
 
@@ -79,7 +78,7 @@ def extras(view: JobView, seen: Seen) -> Sequence[Object]:
     """Return the Service, the host list, and the keys until the host list is there: they are made before it."""
     chosen = {LABELS.job: view.name}
     service = {"clusterIP": "None", "selector": chosen, "publishNotReadyAddresses": True}
-    data = {"hostfile": "\n".join(hosts(view)) + "\n", "launch.py": _SCRIPT}
+    data = {"hostfile": "\n".join(hosts(view)) + "\n"}
     found: list[Object] = [
         {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, view.name, chosen), "spec": service},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_of(view, _config(view), chosen), "data": data},
@@ -150,7 +149,7 @@ def _sshd(view: JobView) -> list[str]:
 def _start(view: JobView) -> list[str]:
     """Return the launcher's command: once every sshd answers, the ColossalAI runner. Source: CA-08, CA-09, CA-22"""
     hostfile = f"{CONFIG}/hostfile"
-    wait = ["python3", f"{CONFIG}/launch.py", hostfile, str(SSH_PORT), str(ANSWER_S), LOG]
+    wait = ["python3", f"{CONFIG}/{SCRIPT}", hostfile, str(SSH_PORT), str(ANSWER_S), LOG]
     run = ["colossalai", "run", "--hostfile", hostfile, "--nproc_per_node", str(view.spec["processes"])]
     run += ["--master_addr", hosts(view)[0], "--ssh-port", str(SSH_PORT)]
     if view.spec["torch"]:

@@ -7,19 +7,22 @@ that does not is told and never taken over.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
 from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
-from turnout.controllers.runtime import child_paths
+from turnout.controllers.runtime import child_paths, launch_colossalai
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.ssh_keys import new_keys
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
 
 FIELD_MANAGER = "turnout-controller"
+_SCRIPT_TEXT = inspect.getsource(launch_colossalai)
 _pod, _other, _job = msgspec.json.Decoder(OwnedPod), msgspec.json.Decoder(Owned), msgspec.json.Decoder(JobObject)
 
 
@@ -91,6 +94,8 @@ class Writer:
         if kind == "Secret":
             await self._create_keys(path, body)
             return
+        if kind == "ConfigMap":
+            body = {**body, "data": {**body["data"], SCRIPT: _SCRIPT_TEXT}}
         try:
             raw = await self._calls.create(path, body)
         except Conflict as error:

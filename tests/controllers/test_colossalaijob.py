@@ -179,7 +179,7 @@ def test_t9ks_queue_reaches_pods_and_their_group():
     assert (view(raw).gang.queue, view(raw).gang.min_member) == ("team", 3)
 
 
-def test_a_workers_variables_go_with_the_launcher_which_takes_them_to_every_host():
+def test_a_workers_variables_go_with_the_launcher_to_every_host():
     secret = {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     field = {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     own = [{"name": "A", "value": "worker"}, secret, field]
