@@ -260,7 +260,7 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
     """Decide on the pods of one role. before: its part of the status."""
     mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
     failed = [pod for pod in mine if pod.phase is Phase.FAILED]
-    past = replicas.Past.read(role, before, mine, numbered=kind.numbered)
+    past = replicas.Past.read(role, before, mine, numbered=kind.numbered, faulty=kind.faulty)
     again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
     failure = ""
     if any(not past.may(pod) for pod in failed):
@@ -271,7 +271,7 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
     above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
     writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again) if not pod.deleting]
     there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
-    if role.name not in kind.held(view, seen) and not _waits(seen, setup):
+    if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
         for index in range(role.replicas):
             if index not in there:
                 replica, past = past.replica(index)
