@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import Kind
 
-KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (PYTORCHJOB,)}
+KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (PYTORCHJOB, ELASTICJOB)}
 
 
 def by_api(names: Iterable[str]) -> dict[str, Kind]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Kind, Object
+from turnout.controllers.schemas.elasticjob import elasticjob
 from turnout.controllers.schemas.pytorchjob import pytorchjob
 
-SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {"PyTorchJob": pytorchjob}
+SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {"PyTorchJob": pytorchjob, "ElasticJob": elasticjob}
 
 
 def definitions() -> Iterator[Object]:

@@ -11,6 +11,7 @@ import yaml
 from hack.codegen import crds
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
+from tests.controllers import elasticjobs
 from tests.controllers.jobs import role
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -39,7 +40,7 @@ async def api(module_plane):
     async with module_plane.api() as api:
         for file in sorted((ROOT / "deploy/crds").glob("*.yaml")):
             await api.create(yaml.safe_load(file.read_text()))
-        await api.until(DEFINITIONS, lambda all_: sum(_served(each) for each in all_) >= 2)
+        await api.until(DEFINITIONS, lambda all_: sum(_served(each) for each in all_) >= len(crds.files()))
         yield api
 
 
@@ -109,4 +110,68 @@ async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, g
 async def test_the_server_refuses_and_names_the_field(api, spec, why):
     with pytest.raises(ApiError, match=why) as refused:
         await api.create(made(GROUPS[0], **spec))
+    assert refused.value.status == 422
+
+
+ELASTIC = "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticjobs"
+
+
+@pytest.mark.contract("DL-09", "DL-27")
+@pytest.mark.parametrize("name", ["elasticjob", "elasticjob-gang"])
+async def test_the_elasticjobs_of_the_guide_apply(api, name):
+    raw = yaml.safe_load((ROOT / f"examples/jobs/{name}.yaml").read_text())
+    there = await api.create({**raw, "metadata": {**raw["metadata"], "namespace": "default"}})
+    assert there["spec"] == raw["spec"]
+    await api.delete(f"{ELASTIC}/{raw['metadata']['name']}")
+
+
+def elastic(**more):
+    raw = elasticjobs.job(**more)
+    return {**raw, "metadata": {"name": raw["metadata"]["name"], "namespace": "default"}}
+
+
+@pytest.mark.contract("DL-13")
+async def test_the_mode_of_an_elasticjob_is_defaulted_and_stored(api):
+    raw = elastic()
+    del raw["spec"]["optimizeMode"], raw["spec"]["distributionStrategy"]
+    spec = (await api.create(raw))["spec"]
+    assert (spec["optimizeMode"], spec["distributionStrategy"]) == ("single-job", "AllreduceStrategy")
+    await api.delete(f"{ELASTIC}/bert")
+
+
+async def test_an_elasticjobs_status_keeps_what_the_controller_remembers(api):
+    await api.create(elastic())
+    role_ = {
+        "restartCounts": {"1": 2},
+        "memoryKills": {"0": 1},
+        "faultyNodes": ["gpu-7"],
+        "nextNumber": 4,
+        "restarts": 3,
+    }
+    status = {"phase": "Running", "replicaStatuses": {"worker": {**role_, "restartedPods": ["u"]}}}
+    there = await api.patch(f"{ELASTIC}/bert/status", {"status": status})
+    assert there["status"] == status
+    await api.delete(f"{ELASTIC}/bert")
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        pytest.param(elastic(name="b" * 38), "at most 37 characters", id="a name too long for its Services"),
+        pytest.param(
+            elastic(workers=elasticjobs.worker(restartCount=1, restartCounts=2)), "say one of them", id="two counts"
+        ),
+        pytest.param(
+            elastic(workers=elasticjobs.worker(container={"imagePullPolicy": "Often"})), "Often", id="a pull policy"
+        ),
+        pytest.param(
+            elastic(workers=elasticjobs.worker(container={"name": "x"})), "must be named main", id="no main container"
+        ),
+        pytest.param(elastic(replicaSpecs={}), "worker", id="no workers"),
+        pytest.param(elastic(lead={"replicas": 2}), "dlrover-master.replicas", id="two masters"),
+    ],
+)
+async def test_the_server_refuses_an_elasticjob_and_names_the_field(api, raw, why):
+    with pytest.raises(ApiError, match=why) as refused:
+        await api.create(raw)
     assert refused.value.status == 422

@@ -104,12 +104,12 @@ def test_a_meeting_that_nobody_could_find_is_refused(line, environ, reason):
 @pytest.mark.parametrize(
     ("environ", "hosts"),
     [
-        pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "m:1"}, False, id="where the master does"),
-        pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "h:1"}, True, id="where it was told to"),
-        pytest.param({"DLROVER_MASTER_ADDR": "m:1"}, True, id="where a master of DLRover coordinates nothing"),
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "m:1"}, False, id="not where the master does"),
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "h:1"}, True, id="at an endpoint of its own"),
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1"}, True, id="beside a master of DLRover, which coordinates nothing here"),
     ],
 )
-def test_worker_0_of_an_elasticjob_listens_for_the_others_unless(environ, hosts):
+def test_whether_worker_0_of_an_elasticjob_listens_for_the_others(environ, hosts):
     assert settings("--nnodes=2", {"NODE_RANK": "0", **environ}).meeting.is_host is hosts
 
 

@@ -112,7 +112,7 @@ def test_it_needs_a_place_to_listen_at(crew, options):
 
 
 def test_it_waits_for_new_workers_when_all_have_left(crew):
-    """As when the job is suspended and resumed."""
+    """A job that is suspended and resumed does this."""
     job = crew("2", "--drain-grace-s", "2")
     master = master_of(job)
     workers = [worker(job, name) for name in ("w0", "w1")]
