@@ -198,7 +198,7 @@ def test_how_often_a_rank_gets_a_new_pod(said, count):
 
 
 @pytest.mark.contract("DL-15", "DL-94")
-def test_a_rank_gets_three_new_pods_with_new_ids_and_its_fourth_failure_is_the_jobs():
+def test_a_rank_gets_three_new_pods_and_its_fourth_failure_is_the_jobs():
     raw, number = with_status(job(), looked(job())), 1
     for count in (1, 2, 3):
         failed = pod(number, 1, FAILED, exit_code=1)
@@ -309,7 +309,7 @@ def test_a_lack_of_memory_is_remembered_for_the_rank():
     assert main(body)["resources"]["limits"]["memory"] == str(24 * GIB)
 
 
-def test_a_node_that_a_check_found_faulty_is_avoided_by_all_that_come_after():
+def test_a_node_that_a_check_found_faulty_is_avoided_by_all_later_pods():
     raw = job()
     raw = with_status(raw, looked(raw, lead(), pod(0, phase=FAILED, exit_code=138, node="gpu-7"), pod(1)))
     (body,) = made(looked(raw, lead(), pod(1)))

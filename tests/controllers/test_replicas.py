@@ -33,7 +33,7 @@ def test_who_takes_over_an_index_has_a_new_number_and_the_count():
     assert past.kept() == {"restarts": 1, "restartedPods": ["u"], "restartCounts": {"1": 1}, "nextNumber": 3}
 
 
-def test_a_first_pod_that_was_refused_has_the_number_of_its_index_all_the_same():
+def test_a_first_pod_that_was_refused_has_the_number_of_its_index_later():
     first, past = numbered({}, one(0, 0), one(2, 2)).replica(1)
     second, past = past.replica(3)
     again, _ = past.replica(0)

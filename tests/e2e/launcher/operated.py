@@ -106,8 +106,11 @@ def conditions(job):
 
 
 @asynccontextmanager
-async def operated(plane, folder, controlled=None):
-    """Run it all on a plane until the block ends. controlled: starts what controls PyTorchJobs, training-operator."""
+async def operated(plane, folder, controlled=None, container="pytorch"):
+    """Run it all on a plane until the block ends. controlled: starts what controls jobs, else training-operator.
+
+    container: that trains, whose log is read.
+    """
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     async with attached(kubeconfig.read(config)) as made, asyncio.TaskGroup() as tasks:
         await asyncio.to_thread(plane.start_scheduler)
@@ -118,7 +121,7 @@ async def operated(plane, folder, controlled=None):
 
         def log(namespace, name):
             life = runner.find(namespace, name)
-            return life and life.log_of("pytorch", False)
+            return life and life.log_of(container, False)
 
         world = Operated(made.api, log)
         watching = tasks.create_task(world.watch_pods())

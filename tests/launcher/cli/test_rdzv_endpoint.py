@@ -106,7 +106,7 @@ def test_a_meeting_that_nobody_could_find_is_refused(line, environ, reason):
     [
         pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "m:1"}, False, id="not where the master does"),
         pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "h:1"}, True, id="at an endpoint of its own"),
-        pytest.param({"DLROVER_MASTER_ADDR": "m:1"}, True, id="beside a master of DLRover, which coordinates nothing here"),
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1"}, True, id="beside a master that coordinates nothing here"),
     ],
 )
 def test_whether_worker_0_of_an_elasticjob_listens_for_the_others(environ, hosts):
