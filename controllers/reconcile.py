@@ -259,7 +259,8 @@ class _Look:
 def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup) -> _Look:
     """Decide on the pods of one role. before: its part of the status."""
     mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED]
+    # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and not (kind.numbered and pod.deleting)]
     past = replicas.Past.read(role, before, mine, numbered=kind.numbered, faulty=kind.faulty)
     again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
     failure = ""

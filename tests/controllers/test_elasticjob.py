@@ -219,9 +219,17 @@ def test_a_rank_gets_three_new_pods_and_its_fourth_failure_is_the_jobs():
     assert (raw["status"]["phase"], conditions(raw)[-1]) == ("Failed", "Failed")
 
 
-def test_a_pod_that_is_deleted_is_replaced_and_not_counted():
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param([], id="gone at once"),
+        pytest.param([pod(1, deleting=True)], id="still running"),
+        pytest.param([pod(1, phase=FAILED, deleting=True, exit_code=143)], id="drained"),
+    ],
+)
+def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
     raw = with_status(job(), looked(job()))
-    outcome = looked(raw, lead(), pod(0))
+    outcome = looked(raw, lead(), pod(0), *left)
     assert names(outcome) == ["bert-edljob-worker-2"]
     assert "restartCounts" not in with_status(raw, outcome)["status"]["replicaStatuses"]["worker"]
 

@@ -48,6 +48,9 @@ ALLOWED = {
     | may("list watch delete", *PYTORCHJOBS)
     | {("patch", f"pytorchjobs/status.{group}") for group in ("kubeflow.org", "ctyun.cn")}
     | {("update", f"pytorchjobs/finalizers.{group}") for group in ("kubeflow.org", "ctyun.cn")}
+    | may("list watch delete", "elasticjobs.elastic.iml.github.io")
+    | {("patch", "elasticjobs/status.elastic.iml.github.io")}
+    | {("update", "elasticjobs/finalizers.elastic.iml.github.io")}
     | may("get list watch create delete", "pods", "services")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),

@@ -5,12 +5,14 @@ Stories of one job go on from test to test; each of the others has its own job.
 
 import asyncio
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import yaml
 
+from hack.controlplane.tools import cache
 from tests.controllers import elasticjobs
 from tests.e2e.controllers.installed import ROOT, install
 from tests.e2e.launcher.operated import NOBODY, PODS, conditions, operated
@@ -91,10 +93,13 @@ async def reached(world, name, phase, path=JOBS, within_s=60.0):
 
 
 @pytest.mark.contract("DL-10", "DL-14", "DL-26")
-async def test_workers_meet_at_their_master_and_train(world, folder):
+async def test_workers_meet_at_their_master_and_train(module_plane, world, folder):
     assert await trains(folder, 3, say=lambda: logs(world)) == 1
     workers = [f"tune-edljob-worker-{rank}" for rank in range(3)]
-    assert sorted(pod for pod in world.uids if "tune" in pod) == ["elasticjob-tune-dlrover-master-0", *workers]
+    argv = [cache.binary("kubectl"), "--kubeconfig", module_plane.kubeconfig, "get", "pods", "--output=name"]
+    told = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
+    pods = [name.removeprefix("pod/") for name in told.stdout.split() if "tune" in name]
+    assert sorted(pods) == ["elasticjob-tune-dlrover-master-0", *workers], told
     assert [world.env[each]["NODE_NUM"] for each in workers] == ["3"] * 3
     assert "coordinator_begun" in world.log("elasticjob-tune-dlrover-master-0")
     assert (await reached(world, "tune", "Running"))["status"]["replicaStatuses"]["worker"]["active"] == 3
