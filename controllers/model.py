@@ -39,6 +39,7 @@ class Reason(Enum):
     RESUMED = "Resumed"
     INVALID = "Invalid"  # the object cannot be obeyed: a field is named
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
+    ADVICE = "Advice"  # the job runs, and may surprise its owner
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
 
 
@@ -52,11 +53,15 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChildLabels:
-    """The labels by which the children of a kind are found. job: every child has it, its value is the job's name."""
+    """The labels by which the children of a kind are found. job: every child has it, its value is the job's name.
+
+    mode: tells for which of the job's modes a pod was made, "" where a kind has one mode.
+    """
 
     job: str
     role: str
     index: str
+    mode: str = ""
 
 
 KUBEFLOW = ChildLabels(
@@ -117,6 +122,7 @@ class RunPolicy:
     ttl_s: int | None = None  # from the end of the job to its deletion
     deadline_s: int | None = None  # the longest that it may be active
     backoff_limit: int | None = None  # restarts of containers, and failed pods
+    start_s: int | None = None  # until as many pods as the gang needs have started
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,8 @@ class PodSeen:
     """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers.
 
     reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
+    last_words: what the training container left at its end, or the end of its log where the kubelet was asked for it.
+    mode: the label of that name. containers: their statuses as they are, where the kind tells them.
     """
 
     name: str
@@ -182,6 +190,9 @@ class PodSeen:
     ready: bool = False
     reason: str = ""
     node: str = ""
+    last_words: str = ""
+    mode: str = ""
+    containers: Sequence[Object] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +309,23 @@ def _nothing_left(_view: JobView) -> JobView | None:
     return None
 
 
+def _no_advice(_view: JobView) -> Sequence[str]:
+    return ()
+
+
+def _is_current(_view: JobView, _pod: PodSeen) -> bool:
+    return False
+
+
 def _by_policy(_view: JobView, _role: Role, _pod: PodSeen) -> bool | None:
     return None
+
+
+class Moment(NamedTuple):
+    """When a status is put into words. before: the status in the kind's own words as it is."""
+
+    before: Object
+    now_s: float
 
 
 class Vocabulary(NamedTuple):
@@ -311,7 +337,7 @@ class Vocabulary(NamedTuple):
 
     fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
     read: Callable[[Object], Object] = lambda status: status
-    write: Callable[[Object, JobView | None, Seen], Object] = lambda status, _view, _seen: status
+    write: Callable[[Object, JobView | None, Seen, Moment], Object] = lambda status, _view, _seen, _moment: status
 
 
 CORE_WORDS = Vocabulary()
@@ -328,7 +354,9 @@ class Kind:
     held: names of the roles whose missing pods are not made yet. asleep: what of a suspended job still runs, None for
     nothing. again: whether a failed pod is made anew, None where the role's policy says it. numbered: a pod's name is
     never given twice. faulty: the exit code by which a pod says that its node is faulty, None for no such code; with
-    one, a Replica tells what its index and role have met.
+    one, a Replica tells what its index and role have met. advice: what the owner of a new job is told. outdated:
+    whether a pod was made for another mode of the job, and another takes its place. tells_containers: its status has
+    the containers' own.
     """
 
     kind: str
@@ -349,6 +377,9 @@ class Kind:
     asleep: Callable[[JobView], JobView | None] = _nothing_left
     again: Callable[[JobView, Role, PodSeen], bool | None] = _by_policy
     vocabulary: Vocabulary = CORE_WORDS
+    advice: Callable[[JobView], Sequence[str]] = _no_advice
+    outdated: Callable[[JobView, PodSeen], bool] = _is_current
+    tells_containers: bool = False
     numbered: bool = False
     faulty: int | None = None
 

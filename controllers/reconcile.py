@@ -22,6 +22,7 @@ from turnout.controllers.model import (
     Dialect,
     JobView,
     Kind,
+    Moment,
     Object,
     Outcome,
     Phase,
@@ -78,7 +79,7 @@ class _Status:
             made["replicaStatuses"] = self.replicas
         made |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
         words = self.kind.vocabulary
-        said = words.write(made, self.view, self.seen)
+        said = words.write(made, self.view, self.seen, Moment(self.raw, self.now_s))
         was = {name: self.raw[name] for name in words.fields if name in self.raw}
         return None if said == was else _patch(was, said)
 
@@ -108,6 +109,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         return _ended(view, status, seen, now_s)
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
+        status.says += [Say(Reason.ADVICE, text) for text in kind.advice(view)]
     if view.policy.suspended:
         return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
@@ -211,7 +213,18 @@ def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> st
             return f"Job {view.name} has failed because it has reached the specified backoff limit"
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
         return f"Job {view.name} has failed because it was active longer than specified deadline"
+    if _starts_too_late(view, status, seen, now_s):
+        return f"Job {view.name} has failed because {view.gang.min_member} pods did not start in {policy.start_s} s"
     return None
+
+
+def _starts_too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -> bool:
+    """True if too few pods have started in the time that the job gives them. One that ran once has started."""
+    began_s, policy = since_1970(status.start), view.policy
+    if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
+        return False
+    started = sum(pod.phase in (Phase.RUNNING, Phase.SUCCEEDED) for pod in seen.pods)
+    return now_s - began_s >= policy.start_s and started < view.gang.min_member
 
 
 def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
@@ -239,9 +252,9 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
             status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
         else:
             status.note(verdict.reason, verdict.text)
-    left_s = None
-    if view.policy.deadline_s is not None:
-        left_s = max(0.0, (since_1970(status.start) or status.now_s) + view.policy.deadline_s - status.now_s)
+    began_s = since_1970(status.start) or status.now_s
+    bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
+    left_s = min((end - status.now_s for end in bounds if end > status.now_s), default=None)
     return replace(_outcome(status, writes), again_s=left_s, status_first=restarted)
 
 
@@ -259,8 +272,10 @@ class _Look:
 def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup) -> _Look:
     """Decide on the pods of one role. before: its part of the status."""
     mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
+    old = [pod for pod in mine if kind.outdated(view, pod)]
     # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and not (kind.numbered and pod.deleting)]
+    gone = [*old, *(pod for pod in mine if kind.numbered and pod.deleting)]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in gone]
     past = replicas.Past.read(role, before, mine, numbered=kind.numbered, faulty=kind.faulty)
     again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
     failure = ""
@@ -270,7 +285,9 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
     past = past.counted(again)
     above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again) if not pod.deleting]
+    writes: list[Write] = [
+        Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again, *old) if not pod.deleting
+    ]
     there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
     if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
         for index in range(role.replicas):

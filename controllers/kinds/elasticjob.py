@@ -21,6 +21,7 @@ from turnout.controllers.model import (
     Gang,
     JobView,
     Kind,
+    Moment,
     Object,
     Phase,
     PodSeen,
@@ -200,7 +201,7 @@ def _in_our_words(status: Object) -> Object:
     return {key: each for key, each in status.items() if key != "phase"}
 
 
-def _in_dlrovers_words(status: Object, _view: JobView | None, seen: Seen) -> Object:
+def _in_dlrovers_words(status: Object, _view: JobView | None, seen: Seen, _moment: Moment) -> Object:
     """Return the status with DLRover's phase."""
     true = (each for each in _PHASES if conditions.is_true(conditions.listed(status), each))
     before = Phase.PENDING.value if seen.pods else Reason.CREATED.value

@@ -38,7 +38,7 @@ def role(name: str, part: Part, container: str, port: Port | None, restart: Rest
     template = part.part("template")
     check_template(template)
     containers = template.part("spec").parts("containers")
-    if not any(each.text("name") == container for each in containers):
+    if sum(each.text("name") == container for each in containers) != 1:
         where = template.part("spec").at("containers")
         raise BadJob(f"{where}: one container must be named {container}")
     for each in containers:
@@ -53,9 +53,13 @@ def check_template(template: Part) -> None:
     for named in ("labels", "annotations"):
         template.part("metadata").words(named)
     spec = template.part("spec")
+    for volume in spec.parts("volumes"):
+        volume.text("name")
     for each in (*spec.parts("containers"), *spec.parts("initContainers")):
-        for env in each.parts("env"):
-            env.text("name")
+        for inner in (*each.parts("env"), *each.parts("volumeMounts")):
+            inner.text("name")
+        for listed in ("command", "args"):
+            each.texts(listed)
         for port in each.parts("ports"):
             port.text("name")
             port.count("containerPort", 0, 1)
@@ -81,14 +85,15 @@ def port_of(role: Role, container: str, port: Port) -> int:
     return port.number
 
 
-def run_policy(policy: Part, clean: CleanPods) -> RunPolicy:
-    """Read a runPolicy. clean: what its kind does with pods by default."""
+def run_policy(policy: Part, clean: CleanPods, start_s: int | None = None) -> RunPolicy:
+    """Read a runPolicy. clean: what its kind does with pods by default. start_s: until its gang has started."""
     return RunPolicy(
         policy.flag("suspend"),
         word(policy, "cleanPodPolicy", CleanPods, clean),
         whole_number(policy, "ttlSecondsAfterFinished"),
         whole_number(policy, "activeDeadlineSeconds"),
         whole_number(policy, "backoffLimit"),
+        start_s,
     )
 
 

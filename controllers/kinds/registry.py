@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
+from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import Kind
 
-KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (PYTORCHJOB, ELASTICJOB)}
+KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (ELASTICJOB, MSJOB, PYTORCHJOB)}
 
 
 def by_api(names: Iterable[str]) -> dict[str, Kind]:

@@ -18,6 +18,7 @@ from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
+_LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
 _REMEMBERED = 20_000  # uids of objects that are gone
 
 
@@ -26,6 +27,7 @@ class Terminated(Struct):
 
     exit_code: int = 0
     reason: str = ""
+    message: str = ""
 
 
 class ContainerState(Struct):
@@ -39,6 +41,7 @@ class ContainerStatus(Struct):
 
     name: str = ""
     restart_count: int = 0
+    ready: bool = False
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
@@ -251,4 +254,7 @@ def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         status.reason or (ended[0].reason if ended else ""),
         obj.spec.node_name,
+        ended[0].message[-_LAST_WORDS:] if ended else "",
+        (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
+        msgspec.to_builtins(statuses) if kind.tells_containers else (),
     )

@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.elasticjob import elasticjob
+from turnout.controllers.schemas.msjob import msjob
 from turnout.controllers.schemas.pytorchjob import pytorchjob
 
-SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {"PyTorchJob": pytorchjob, "ElasticJob": elasticjob}
+SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {
+    "ElasticJob": elasticjob,
+    "MSJob": msjob,
+    "PyTorchJob": pytorchjob,
+}
 
 
 def definitions() -> Iterator[Object]:

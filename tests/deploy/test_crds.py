@@ -21,6 +21,9 @@ GROUPS = ("kubeflow.org/v1", "ctyun.cn/v1")
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
+MS_ROLE = role(containers=[{"name": "mindspore", "image": "ms:1"}])
+
+
 def jobs(group):
     return f"/apis/{group}/namespaces/default/pytorchjobs"
 
@@ -66,6 +69,30 @@ async def test_the_guides_job_applies(api):
     there = await api.create(raw)
     assert there["spec"] == raw["spec"]
     await api.delete(f"{jobs(GROUPS[1])}/elastic-example")
+
+
+@pytest.mark.contract("MS-03", "MS-15")
+async def test_the_guides_msjob_applies(api):
+    raw = yaml.safe_load((ROOT / "examples/jobs/msjob-dataparallel.yaml").read_text())
+    there = await api.create(raw)
+    assert there["spec"] == raw["spec"]
+    await api.delete("/apis/mindspore.gitee.com/v1/namespaces/default/msjobs/widedeep-example")
+
+
+@pytest.mark.parametrize(
+    ("roles", "why"),
+    [
+        pytest.param({"Boss": MS_ROLE, "Worker": MS_ROLE}, "are the roles", id="an unknown role"),
+        pytest.param({"Scheduler": MS_ROLE}, "Worker is missing", id="no workers"),
+        pytest.param({"SCHEDULER": {**MS_ROLE, "replicas": 2}, "Worker": MS_ROLE}, "has one Scheduler", id="two of it"),
+        pytest.param({"Worker": role()}, "one container must be named mindspore", id="no container of that name"),
+    ],
+)
+async def test_the_server_refuses_an_msjob_and_says_why(api, roles, why):
+    head = {"apiVersion": "mindspore.gitee.com/v1", "kind": "MSJob", "metadata": {"name": "deep"}}
+    with pytest.raises(ApiError, match=why) as refused:
+        await api.create({**head, "spec": {"msReplicaSpecs": roles}})
+    assert refused.value.status == 422
 
 
 @pytest.mark.contract("PE-48")

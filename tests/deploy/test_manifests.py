@@ -42,15 +42,17 @@ GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.
 READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
 TELLS = may("create patch", "events")
 MAP = may("get list watch", "configmaps/node-topology-config")
-PYTORCHJOBS = ("pytorchjobs.kubeflow.org", "pytorchjobs.ctyun.cn")
+CONTROLLED = (
+    ("pytorchjobs", "kubeflow.org"),
+    ("pytorchjobs", "ctyun.cn"),
+    ("msjobs", "mindspore.gitee.com"),
+    ("elasticjobs", "elastic.iml.github.io"),
+)
 ALLOWED = {
     "turnout-controller": TELLS
-    | may("list watch delete", *PYTORCHJOBS)
-    | {("patch", f"pytorchjobs/status.{group}") for group in ("kubeflow.org", "ctyun.cn")}
-    | {("update", f"pytorchjobs/finalizers.{group}") for group in ("kubeflow.org", "ctyun.cn")}
-    | may("list watch delete", "elasticjobs.elastic.iml.github.io")
-    | {("patch", "elasticjobs/status.elastic.iml.github.io")}
-    | {("update", "elasticjobs/finalizers.elastic.iml.github.io")}
+    | may("list watch delete", *(f"{plural}.{group}" for plural, group in CONTROLLED))
+    | {("patch", f"{plural}/status.{group}") for plural, group in CONTROLLED}
+    | {("update", f"{plural}/finalizers.{group}") for plural, group in CONTROLLED}
     | may("get list watch create delete", "pods", "services")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),

@@ -1,7 +1,7 @@
 """Report tests that need what this machine lacks as not run, with the line that brings it.
 
-A mark says what a test needs: `debian(package, program)`, `root`, `peers`, `gpu`. Under CI no package of Debian may be
-missing: the run fails then, although every test that ran has passed.
+A mark says what a test needs: `debian(package, program)`, `root`, `peers`, `mindspore`, `gpu`. Under CI no package of
+Debian may be missing: the run fails then, although every test that ran has passed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def missing(item) -> str | None:
         return "be root"
     if item.get_closest_marker("peers") and not os.environ.get("TURNOUT_PEERS"):
         return "set TURNOUT_PEERS to a folder with the binaries of Volcano and koordinator"
+    if item.get_closest_marker("mindspore") and not os.environ.get("TURNOUT_MINDSPORE"):
+        return "pip install mindspore into a virtual environment, and set TURNOUT_MINDSPORE to its python"
     if item.get_closest_marker("gpu") and not any(Path(driver).exists() for driver in GPU_DRIVERS):
         return "a GPU with its driver"
     return None

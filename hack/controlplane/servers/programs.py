@@ -96,7 +96,7 @@ def apiserver(
         "--kubelet-preferred-address-types=ExternalIP,InternalIP",
         f"--kubelet-client-certificate={files.to_kubelets.cert}",
         f"--kubelet-client-key={files.to_kubelets.key}",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-cluster-ip-range=127.96.0.0/24",  # this machine's: a test may serve at one as kube-proxy would
         "--authorization-mode=RBAC",
         "--allow-privileged=true",
         # ServiceAccount would hold every pod until a controller made its account; TaintNodesByCondition would keep

@@ -58,7 +58,7 @@ async def world(module_plane, folder, tmp_path_factory):
             await api.create(yaml.safe_load(await asyncio.to_thread(file.read_text)))
         await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
         controlled = install(module_plane, api, "--kinds=ElasticJob")
-        async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled, "main") as world:
+        async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled) as world:
             await api.create_all(jobs)
             yield world
 

@@ -106,11 +106,8 @@ def conditions(job):
 
 
 @asynccontextmanager
-async def operated(plane, folder, controlled=None, container="pytorch"):
-    """Run it all on a plane until the block ends. controlled: starts what controls jobs, else training-operator.
-
-    container: that trains, whose log is read.
-    """
+async def operated(plane, folder, controlled=None):
+    """Run it all on a plane until the block ends. controlled: starts what controls PyTorchJobs, training-operator."""
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     async with attached(kubeconfig.read(config)) as made, asyncio.TaskGroup() as tasks:
         await asyncio.to_thread(plane.start_scheduler)
@@ -121,7 +118,7 @@ async def operated(plane, folder, controlled=None, container="pytorch"):
 
         def log(namespace, name):
             life = runner.find(namespace, name)
-            return life and life.log_of(container, False)
+            return life and life.log_of(life.pod["spec"]["containers"][0]["name"], False)
 
         world = Operated(made.api, log)
         watching = tasks.create_task(world.watch_pods())

@@ -1,0 +1,260 @@
+"""MSJobs, which train with MindSpore. Source: docs/facts/job-kinds.md 1.4; contract MS-01 to MS-46.
+
+The Scheduler has the only Service, and the others are told its address, so they are made once it has one. What differs
+from ms-operator: what it only logs as wrong is refused; a job whose dynamic workers have all failed fails; a variable
+that the user has set is left as it is; the last words of a container that fails are kept, and known ones are explained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from turnout.controllers.children import meta_of
+from turnout.controllers.kinds import fields
+from turnout.controllers.kinds.fields import Port
+from turnout.controllers.model import (
+    KUBEFLOW,
+    ChildKey,
+    CleanPods,
+    Counts,
+    JobView,
+    Kind,
+    Object,
+    Phase,
+    Reason,
+    Refused,
+    Replica,
+    Restart,
+    Role,
+    Seen,
+    Verdict,
+    replica_name,
+)
+from turnout.jobs.model import BadJob
+from turnout.jobs.typed_fields import Part
+
+KIND, CONTAINER, API = "MSJob", "mindspore", "mindspore.gitee.com/v1"
+PORT = Port("msjob-port", 2222)
+ALL_WORKERS = "AllWorkers"
+SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
+_ROLES = {name.lower(): name for name in (SCHEDULER, PS, WORKER)}
+_TOLD = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
+_SHARED = ("hostPath", "persistentVolumeClaim", "nfs")  # volumes that several pods write
+_REDIRECT = re.compile(r">>?\s*(/[^\s;&|]+)")
+_OWN_NAME = re.compile(r"\$\{?(MS_NODE_ID|POD_NAME|HOSTNAME|RANK_ID)|\$\(|`")
+HINTS = {
+    "bindIP failed": "files of an earlier run are left under MS_RECOVERY_PATH: remove them before the job runs again",
+}
+
+
+def read(raw: Object) -> JobView | Refused:
+    """Read one, its defaults filled in; Refused names the field that cannot be obeyed."""
+    try:
+        return _read(raw)
+    except BadJob as error:
+        return Refused(str(error))
+
+
+def _read(raw: Object) -> JobView:
+    meta, spec = raw["metadata"], Part(raw).part("spec")
+    fields.check_name(meta)
+    policy = spec.part("runPolicy")
+    order = {name: at for at, name in enumerate(_TOLD)}
+    roles = tuple(sorted(_roles(spec), key=lambda role: order[role.name]))
+    if all(role.name != WORKER for role in roles):
+        raise BadJob("spec.msReplicaSpecs.Worker is missing: a job needs workers")
+    if (success := spec.text("successPolicy")) not in ("", ALL_WORKERS):
+        raise BadJob(f"spec.successPolicy is {success!r:.40}: {ALL_WORKERS}, or none for worker 0")
+    gang = fields.gang(policy.part("schedulingPolicy"), sum(role.replicas for role in roles))
+    return JobView(
+        api_version=raw["apiVersion"],
+        kind=KIND,
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        roles=roles,
+        policy=fields.run_policy(policy, CleanPods.RUNNING, start_s=gang.timeout_s),
+        gang=gang,
+        spec={"all": success == ALL_WORKERS, "dynamic": spec.flag("enableDynamicWorker")},
+        elastic=spec.flag("enableDynamicWorker"),
+    )
+
+
+def _roles(spec: Part) -> Iterator[Role]:
+    there = set[str]()
+    for key, part in spec.by_name("msReplicaSpecs").items():
+        if (name := _ROLES.get(key.lower())) is None:
+            raise BadJob(f"spec.msReplicaSpecs.{key:.40} is no role: {', '.join(_TOLD)} are")
+        if name in there:
+            raise BadJob(f"spec.msReplicaSpecs has {name} twice")
+        there.add(name)
+        role = fields.role(name, part, CONTAINER, PORT, Restart.NEVER)
+        if name == SCHEDULER and role.replicas != 1:
+            raise BadJob(f"{part.at('replicas')} is {role.replicas}: a job has one Scheduler")
+        yield role
+
+
+def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the labels of one replica."""
+    return {**selector(view, role), KUBEFLOW.index: str(replica.index)}
+
+
+def selector(view: JobView, role: Role) -> dict[str, str]:
+    """Return the labels that all pods of a role have."""
+    operator = {"training.kubeflow.org/operator-name": "msjob-controller"}
+    return {KUBEFLOW.job: view.name, **operator, KUBEFLOW.role: role.label}
+
+
+def pod_spec(view: JobView, role: Role, _replica: Replica, seen: Seen) -> dict[str, Any]:
+    """Return the pod's spec with what MindSpore has to know of the others, and its last words kept."""
+    told = _env(view, role, seen)
+
+    def with_env(container: Object) -> Object:
+        if container.get("name") != CONTAINER:
+            return container
+        own = list(container.get("env") or ())
+        named = {each.get("name") for each in own}
+        env = [*own, *(each for each in told if each["name"] not in named)]
+        return {"terminationMessagePolicy": "FallbackToLogsOnError", **container, **({"env": env} if env else {})}
+
+    spec = dict(role.template["spec"])
+    return {**spec, "containers": [with_env(each) for each in spec["containers"]]}
+
+
+def _env(view: JobView, role: Role, seen: Seen) -> list[Object]:
+    if (scheduler := _named(view, SCHEDULER)) is None:
+        return []
+    count = {each.name: str(each.replicas) for each in view.roles}
+    host = {"value": _address(view, scheduler, seen)} if role is not scheduler else _field("status.podIP")
+    return [
+        {"name": "MS_SCHED_HOST", **host},
+        {"name": "MS_SCHED_PORT", "value": str(fields.port_of(scheduler, CONTAINER, PORT))},
+        {"name": "MS_NODE_ID", **_field("metadata.name")},
+        {"name": "MS_SERVER_NUM", "value": count.get(PS, "0")},
+        {"name": "MS_WORKER_NUM", "value": count.get(WORKER, "0")},
+        {"name": "MS_ROLE", "value": _TOLD[role.name]},
+    ]
+
+
+def _field(path: str) -> Object:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _named(view: JobView, name: str) -> Role | None:
+    return next((role for role in view.roles if role.name == name), None)
+
+
+def _host(view: JobView, scheduler: Role) -> str:
+    return replica_name(view, scheduler, Replica(0, 0))
+
+
+def _address(view: JobView, scheduler: Role, seen: Seen) -> str:
+    """Return the cluster IP of the Scheduler's Service, "" while it has none."""
+    there = seen.others.get(ChildKey("Service", _host(view, scheduler)))
+    address = there.spec.get("clusterIP") if there is not None else ""
+    return address if isinstance(address, str) else ""
+
+
+def held(view: JobView, seen: Seen) -> Collection[str]:
+    """Name the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
+    if (scheduler := _named(view, SCHEDULER)) is None:
+        return ()
+    if not _address(view, scheduler, seen):
+        return [role.name for role in view.roles]
+    there = any(pod.role == scheduler.label for pod in seen.pods)
+    return () if there else [role.name for role in view.roles if role is not scheduler]
+
+
+def extras(view: JobView, _seen: Seen) -> list[Object]:
+    """Return the Scheduler's Service, which has an address of its own."""
+    if (scheduler := _named(view, SCHEDULER)) is None:
+        return []
+    chosen = labels(view, scheduler, Replica(0, 0))
+    ports = [{"name": PORT.name, "port": fields.port_of(scheduler, CONTAINER, PORT)}]
+    meta = meta_of(view, _host(view, scheduler), chosen)
+    spec = {"type": "ClusterIP", "selector": chosen, "ports": ports}
+    return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
+
+
+def judge(view: JobView, counts: Mapping[str, Counts], seen: Seen) -> list[Verdict]:
+    """Say what the pods' phases make of the job. counts: by the name of the role.
+
+    All workers have to end well under AllWorkers, else worker 0. A failure is the job's but for a dynamic worker's
+    beside others that go on.
+    """
+    name, count = f"{KIND} {view.name}", counts[WORKER]
+    worker = next(role for role in view.roles if role.name == WORKER)
+    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is Phase.SUCCEEDED for pod in seen.pods)
+    if (count.succeeded >= worker.replicas > 0) if view.spec["all"] else first:
+        return [Verdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+    found = [Verdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
+    for role in view.roles:
+        failed = counts[role.name].failed
+        if not failed or (role is worker and view.spec["dynamic"] and failed < role.replicas):
+            continue
+        text = f"because {failed} {role.name} replica(s) failed."
+        if role.restart is Restart.NEVER:
+            return [*found, Verdict(Reason.FAILED, f"{name} is failed {text}{_hint(seen)}")]
+        found.append(Verdict(Reason.RESTARTING, f"{name} is restarting {text}"))
+    return found
+
+
+def _hint(seen: Seen) -> str:
+    """Explain the last words of a pod that failed, where they are known. Source: MS-41"""
+    found = (
+        f" {pod.name} says {words!r}: {hint}."
+        for pod in seen.pods
+        for words, hint in HINTS.items()
+        if pod.phase is Phase.FAILED and words in pod.last_words
+    )
+    return next(found, "")
+
+
+def advice(view: JobView) -> Sequence[str]:
+    """Return what a new job's owner should know: files that stay in the container, and logs that overwrite another.
+
+    Source: MS-39, MS-40, MS-42
+    """
+    return [text for role in view.roles for text in _advice(role)]
+
+
+def _advice(role: Role) -> Iterator[str]:
+    spec = role.template["spec"]
+    volumes = spec.get("volumes") or ()
+    shared = {each.get("name") for each in volumes if any(kind in each for kind in _SHARED)}
+    for container in spec["containers"]:
+        mounts = [each for each in container.get("volumeMounts") or () if each.get("name") in shared]
+        where = f"spec.msReplicaSpecs.{role.name}, container {container.get('name')}"
+        if mounts and not container.get("workingDir"):
+            path = mounts[0].get("mountPath")
+            yield f"{where}: files written without a path stay in the container; workingDir {path} keeps them"
+        for target in _redirected(container, [str(each.get("mountPath")) for each in mounts]):
+            if role.replicas > 1:
+                yield f"{where}: all {role.replicas} pods write to {target}; $MS_NODE_ID in its name keeps them apart"
+
+
+def _redirected(container: Object, mounts: Sequence[str]) -> Iterator[str]:
+    """Give the files on shared volumes to which a container's command redirects, of the same name in every pod."""
+    for text in (*(container.get("command") or ()), *(container.get("args") or ())):
+        for target in _REDIRECT.findall(str(text)):
+            if not _OWN_NAME.search(target) and any(target.startswith(f"{mount.rstrip('/')}/") for mount in mounts):
+                yield target
+
+
+MSJOB = Kind(
+    KIND,
+    (API,),
+    "msjobs",
+    CONTAINER,
+    read,
+    labels,
+    selector,
+    pod_spec,
+    extras,
+    judge,
+    owns=("Pod", "Service"),
+    held=held,
+    advice=advice,
+)

@@ -1,0 +1,56 @@
+"""Trains data-parallel with what an MSJob's pods are told, torch in MindSpore's place: the Scheduler serves the store.
+
+Arguments: a folder, where worker 0 leaves the loss of the first and the last step, and what it was told.
+"""
+
+import json
+import os
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+HOST, PORT = os.environ["MS_SCHED_HOST"], int(os.environ["MS_SCHED_PORT"])
+WORLD = int(os.environ["MS_WORKER_NUM"])
+LIMIT = timedelta(seconds=60)
+
+
+def serve():
+    """Be the Scheduler: keep the store at the pod's own address until all workers have ended."""
+    listener = socket.create_server((HOST, PORT))
+    fd = {"master_listen_fd": listener.detach(), "use_libuv": False}
+    store = distributed.TCPStore(HOST, PORT, is_master=True, wait_for_workers=False, timeout=LIMIT, **fd)
+    store.wait([f"ended-{rank}" for rank in range(WORLD)], LIMIT)
+
+
+def train(folder):
+    """Be a worker: fit a line to points of its own, gradients averaged over all."""
+    rank = int(os.environ["MS_NODE_ID"].rpartition("-")[2])
+    store = distributed.TCPStore(HOST, PORT, is_master=False, timeout=LIMIT)
+    distributed.init_process_group("gloo", store=distributed.PrefixStore("job", store), rank=rank, world_size=WORLD)
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    points = torch.randn(64, 4, generator=torch.Generator().manual_seed(rank))
+    wanted = points @ torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(points), wanted)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    if rank == 0:
+        told = {"first": losses[0], "last": losses[-1], "world": distributed.get_world_size(), "host": HOST}
+        (folder / "trained").write_text(json.dumps(told))
+    distributed.barrier()
+    store.set(f"ended-{rank}", "1")
+
+
+if os.environ["MS_ROLE"] == "MS_SCHED":
+    serve()
+else:
+    train(Path(sys.argv[1]))

@@ -1,0 +1,102 @@
+"""MSJobs under our controller, on a real API server and scheduler: processes in pods, and the Service's own address."""
+
+import asyncio
+import json
+import os
+from contextlib import AsyncExitStack
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from tests.e2e.controllers.installed import ROOT, install
+from tests.e2e.controllers.kube_proxy import served
+from tests.e2e.launcher.operated import NOBODY, conditions, operated
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+API = "mindspore.gitee.com/v1"
+JOBS = f"/apis/{API}/namespaces/default/msjobs"
+TRAIN = ROOT / "tests/e2e/controllers/ms_train.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("stories")
+
+
+def guide(name, command, workers=2):
+    """The guide's job, of the size of this machine."""
+    raw = yaml.safe_load((ROOT / "examples/jobs/msjob-dataparallel.yaml").read_text())
+    raw["metadata"]["name"] = name
+    for role in raw["spec"]["msReplicaSpecs"].values():
+        pod = role["template"]["spec"]
+        (container,) = pod["containers"]
+        container["command"] = command
+        for gone in ("volumeMounts", "workingDir"):
+            del container[gone]
+        del pod["volumes"]
+        pod |= NOBODY
+    raw["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = workers
+    return raw
+
+
+def one(name, command, **spec):
+    """A job of one worker."""
+    pod = {**NOBODY, "containers": [{"name": "mindspore", "image": "any:1", "command": ["sh", "-c", command]}]}
+    worker = {"replicas": 1, "template": {"spec": pod}}
+    head = {"apiVersion": API, "kind": "MSJob", "metadata": {"name": name}}
+    return {**head, "spec": {"msReplicaSpecs": {"Worker": worker}, **spec}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(module_plane, folder, tmp_path_factory):
+    async with module_plane.api() as api, AsyncExitStack() as stack:
+        definition = (ROOT / "deploy/crds/msjobs.mindspore.gitee.com.yaml").read_text()
+        await api.create(yaml.safe_load(definition))
+        installed = install(module_plane, api)
+        made = await stack.enter_async_context(operated(module_plane, tmp_path_factory.mktemp("pods"), installed))
+        await api.create(guide("deep", ["python", str(TRAIN), str(folder)]))
+        await stack.enter_async_context(served(made.api, "default", "deep-scheduler-0"))
+        await api.create(one("alone", f"touch {folder}/alone"))
+        await api.create(one("left", "echo 'E: bindIP failed' >&2; exit 1"))
+        yield made
+
+
+@pytest.mark.contract("MS-01", "MS-07", "MS-12")
+async def test_the_guides_job_trains_through_the_address_of_its_scheduler(world, folder):
+    await world.there(folder / "trained", ["deep-scheduler-0", "deep-worker-0", "deep-worker-1"], within_s=90.0)
+    job = await world.condition("deep", "Succeeded", JOBS)
+    told = json.loads(await asyncio.to_thread((folder / "trained").read_text))
+    assert told["world"] == 2
+    assert told["last"] < 0.01 * told["first"]
+    services = (await world.api.call("GET", "/api/v1/namespaces/default/services"))["items"]
+    mine = {each["metadata"]["name"]: each["spec"]["clusterIP"] for each in services}
+    assert {name for name in mine if name.startswith("deep-")} == {"deep-scheduler-0"}
+    assert told["host"] == mine["deep-scheduler-0"]
+    assert "Running" not in conditions(job)
+
+
+@pytest.mark.contract("MS-08")
+async def test_one_worker_alone_comes_to_its_end(world, folder):
+    await world.condition("alone", "Succeeded", JOBS)
+    assert (folder / "alone").exists()
+
+
+async def test_known_last_words_of_a_container_are_explained_in_the_condition(world):
+    job = await world.condition("left", "Failed", JOBS)
+    assert "MS_RECOVERY_PATH" in job["status"]["conditions"][-1]["message"]
+
+
+@pytest.mark.long
+@pytest.mark.mindspore
+async def test_mindspores_own_data_parallel_sample_trains(world, folder):
+    """With the `mindspore` wheel for CPUs: TURNOUT_MINDSPORE names the python that has it."""
+    sample = [os.environ["TURNOUT_MINDSPORE"], str(TRAIN.with_name("ms_sample.py")), str(folder)]
+    await world.api.call("POST", JOBS, guide("real", sample))
+    async with served(world.api, "default", "real-scheduler-0"):
+        await world.there(folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=180.0)
+        await world.condition("real", "Succeeded", JOBS)
+    told = json.loads(await asyncio.to_thread((folder / "mindspore").read_text))
+    assert told["world"] == 2
+    assert told["losses"][1] < 0.05 * told["losses"][0]
