@@ -31,11 +31,12 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, set
     notes = dict(template.get("annotations") or {})
     policy = _RESTART.get(role.restart, role.restart.value)
     spec = {**kind.pod_spec(view, role, replica, seen), "restartPolicy": policy}
-    if setup.dialect is not Dialect.NONE:
-        spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[setup.dialect])
-    if setup.dialect is Dialect.VOLCANO:
+    dialect = Dialect.NONE if role.alone else setup.dialect
+    if dialect is not Dialect.NONE:
+        spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
+    if dialect is Dialect.VOLCANO:
         notes |= {_GROUP_NOTE: view.name, _TASK_NOTE: role.label}
-    elif setup.dialect is Dialect.SCHEDULER_PLUGINS:
+    elif dialect is Dialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
     meta = meta_of(view, kind.name(view, role, replica), labels)
     return {

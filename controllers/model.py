@@ -81,6 +81,7 @@ class Role:
     """Pods that are alike but for their index. name: as upstream spells it, "Worker".
 
     most_restarts: how often one index may be made anew, None for no bound. kept: its pods outlive the job's cleaning.
+    alone: its pods are no members of the job's gang and do not wait for it.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Role:
     restart: Restart
     most_restarts: int | None = None
     kept: bool = False
+    alone: bool = False
 
     @property
     def label(self) -> str:
@@ -101,11 +103,14 @@ class Replica:
     """One replica that is to be made. index: dense, taken over by whoever replaces it.
 
     number: of its pod, never given twice where the kind is `numbered`, else the index. restarts: of this index so far.
+    starved: how many of those lacked memory. avoids: names of nodes where pods of its role found the node faulty.
     """
 
     index: int
     number: int
     restarts: int = 0
+    starved: int = 0
+    avoids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +353,10 @@ class Kind:
 
     held: names of the roles whose missing pods are not made yet. asleep: what of a suspended job still runs, None for
     nothing. again: whether a failed pod is made anew, None where the role's policy says it. numbered: a pod's name is
-    never given twice. advice: what the owner of a new job is told. outdated: whether a pod was made for another
-    mode of the job, and another takes its place. tells_containers: its status has the containers' own.
+    never given twice. faulty: the exit code by which a pod says that its node is faulty, None for no such code; with
+    one, a Replica tells what its index and role have met. advice: what the owner of a new job is told. outdated:
+    whether a pod was made for another mode of the job, and another takes its place. tells_containers: its status has
+    the containers' own.
     """
 
     kind: str
@@ -374,6 +381,7 @@ class Kind:
     outdated: Callable[[JobView, PodSeen], bool] = _is_current
     tells_containers: bool = False
     numbered: bool = False
+    faulty: int | None = None
 
 
 def paths(kind: Kind) -> tuple[str, ...]:

@@ -273,8 +273,10 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
     """Decide on the pods of one role. before: its part of the status."""
     mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
     old = [pod for pod in mine if kind.outdated(view, pod)]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in old]
-    past = replicas.Past.read(role, before, mine, numbered=kind.numbered)
+    # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
+    gone = [*old, *(pod for pod in mine if kind.numbered and pod.deleting)]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in gone]
+    past = replicas.Past.read(role, before, mine, numbered=kind.numbered, faulty=kind.faulty)
     again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
     failure = ""
     if any(not past.may(pod) for pod in failed):
@@ -283,10 +285,10 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
     past = past.counted(again)
     above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    gone = [pod for pod in (*above, *again, *old) if not pod.deleting]
-    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in gone]
+    leave = [pod for pod in (*above, *again, *old) if not pod.deleting]
+    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in leave]
     there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
-    if role.name not in kind.held(view, seen) and not _waits(seen, setup):
+    if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
         for index in range(role.replicas):
             if index not in there:
                 replica, past = past.replica(index)

@@ -7,19 +7,23 @@ deleting it counts it once. Numbers are given upwards and never twice, as DLRove
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from turnout.controllers.model import Object, PodSeen, Replica, Role
 
 _MOST = 2**31 - 1  # of a number or a count in a status
+_MOST_NODES = 16  # that are avoided, the newest
+_STARVED = "OOMKilled"
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
     """The past of one role. uids: pods that are counted and may still be there. next: the first number never given.
 
-    by_index: restarts of each index, kept where the role bounds them.
+    by_index: restarts of each index, kept where the role bounds them. faulty: the exit code of a pod on a faulty node,
+    None for a kind that does not know it. starved: how often each index lacked memory. nodes: the faulty ones.
+    noted: the first number that the status does not know as given. taken: numbers of pods that are there or are made.
     """
 
     role: Role
@@ -28,21 +32,27 @@ class Past:
     uids: frozenset[str]
     by_index: Mapping[int, int]
     next: int
+    faulty: int | None = None
+    starved: Mapping[int, int] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    noted: int = 0
+    taken: frozenset[int] = frozenset()
 
     @classmethod
-    def read(cls, role: Role, before: Object, pods: Sequence[PodSeen], *, numbered: bool) -> Self:
+    def read(
+        cls, role: Role, before: Object, pods: Sequence[PodSeen], *, numbered: bool, faulty: int | None = None
+    ) -> Self:
         """Read it from the role's part of a status, and from the pods that are there."""
         uids = before.get("restartedPods")
         counted = frozenset(uids) if isinstance(uids, list) and all(isinstance(uid, str) for uid in uids) else ()
-        by_index = before.get("restartCounts")
-        indices = {
-            int(index): _number(count)
-            for index, count in (by_index.items() if isinstance(by_index, Mapping) else ())
-            if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 8 and _number(count)
-        }
-        given = max((_number_of(pod) + 1 for pod in pods), default=0) if numbered else 0
-        next_ = max(_number(before.get("nextNumber")), given)
-        return cls(role, numbered, _number(before.get("restarts")), frozenset(counted), indices, next_)
+        told = before.get("faultyNodes") if faulty is not None else ()
+        nodes = tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
+        taken = frozenset(map(_number_of, pods)) if numbered else frozenset()
+        noted = _number(before.get("nextNumber"))
+        next_ = max(noted, *(number + 1 for number in taken), 0)
+        indices, starved = _by_index(before.get("restartCounts")), _by_index(before.get("memoryKills"))
+        total = _number(before.get("restarts"))
+        return cls(role, numbered, total, frozenset(counted), indices, next_, faulty, starved, nodes, noted, taken)
 
     def may(self, pod: PodSeen) -> bool:
         """True if this pod's index may be made anew once more, or is counted already."""
@@ -56,23 +66,45 @@ class Past:
         fresh = [pod for pod in again if pod.uid not in self.uids]
         for pod in fresh if self.role.most_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
+        starved, nodes = dict(self.starved), list(self.nodes)
+        for pod in fresh if self.faulty is not None else ():
+            if pod.reason == _STARVED:
+                starved[pod.index] = starved.get(pod.index, 0) + 1
+            if pod.exit_code == self.faulty and pod.node:
+                nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MOST_NODES:]
         uids = frozenset(pod.uid for pod in again)
-        return replace(self, total=self.total + len(fresh), uids=uids, by_index=by_index)
+        total = self.total + len(fresh)
+        return replace(self, total=total, uids=uids, by_index=by_index, starved=starved, nodes=tuple(nodes))
 
     def replica(self, index: int) -> tuple[Replica, Past]:
-        """Return the replica that fills an index, and the past with its number given."""
-        restarts = self.by_index.get(index, 0)
+        """Return the replica that fills an index, and the past with its number given.
+
+        The first pod of an index has its number, though others were made before it: a quota may have refused it.
+        """
+        met = self.by_index.get(index, 0), self.starved.get(index, 0), self.nodes
         if not self.numbered:
-            return Replica(index, index, restarts), self
-        number = max(index, self.next)
-        return Replica(index, number, restarts), replace(self, next=number + 1)
+            return Replica(index, index, *met), self
+        first = index >= self.noted and index not in self.taken
+        number = index if first else max(index, self.next)
+        return Replica(index, number, *met), replace(self, next=max(self.next, number + 1), taken=self.taken | {number})
 
     def kept(self) -> Object:
         """Return what the status has to remember."""
         found: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
-        if self.by_index:
-            found["restartCounts"] = {str(index): count for index, count in sorted(self.by_index.items())}
+        for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.starved)):
+            if counts:
+                found[name] = {str(index): count for index, count in sorted(counts.items())}
+        if self.nodes:
+            found["faultyNodes"] = list(self.nodes)
         return {**found, "nextNumber": self.next} if self.numbered and self.next else found
+
+
+def _by_index(counts: Any) -> dict[int, int]:
+    return {
+        int(index): _number(count)
+        for index, count in (counts.items() if isinstance(counts, Mapping) else ())
+        if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 8 and _number(count)
+    }
 
 
 def _number_of(pod: PodSeen) -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from turnout.launcher.agent.bootstrap import run_agent
+from turnout.launcher.agent.coordinator_only import run_coordinator
 from turnout.launcher.agent.identity import CannotListen
 from turnout.launcher.cli.explain import explain
 from turnout.launcher.cli.to_settings import Answer, read
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
     for note in settings.notes:
         log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
+        if settings.coordinates:
+            return int(asyncio.run(run_coordinator(settings, say)))
         check_torch()
         return int(asyncio.run(run_agent(settings, os.environ, say)))
     except (BadSettings, CannotListen, LockRefused, TorchTooOld) as error:

@@ -227,12 +227,15 @@ class Settings:
     hangs: HangPolicy = field(default_factory=HangPolicy)
     strategy: str = ""  # how the job trains, "" if not told
     explain: bool = False  # only print what was understood
+    coordinates: bool = False  # serve the rendezvous and run nothing
     heard: tuple[str, ...] = ()  # options and variables as given
     notes: tuple[Note, ...] = ()  # for the user, once
 
     def __post_init__(self) -> None:
-        if not self.command.program and not self.explain:
+        if not self.command.program and not self.explain and not self.coordinates:
             raise BadSettings("nothing to run: give a script after the options")
+        if self.coordinates and (self.meeting.standalone or not self.meeting.host or not self.meeting.port):
+            raise BadSettings("--coordinator-only needs --rdzv-endpoint HOST:PORT, where it is to listen")
         if isinstance(self.processes, int) and not 1 <= self.processes <= MOST_PROCESSES:
             raise BadSettings(f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
         if self.meeting.standalone and self.terms.most != 1:

@@ -21,16 +21,26 @@ Column = tuple[str, str, str]  # its name, its type and the JSON path of what it
 
 
 def definition(
-    kind: Kind, group: str, version: str, spec: Object, status: Object, columns: Sequence[Column], scale: Object | None
+    kind: Kind,
+    group: str,
+    version: str,
+    spec: Object,
+    status: Object,
+    columns: Sequence[Column],
+    scale: Object | None,
+    most_name: int = 63,
 ) -> Object:
-    """Return the definition of a kind in one group. scale: the paths of its scale subresource, None without one."""
-    named = "the name must be a DNS label of at most 63 characters"
+    """Return the definition of a kind in one group.
+
+    scale: the paths of its scale subresource, None without one. most_name: characters of a job's name.
+    """
+    named = f"the name must be a DNS label of at most {most_name} characters"
     types = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"}}
     schema = {
         "type": "object",
         "properties": {**types, "spec": spec, "status": status},
         "required": ["spec"],
-        "x-kubernetes-validations": [{"rule": "self.metadata.name.size() <= 63", "message": named}],
+        "x-kubernetes-validations": [{"rule": f"self.metadata.name.size() <= {most_name}", "message": named}],
     }
     names = {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()}
     one = {
@@ -83,11 +93,13 @@ def run_policy() -> Object:
     }
 
 
-def role(container: str, more: Mapping[str, Any] | None = None) -> Object:
-    """Return the schema of a role. container: that must be there. more: further fields."""
+def role(
+    container: str, more: Mapping[str, Any] | None = None, of_container: Mapping[str, Any] | None = None
+) -> Object:
+    """Return the schema of a role. container: that must be there. more: further fields. of_container: the same."""
     one = {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 63}, "image": TEXT},
+        "properties": {"name": {"type": "string", "maxLength": 63}, "image": TEXT, **(of_container or {})},
         "x-kubernetes-preserve-unknown-fields": True,
     }
     named = {
@@ -115,8 +127,8 @@ def role(container: str, more: Mapping[str, Any] | None = None) -> Object:
     }
 
 
-def job_status() -> Object:
-    """Return the schema of a status as kubeflow/common has it."""
+def job_status(of_role: Mapping[str, Any] | None = None, more: Mapping[str, Any] | None = None) -> Object:
+    """Return the schema of a status as kubeflow/common has it. of_role: further fields of a role. more: of the job."""
     condition = {
         "type": "object",
         "properties": {
@@ -131,6 +143,7 @@ def job_status() -> Object:
             **dict.fromkeys(("active", "succeeded", "failed", "restarts"), COUNT),
             "selector": TEXT,
             "restartedPods": {"type": "array", "items": TEXT},
+            **(of_role or {}),
         },
     }
     return {
@@ -139,5 +152,6 @@ def job_status() -> Object:
             "conditions": {"type": "array", "items": condition},
             "replicaStatuses": {"type": "object", "additionalProperties": counts},
             **dict.fromkeys(("startTime", "completionTime", "lastReconcileTime"), TIME),
+            **(more or {}),
         },
     }

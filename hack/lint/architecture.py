@@ -33,6 +33,7 @@ IO_ROOMS = (
     "kube.client",
     "launcher.agent.agent",
     "launcher.agent.bootstrap",
+    "launcher.agent.coordinator_only",
     "launcher.agent.coordinator_session",
     "launcher.agent.events",
     "launcher.agent.identity",

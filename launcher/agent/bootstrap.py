@@ -56,7 +56,7 @@ async def run_agent(
     token = token_of(meeting, address)
     say, serving = _measured(settings, address, say)
     where = SwitchPathReader(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
-    arbiter = await _arbiter(settings)
+    arbiter = await arbiter_of(settings)
     listener = Listener(token, meeting.run, lambda what, fields: say(what, fields))
     host, port = await _listen(listener, settings, endpoint, address)
     processes = _processes(settings, environ)
@@ -88,7 +88,7 @@ def _leadership(
         hangs=settings.hangs,
         wanted=meeting.wanted or 0,
         only=meeting.arbiter is LockKind.NONE,
-        checking=_checks(settings),
+        checking=node_checks(settings),
     )
 
 
@@ -96,7 +96,8 @@ def _signals(settings: Settings) -> list[signal.Signals]:
     return [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
 
 
-def _checks(settings: Settings) -> NodeCheckState | None:
+def node_checks(settings: Settings) -> NodeCheckState | None:
+    """Return the state before the first node check, None if nodes are not checked."""
     checks = settings.checks
     if not checks.network:
         return None
@@ -134,7 +135,8 @@ def _measured(settings: Settings, address: str, say: EventLog) -> tuple[EventLog
         raise CannotListen(f"cannot serve metrics at {address}:{port}: {error.strerror}") from error
 
 
-async def _arbiter(settings: Settings) -> RoundLock | None:
+async def arbiter_of(settings: Settings) -> RoundLock | None:
+    """Return the job's arbiter, None without one. Raises LockRefused."""
     meeting = settings.meeting
     loop = asyncio.get_running_loop()
     until_s = loop.time() + ARBITER_S

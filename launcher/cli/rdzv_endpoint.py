@@ -16,6 +16,7 @@ from turnout.launcher.settings import Backend, LockKind, Note, RendezvousSetting
 
 STATIC_PORT = 29_500  # torchrun's default, for an address without --rdzv-endpoint
 LOCAL = "127.0.0.1"
+MASTER = "DLROVER_MASTER_ADDR"  # of an ElasticJob; that of DLRover's own operator coordinates nothing here
 JOB_IDS = ("TURNOUT_JOB", "JOB_UID", "ELASTIC_JOB_NAME", "SLURM_JOB_ID")
 _NOWHERE = (
     "nothing says where {0} workers meet, so only workers on this machine are found, at {1}:{2}; for several machines "
@@ -39,6 +40,8 @@ def meet(
         is_host = chosen["node-rank"] == 0
     arbiter = _arbiter(chosen, most)
     host, port = _address(chosen, backend, arbiter, most, environ)
+    if "is_host" not in conf and environ.get(MASTER) == f"{host}:{port}":
+        is_host = False  # the job's master pod hosts, and no worker
     return RendezvousSettings(
         run=_run(chosen, most, environ),
         backend=backend,

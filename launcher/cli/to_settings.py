@@ -81,6 +81,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         hangs=_hangs(chosen),
         strategy=chosen.get("strategy", ""),
         explain=chosen.get("explain", False),
+        coordinates=chosen.get("coordinator-only", False),
         heard=tuple(str(each) for each in given.values()),
     )
     notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.meeting, bounds))
@@ -89,8 +90,11 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
 
 
 def _bounds(chosen: Chosen, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the least and most workers. A standalone worker is alone even if more are allowed. Raises BadCommand."""
-    least, most = chosen.get("nnodes", (1, 1))
+    """Return the least and most workers. A standalone worker is alone even if more are allowed. Raises BadCommand.
+
+    A process that only coordinates takes over what the workers say, of which there may be several.
+    """
+    least, most = chosen.get("nnodes", (2, 2) if chosen.get("coordinator-only") else (1, 1))
     if "nnodes" not in chosen and chosen.get("auto-config") and (number := environ.get("NODE_NUM", "").strip()):
         try:
             least = most = some(number)

@@ -52,6 +52,13 @@ _MEETING = (
         origin=Origin.OURS,
     ),
     Option(
+        "coordinator-only",
+        "coordinate the job and run nothing: listen at --rdzv-endpoint until the job is over, and exit with 0 if it "
+        "has succeeded. The other options of the rendezvous and of checks are as for the workers; --nnodes is theirs.",
+        sets=("coordinates",),
+        origin=Origin.OURS,
+    ),
+    Option(
         "wanted",
         "number of workers that the job has now; a round does not wait for more.",
         value="N",

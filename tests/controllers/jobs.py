@@ -73,7 +73,8 @@ def merged(there, patch):
         if value is None:
             made.pop(key, None)
         else:
-            made[key] = merged(there.get(key) or {}, value) if isinstance(value, dict) else value
+            under = there.get(key) if isinstance(there.get(key), dict) else {}
+            made[key] = merged(under, value) if isinstance(value, dict) else value
     return made
 
 

@@ -3,8 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, looked, others, pod, role, with_status
 from tests.support.examples import scaled
+from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import Create, JobView, Phase, Seen
 from turnout.controllers.reconcile import NOTHING, reconcile
@@ -78,3 +80,61 @@ def test_a_status_once_written_is_not_written_again(replicas, restart, elastic, 
     assert isinstance(PYTORCHJOB.read(raw), JobView)
     if not pods and replicas == 0:
         assert reconcile(PYTORCHJOB, raw, Seen((), others(raw)), NOW_S) == NOTHING
+
+
+ELASTIC = {
+    "spec": ("distributionStrategy", "optimizeMode", "suspend", "replicaSpecs"),
+    "worker": ("replicas", "restartCount", "restartCounts", "restartPolicy", "template"),
+    "pod": ("containers", "affinity", "restartPolicy", "volumes", "imagePullSecrets"),
+    "container": ("name", "image", "command", "args", "env", "resources", "volumeMounts"),
+}
+LEARNT = st.dictionaries(
+    st.sampled_from(["restarts", "restartedPods", "restartCounts", "memoryKills", "faultyNodes", "nextNumber"]),
+    JSON | st.lists(st.text(max_size=4), max_size=3) | st.dictionaries(st.sampled_from("01"), st.integers(0, 9)),
+)
+
+
+@st.composite
+def hostile_elastic(draw):
+    """A sound ElasticJob, of which some fields of the job, its workers or its master are anything at all."""
+    lead = elasticjobs.master({"image": "m"}, restartCount=1)
+    made = elasticjobs.job(
+        elasticjobs.worker(draw(st.integers(0, 3)), {"resources": {"limits": {"memory": "1Gi"}}}), lead
+    )
+    role = made["spec"]["replicaSpecs"][draw(st.sampled_from(["worker", "dlrover-master"]))]
+    pod_ = role["template"]["spec"]
+    parts = {"spec": made["spec"], "worker": role, "pod": pod_, "container": pod_["containers"][0]}
+    for _ in range(draw(st.integers(1, 3))):
+        part = draw(st.sampled_from(list(ELASTIC)))
+        parts[part][draw(st.sampled_from(ELASTIC[part]))] = draw(JSON)
+    if draw(st.booleans()):
+        made["metadata"]["annotations"] = draw(JSON)
+    roles = st.dictionaries(st.sampled_from(["worker", "dlrover-master"]), LEARNT)
+    made["status"] = draw(st.fixed_dictionaries({}, optional={"replicaStatuses": JSON | roles, "phase": JSON}))
+    return made
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(hostile_elastic(), st.sampled_from([1, 137, 138]), st.sampled_from(["", "OOMKilled"]))
+def test_whatever_an_owner_of_an_elasticjob_writes_is_read_or_refused(raw, code, reason):
+    failed = elasticjobs.pod(0, phase=Phase.FAILED, exit_code=code, reason=reason, node="n")
+    for seen in (Seen(), Seen([elasticjobs.lead(), failed]), Seen([elasticjobs.lead(), elasticjobs.pod(1)])):
+        outcome = reconcile(ELASTICJOB, raw, seen, NOW_S)
+        for each in outcome.writes:
+            if isinstance(each, Create):
+                assert each.body["metadata"]["ownerReferences"][0]["uid"] == "uid-bert"
+        if outcome.status is not None:
+            raw = with_status(raw, outcome)
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(st.integers(0, 3), st.integers(0, 3), PODS, st.sampled_from([1, 137, None]))
+def test_an_elasticjobs_status_once_written_is_not_written_again(replicas, restarts, pods, code):
+    raw = elasticjobs.job(elasticjobs.worker(replicas, restartCount=restarts))
+    ended = {"exit_code": code, "reason": "OOMKilled" if code == 137 else ""}
+    seen = [elasticjobs.pod(10 + rank, rank, phase, deleting=deleting, **ended) for rank, phase, deleting, _ in pods]
+    for _ in range(4):
+        raw = with_status(raw, elasticjobs.looked(raw, elasticjobs.lead(), *seen))
+    outcome = elasticjobs.looked(raw, elasticjobs.lead(), *seen)
+    made = [each for each in outcome.writes if isinstance(each, Create)]
+    assert outcome.status is None or made  # numbers that are given are noted

@@ -11,6 +11,7 @@ import yaml
 from hack.codegen import crds
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
+from tests.controllers import elasticjobs
 from tests.controllers.jobs import role
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -35,6 +36,12 @@ def made(group, **spec):
         "metadata": {"name": "bert"},
         "spec": {"pytorchReplicaSpecs": worker, **spec},
     }
+
+
+def kubectl(plane, *words):
+    """Run kubectl on a plane; what became of it."""
+    argv = [str(cache.binary("kubectl")), "--kubeconfig", str(plane.kubeconfig), *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -95,9 +102,8 @@ async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, g
     path = f"{jobs(group)}/bert"
     counts = {"Worker": {"active": 1, "selector": "training.kubeflow.org/job-name=bert"}}
     await api.patch(f"{path}/status", {"status": {"replicaStatuses": counts}})
-    plural, config = f"pytorchjobs.{group.split('/')[0]}", str(module_plane.kubeconfig)
-    argv = [str(cache.binary("kubectl")), "--kubeconfig", config, "scale", f"{plural}/bert", "--replicas=5"]
-    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
+    plural = f"pytorchjobs.{group.split('/')[0]}"
+    done = await asyncio.to_thread(kubectl, module_plane, "scale", f"{plural}/bert", "--replicas=5")
     assert done.returncode == 0, done.stderr
     scale = await api.get(f"{path}/scale")
     assert scale["status"] == {"replicas": 1, "selector": "training.kubeflow.org/job-name=bert"}
@@ -136,4 +142,70 @@ async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, g
 async def test_the_server_refuses_and_names_the_field(api, spec, why):
     with pytest.raises(ApiError, match=why) as refused:
         await api.create(made(GROUPS[0], **spec))
+    assert refused.value.status == 422
+
+
+ELASTIC = "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticjobs"
+
+
+@pytest.mark.contract("DL-09", "DL-27")
+@pytest.mark.parametrize("name", ["elasticjob", "elasticjob-gang"])
+async def test_the_elasticjobs_of_the_guide_apply(module_plane, api, name):
+    file = ROOT / f"examples/jobs/{name}.yaml"
+    done = await asyncio.to_thread(kubectl, module_plane, "apply", "-f", str(file))
+    assert done.returncode == 0, done.stderr
+    raw = yaml.safe_load(file.read_text())
+    assert (await api.get(f"{ELASTIC}/{raw['metadata']['name']}"))["spec"] == raw["spec"]
+    await api.delete(f"{ELASTIC}/{raw['metadata']['name']}")
+
+
+def elastic(**more):
+    raw = elasticjobs.job(**more)
+    return {**raw, "metadata": {"name": raw["metadata"]["name"], "namespace": "default"}}
+
+
+@pytest.mark.contract("DL-13")
+async def test_the_mode_of_an_elasticjob_is_defaulted_and_stored(api):
+    raw = elastic()
+    del raw["spec"]["optimizeMode"], raw["spec"]["distributionStrategy"]
+    spec = (await api.create(raw))["spec"]
+    assert (spec["optimizeMode"], spec["distributionStrategy"]) == ("single-job", "AllreduceStrategy")
+    await api.delete(f"{ELASTIC}/bert")
+
+
+async def test_an_elasticjobs_status_keeps_what_the_controller_remembers(api):
+    await api.create(elastic())
+    role_ = {
+        "restartCounts": {"1": 2},
+        "memoryKills": {"0": 1},
+        "faultyNodes": ["gpu-7"],
+        "nextNumber": 4,
+        "restarts": 3,
+    }
+    status = {"phase": "Running", "replicaStatuses": {"worker": {**role_, "restartedPods": ["u"]}}}
+    there = await api.patch(f"{ELASTIC}/bert/status", {"status": status})
+    assert there["status"] == status
+    await api.delete(f"{ELASTIC}/bert")
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        pytest.param(elastic(name="b" * 38), "at most 37 characters", id="a name too long for its Services"),
+        pytest.param(
+            elastic(workers=elasticjobs.worker(restartCount=1, restartCounts=2)), "say one of them", id="two counts"
+        ),
+        pytest.param(
+            elastic(workers=elasticjobs.worker(container={"imagePullPolicy": "Often"})), "Often", id="a pull policy"
+        ),
+        pytest.param(
+            elastic(workers=elasticjobs.worker(container={"name": "x"})), "must be named main", id="no main container"
+        ),
+        pytest.param(elastic(replicaSpecs={}), "worker", id="no workers"),
+        pytest.param(elastic(lead={"replicas": 2}), "dlrover-master.replicas", id="two masters"),
+    ],
+)
+async def test_the_server_refuses_an_elasticjob_and_names_the_field(api, raw, why):
+    with pytest.raises(ApiError, match=why) as refused:
+        await api.create(raw)
     assert refused.value.status == 422

@@ -32,7 +32,10 @@ GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 
 
 class Leadership:
-    """Starts and ends the coordinator of one agent. budget: returns the newest restart budget that the agent knows."""
+    """Starts and ends the coordinator of one agent. budget: returns the newest restart budget that the agent knows.
+
+    member: the agent is a member of the job too. Else its coordinator stays where it is, since all know its address.
+    """
 
     def __init__(
         self,
@@ -48,10 +51,11 @@ class Leadership:
         only: bool = False,
         checking: NodeCheckState | None = None,
         hangs: HangPolicy | None = None,
+        member: bool = True,
     ) -> None:
         self.me, self.arbiter = me, arbiter
         self._run, self._terms, self._timing, self._listener, self._say = run, terms, timing, listener, say
-        self._wanted, self._only, self._checking = wanted, only, checking
+        self._wanted, self._only, self._checking, self._member = wanted, only, checking, member
         self._hanging, self._merging = HangState((hangs or HangPolicy()).act), StackMerge(hangs or HangPolicy(), say)
         self.budget: Callable[[], RestartBudget] = RestartBudget
         self.on_end: Callable[[Over | StepDown], None] = lambda how: None
@@ -103,7 +107,7 @@ class Leadership:
         fence_s = FENCE * max(self._timing.silence_s, crowd_s)
         job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s))
         state = replace(state, job=job, checking=self._checking, hanging=self._hanging)
-        sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
+        sought_s = None if not self._member else 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
         state = succeed(
             state, seek.base, budget, handed=seek.handed, before=before, fenced_s=fenced_s, sought_s=sought_s

@@ -1,9 +1,11 @@
 """A controller may die at any write: the end state is the same, and no pod is there twice."""
 
 import asyncio
+import copy
 
 import pytest
 
+from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import JOB, Api, Controller, Killed
 from turnout.controllers.model import Dialect, Setup
@@ -21,17 +23,42 @@ async def grown(api, controller):
     api.phase("bert-worker-1", "Failed", 1)
     await controller().until_quiet()
     api.phase("bert-worker-1", "Running")
-    api.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
-    api.objects[JOB]["metadata"]["resourceVersion"] = api._version()
+    api.resize("Worker", 2)
     await controller().until_quiet()
     for name in ("bert-worker-0", "bert-worker-1"):
         api.phase(name, "Succeeded")
     await controller().until_quiet()
 
 
-def told(kill_at=None, kill_after=False):
-    """Play the story with a controller that is killed once, and started anew; the API server after it."""
-    api = Api(job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "backoffLimit": 3}))
+async def replaced(api, controller):
+    """An ElasticJob comes up, loses its master and twice a worker, shrinks and ends."""
+    await controller().until_quiet()
+    await lose(api, controller, "elasticjob-bert-dlrover-master-0", 137)
+    await lose(api, controller, "bert-edljob-worker-1", 1)
+    await lose(api, controller, "bert-edljob-worker-3", 138)
+    api.resize("worker", 2)
+    await controller().until_quiet()
+    for name in ("bert-edljob-worker-0", "bert-edljob-worker-4"):
+        api.phase(name, "Succeeded")
+    await controller().until_quiet()
+
+
+async def lose(api, controller, name, code):
+    """All run, and one pod fails."""
+    for each in api.names("Pod"):
+        api.phase(each, "Running")
+    api.phase(name, "Failed", code)
+    await controller().until_quiet()
+
+
+PYTORCH = job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "backoffLimit": 3})
+STORIES = {"PyTorchJob": (PYTORCH, grown), "ElasticJob": (elasticjobs.job(elasticjobs.worker(3)), replaced)}
+
+
+def told(kind="PyTorchJob", kill_at=None, kill_after=False):
+    """Play the story of a kind with a controller that is killed once and started anew; the API server after it."""
+    raw, story = STORIES[kind]
+    api = Api(copy.deepcopy(raw))
     api.kill_at, api.kill_after = kill_at, kill_after
     setup = Setup(Dialect.VOLCANO)
 
@@ -42,7 +69,7 @@ def told(kill_at=None, kill_after=False):
             except Killed:
                 await Controller(api, setup).until_quiet(now_s)
 
-    asyncio.run(grown(api, lambda: Restarted(api, setup)))
+    asyncio.run(story(api, lambda: Restarted(api, setup)))
     return api
 
 
@@ -52,14 +79,23 @@ def test_the_story_needs_many_writes_and_ends_clean():
     assert (api.names("Pod"), api.names("Service"), api.names("PodGroup")) == ([], [], [])
 
 
-WRITES = told().writes
+def test_an_elasticjobs_story_replaces_each_rank_under_a_new_id():
+    api = told("ElasticJob")
+    roles = api.objects[api.job]["status"]["replicaStatuses"]
+    assert (roles["worker"]["restartCounts"], roles["dlrover-master"]["restarts"]) == ({"1": 2}, 1)
+    assert roles["worker"]["nextNumber"] == 5
+    assert api.names("Pod") == ["bert-edljob-worker-0", "bert-edljob-worker-4"]
 
 
-@pytest.mark.contract("XD-10")
+ENDS = {kind: told(kind) for kind in STORIES}
+KILLS = [(kind, number) for kind, api in ENDS.items() for number in range(1, api.writes + 1)]
+
+
+@pytest.mark.contract("XD-10", "DL-94")
 @pytest.mark.parametrize("kill_after", [False, True], ids=["before it", "after it"])
-@pytest.mark.parametrize("number", range(1, WRITES + 1))
-def test_a_controller_killed_at_any_write_changes_nothing_in_the_end(number, kill_after):
-    assert told(number, kill_after).end() == told().end()
+@pytest.mark.parametrize(("kind", "number"), KILLS)
+def test_a_controller_killed_at_any_write_changes_nothing_in_the_end(kind, number, kill_after):
+    assert told(kind, number, kill_after).end() == ENDS[kind].end()
 
 
 def test_a_name_that_somebody_else_has_is_never_taken_over():
@@ -87,7 +123,7 @@ def test_a_pod_that_was_made_anew_meanwhile_is_not_deleted():
     asyncio.run(stale.until_quiet())
     del api.objects["/api/v1/namespaces/ns/pods/bert-worker-0"]
     asyncio.run(Controller(api).until_quiet())
-    api.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 0
+    api.resize("Worker", 0)
     asyncio.run(stale.look())
     assert api.names("Pod") == ["bert-worker-0"]
 

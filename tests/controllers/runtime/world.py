@@ -7,6 +7,7 @@ import itertools
 import msgspec
 
 from tests.controllers.jobs import NOW_S, merged
+from turnout.controllers.kinds.registry import KINDS as REGISTERED
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, Setup
 from turnout.controllers.reconcile import reconcile
@@ -15,9 +16,16 @@ from turnout.controllers.runtime.writer import Writer
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
 
-KINDS = by_api(["PyTorchJob"])
-KEY = JobKey("/apis/kubeflow.org/v1", "ns", "bert")
+KINDS = by_api(REGISTERED)
+KEY = JobKey("/apis/kubeflow.org/v1", "ns", "bert")  # of most tests
 JOB = "/apis/kubeflow.org/v1/namespaces/ns/pytorchjobs/bert"
+
+
+def key_of(job):
+    """The key of a job, and its path."""
+    meta, api = job["metadata"], f"/apis/{job['apiVersion']}"
+    key = JobKey(api, meta["namespace"], meta["name"])
+    return key, f"{api}/namespaces/{key.namespace}/{KINDS[api].plural}/{key.name}"
 
 
 class Killed(Exception):
@@ -29,7 +37,8 @@ class Api:
 
     def __init__(self, job):
         self._numbers = itertools.count(1)
-        self.objects = {JOB: {**job, "metadata": {**job["metadata"], "resourceVersion": self._version()}}}
+        self.key, self.job = key_of(job)
+        self.objects = {self.job: {**job, "metadata": {**job["metadata"], "resourceVersion": self._version()}}}
         self.writes, self.kill_at, self.kill_after = 0, None, False
 
     def _version(self):
@@ -87,7 +96,7 @@ class Api:
         if there is None or there["metadata"]["uid"] != uid:
             raise NotFound("DELETE", path, 404, "not found")
         del self.objects[path]
-        if path == JOB:
+        if path == self.job:
             self.objects = {}
         return msgspec.json.encode(
             {**there, "metadata": {**there["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
@@ -97,9 +106,17 @@ class Api:
         """A kubelet says what has become of a pod."""
         place = f"/api/v1/namespaces/ns/pods/{name}"
         state = {"terminated": {"exitCode": code}} if phase in ("Succeeded", "Failed") else {"running": {}}
-        status = {"phase": phase, "containerStatuses": [{"name": "pytorch", "restartCount": 0, "state": state}]}
+        name = KINDS[self.key.api].container
+        status = {"phase": phase, "containerStatuses": [{"name": name, "restartCount": 0, "state": state}]}
         meta = {**self.objects[place]["metadata"], "resourceVersion": self._version()}
         self.objects[place] = {**self.objects[place], "status": status, "metadata": meta}
+
+    def resize(self, role, replicas):
+        """The job's owner gives a role another size."""
+        there = self.objects[self.job]
+        specs = next(each for key, each in there["spec"].items() if key.lower().endswith("replicaspecs"))
+        specs[role]["replicas"] = replicas
+        there["metadata"]["resourceVersion"] = self._version()
 
     def names(self, kind):
         """The names of the objects of a kind."""
@@ -112,7 +129,8 @@ class Api:
             conditions = [
                 (one["type"], one["status"], one["reason"]) for one in each.get("status", {}).get("conditions", ())
             ]
-            counts = each.get("status", {}).get("replicaStatuses", {}).get("Worker", {}).get("restarts", 0)
+            roles = each.get("status", {}).get("replicaStatuses", {})
+            counts = {name: (role.get("restarts", 0), role.get("restartCounts")) for name, role in roles.items()}
             kept[path] = each.get("spec"), each.get("status", {}).get("phase"), conditions, counts
         return kept
 
@@ -132,12 +150,13 @@ class Controller:
         for path, (kind, uid) in self.seen.items():
             if there.get(path) != uid:
                 gone = Key("ns", path.rpartition("/")[2], uid)
-                self.cache.drop_job(KEY.api, gone) if path == JOB else self.cache.drop_child(kind, gone)
+                drops = path == self.api.job
+                self.cache.drop_job(self.api.key.api, gone) if drops else self.cache.drop_child(kind, gone)
         self.seen = {path: (each["kind"], each["metadata"]["uid"]) for path, each in self.api.objects.items()}
         for each in self.api.objects.values():
             raw = msgspec.json.encode(each)
-            if each["kind"] == "PyTorchJob":
-                self.cache.put_job(KEY.api, "PyTorchJob", msgspec.json.decode(raw, type=JobObject))
+            if each["kind"] in REGISTERED:
+                self.cache.put_job(self.api.key.api, each["kind"], msgspec.json.decode(raw, type=JobObject))
             elif each["kind"] == "Pod":
                 self.cache.put_pod(msgspec.json.decode(raw, type=OwnedPod))
             else:
@@ -145,12 +164,13 @@ class Controller:
 
     async def look(self, now_s=NOW_S):
         """One look; what was decided."""
-        found = self.cache.job(KEY)
+        key = self.api.key
+        found = self.cache.job(key)
         if found is None:
             return None
         raw, seen = found
-        outcome = reconcile(KINDS[KEY.api], raw, seen, now_s, self.setup)
-        await self.writer.carry_out(KEY, raw["metadata"]["uid"], raw["metadata"]["resourceVersion"], outcome)
+        outcome = reconcile(KINDS[key.api], raw, seen, now_s, self.setup)
+        await self.writer.carry_out(key, raw["metadata"]["uid"], raw["metadata"]["resourceVersion"], outcome)
         return outcome
 
     async def until_quiet(self, now_s=NOW_S):

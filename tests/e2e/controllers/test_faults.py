@@ -1,4 +1,4 @@
-"""What the API server refuses or forgets, on a real one: a quota in mid-creation, a stranger's object, a restart."""
+"""An API server refuses or forgets: a quota in mid-creation, a stranger's object, a restart; on a real one."""
 
 import asyncio
 import json

@@ -101,6 +101,18 @@ def test_a_meeting_that_nobody_could_find_is_refused(line, environ, reason):
     assert reason in read([*line.split(), "train.py"], environ).text
 
 
+@pytest.mark.parametrize(
+    ("environ", "hosts"),
+    [
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "m:1"}, False, id="not where the master does"),
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1", "PET_RDZV_ENDPOINT": "h:1"}, True, id="at an endpoint of its own"),
+        pytest.param({"DLROVER_MASTER_ADDR": "m:1"}, True, id="beside a master that coordinates nothing here"),
+    ],
+)
+def test_whether_worker_0_of_an_elasticjob_listens_for_the_others(environ, hosts):
+    assert settings("--nnodes=2", {"NODE_RANK": "0", **environ}).meeting.is_host is hosts
+
+
 @pytest.mark.parametrize("backend", [each.value for each in Backend if each is not Backend.STATIC])
 def test_a_named_back_end_stays_when_the_job_is_elastic(backend):
     found = settings(f"--nnodes=1:3 --rdzv-backend={backend} --master-addr=m")
