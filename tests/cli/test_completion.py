@@ -28,7 +28,7 @@ def script(tmp_path_factory):
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        pytest.param(["lo"], {"local"}, id="a command"),
+        pytest.param(["lo"], {"local", "logs"}, id="a command"),
         pytest.param(["local", ""], {"up", "down", "status"}, id="the verbs of a command"),
         pytest.param(["local", "up", "--no"], {"--nodes", "--no-extender"}, id="an option of a verb"),
         pytest.param(["ya"], {""}, id="an old name is never offered"),

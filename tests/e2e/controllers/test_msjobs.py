@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 API = "mindspore.gitee.com/v1"
 JOBS = f"/apis/{API}/namespaces/default/msjobs"
-TRAIN = ROOT / "tests/e2e/controllers/ms_train.py"
+TRAIN = ROOT / "tests/e2e/controllers/scripts/ms_train.py"
 
 
 @pytest.fixture(scope="module")

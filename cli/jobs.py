@@ -1,0 +1,238 @@
+"""`turnout jobs`, `describe`, `suspend` and `submit`, as plain functions of the objects that the API server has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from turnout.controllers.kinds.registry import KINDS
+from turnout.controllers.model import JobView, Kind, Object
+from turnout.kube.times import since_1970
+
+SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
+    "PyTorchJob": ("spec", "runPolicy", "suspend"),
+    "MSJob": ("spec", "runPolicy", "suspend"),
+    "ElasticJob": ("spec", "suspend"),
+    "ColossalAIJob": ("spec", "runMode", "pause", "enabled"),
+}
+_HEAD = ("NAMESPACE", "KIND", "NAME", "STATE", "PODS", "RESTARTS", "AGE")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job in a list. running: its pods that run. wanted: how many it wants, None where its object cannot be read."""
+
+    namespace: str
+    kind: str
+    name: str
+    state: str
+    running: int
+    wanted: int | None
+    restarts: int
+    age_s: float | None
+
+
+class Wish(NamedTuple):
+    """What a person wants submitted. least, most: of workers, for elastic jobs; equal to workers for others."""
+
+    name: str
+    namespace: str
+    image: str
+    workers: int
+    least: int
+    most: int
+    gpus: int
+    command: Sequence[str]
+    gpu_resource: str = "nvidia.com/gpu"
+
+
+class BadSubmission(ValueError):
+    """A wish that a kind has no words for. Say so and end with code 2."""
+
+
+def rows(kind: Kind, objects: Sequence[Object], now_s: float) -> list[Row]:
+    """Return the jobs of one kind, by namespace and name."""
+    return sorted((_row(kind, each, now_s) for each in objects), key=lambda row: (row.namespace, row.name))
+
+
+def _row(kind: Kind, raw: Object, now_s: float) -> Row:
+    meta = raw["metadata"]
+    view = kind.read({"apiVersion": kind.apis[0], **raw})
+    wanted = sum(role.replicas for role in view.roles) if isinstance(view, JobView) else None
+    created_s = since_1970(meta.get("creationTimestamp"))
+    age_s = None if created_s is None else max(0.0, now_s - created_s)
+    status = _mapping(raw.get("status"))
+    return Row(meta["namespace"], kind.kind, meta["name"], state(status), *_pods(status, wanted), age_s)
+
+
+def _pods(status: Object, wanted: int | None) -> tuple[int, int | None, int]:
+    roles = [each for each in _mapping(status.get("replicaStatuses")).values() if isinstance(each, Mapping)]
+    tasks = status.get("tasks")
+    tasks = [each for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else []
+    running = _sum(roles, "active") + _number(_mapping(status.get("aggregate")).get("running"))
+    return running, wanted, _sum(roles, "restarts") + _sum(tasks, "restartCount")
+
+
+def state(status: Object) -> str:
+    """Return a job's state in one word: its phase, else its newest true condition, else New."""
+    if isinstance(phase := status.get("phase"), str) and phase:
+        return phase
+    conditions = status.get("conditions")
+    true = [
+        each.get("type")
+        for each in (conditions if isinstance(conditions, list) else ())
+        if isinstance(each, Mapping) and each.get("status") == "True"
+    ]
+    return str(true[-1]) if true else "New"
+
+
+def _mapping(value: Any) -> Object:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _sum(parts: Sequence[Object], key: str) -> int:
+    return sum(_number(each.get(key)) for each in parts)
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def as_json(told: Sequence[Row]) -> str:
+    """Return the list for programs, times in seconds."""
+    return json.dumps([asdict(row) for row in told], indent=2)
+
+
+def as_text(told: Sequence[Row]) -> list[str]:
+    """Return the list for people, a line a job."""
+    table = [
+        _HEAD,
+        *(
+            (
+                row.namespace,
+                row.kind,
+                row.name,
+                row.state,
+                f"{row.running}/{'?' if row.wanted is None else row.wanted}",
+                str(row.restarts),
+                age(row.age_s),
+            )
+            for row in told
+        ),
+    ]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_HEAD))]
+    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table]
+
+
+def age(seconds: float | None) -> str:
+    """Return an age as kubectl has it: in its two largest units."""
+    if seconds is None:
+        return "-"
+    for unit, letter, under, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= unit:
+            rest = int(seconds % unit) // under
+            return f"{int(seconds // unit)}{letter}{f'{rest}{small}' if rest else ''}"
+    return f"{int(seconds)}s"
+
+
+def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[Object], now_s: float) -> list[str]:
+    """Return a job at length: its state and why, its pods with their nodes, and what was told of it, newest last."""
+    (row,) = rows(kind, [raw], now_s)
+    lines = [f"{row.kind} {row.namespace}/{row.name}", *as_text([row])[1:], "", "Conditions:"]
+    conditions = _mapping(raw.get("status")).get("conditions")
+    lines += [
+        f"  {each.get('type')}={each.get('status')}  {each.get('message', '')}".rstrip()
+        for each in (conditions if isinstance(conditions, list) else ())
+        if isinstance(each, Mapping)
+    ]
+    lines += ["", "Pods:"]
+    lines += [_pod(each) for each in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))] or ["  none"]
+    lines += ["", "Events:"]
+    told = sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    lines += [f"  {each.get('reason')}: {each.get('message', '')}" for each in told] or ["  none"]
+    return lines
+
+
+def _pod(pod: Object) -> str:
+    status = _mapping(pod.get("status"))
+    statuses = status.get("containerStatuses")
+    restarts = _sum([each for each in statuses or () if isinstance(each, Mapping)], "restartCount")
+    node = _mapping(pod.get("spec")).get("nodeName") or "no node yet"
+    return f"  {pod['metadata']['name']}  {status.get('phase', 'Pending')}  {node}  {restarts} restarts"
+
+
+def suspension(kind: str, *, on: bool) -> dict[str, Any]:
+    """Return the merge patch that suspends a job of this kind, or lets it go on."""
+    *above, last = SUSPENDED_BY[kind]
+    patch: dict[str, Any] = {last: on}
+    for key in reversed(above):
+        patch = {key: patch}
+    return patch
+
+
+def submission(kind: str, wish: Wish) -> dict[str, Any]:
+    """Return the object of a new job. Raises BadSubmission."""
+    if not 1 <= wish.least <= wish.workers <= wish.most:
+        raise BadSubmission(f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}: they must not fall")
+    if kind not in _SPECS:
+        raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
+    meta = {"name": wish.name, "namespace": wish.namespace}
+    return {"apiVersion": KINDS[kind].apis[0], "kind": kind, "metadata": meta, "spec": _SPECS[kind](wish)}
+
+
+def _container(wish: Wish, name: str, *, command: bool = True) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "image": wish.image}
+    made |= {"command": list(wish.command)} if command else {}
+    return {**made, "resources": {"limits": {wish.gpu_resource: wish.gpus}}} if wish.gpus else made
+
+
+def _role(wish: Wish, container: str, restart: str, replicas: int) -> dict[str, Any]:
+    template = {"spec": {"containers": [_container(wish, container)]}}
+    return {"replicas": replicas, "restartPolicy": restart, "template": template}
+
+
+def _fixed(wish: Wish, kind: str) -> None:
+    if wish.least != wish.most:
+        raise BadSubmission(f"--min and --max: a job of kind {kind} has one size")
+
+
+def _pytorchjob(wish: Wish) -> dict[str, Any]:
+    spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(wish, "pytorch", "OnFailure", wish.workers)}}
+    if wish.least != wish.most:
+        spec["elasticPolicy"] = {"minReplicas": wish.least, "maxReplicas": wish.most}
+    return spec
+
+
+def _msjob(wish: Wish) -> dict[str, Any]:
+    _fixed(wish, "MSJob")
+    roles = {"Worker": _role(wish, "mindspore", "Never", wish.workers)}
+    if wish.workers > 1:
+        roles["Scheduler"] = _role(wish._replace(gpus=0), "mindspore", "Never", 1)
+    return {"successPolicy": "AllWorkers", "msReplicaSpecs": roles}
+
+
+def _elasticjob(wish: Wish) -> dict[str, Any]:
+    _fixed(wish, "ElasticJob")
+    worker = {"replicas": wish.workers, "template": {"spec": {"containers": [_container(wish, "main")]}}}
+    return {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": worker}}
+
+
+def _colossalaijob(wish: Wish) -> dict[str, Any]:
+    _fixed(wish, "ColossalAIJob")
+    worker = {
+        "replicas": wish.workers,
+        "procPerWorker": max(1, wish.gpus),
+        "command": list(wish.command),
+        "template": {"spec": {"containers": [_container(wish, "worker", command=False)]}},
+    }
+    return {"launcher": {"image": wish.image}, "worker": worker}
+
+
+_SPECS: Mapping[str, Callable[[Wish], dict[str, Any]]] = {
+    "PyTorchJob": _pytorchjob,
+    "MSJob": _msjob,
+    "ElasticJob": _elasticjob,
+    "ColossalAIJob": _colossalaijob,
+}
