@@ -34,6 +34,8 @@ from turnout.kube.errors import BadKubeconfig
 
 log = logging.getLogger("turnout.controllers")
 
+MAX_IN_FLIGHT = 16  # calls: as many as one core sends at 16 ms each; the TLS of each connection holds 256 KiB
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start, or ends by a fault of ours."""
@@ -53,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def serve(wanted: Settings) -> None:
     """Watch always, write while leading, until the process is told to end."""
     clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds), wanted.setup(), random.Random()
-    async with await Client.open(wanted.kubeconfig, wanted.context, qps=wanted.qps or None) as client:
+    open_ = Client.open(wanted.kubeconfig, wanted.context, max_in_flight=MAX_IN_FLIGHT, qps=wanted.qps or None)
+    async with await open_ as client:
         queue = WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random)
         leading: list[bool] = []
 

@@ -285,9 +285,8 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
     past = past.counted(again)
     above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    writes: list[Write] = [
-        Delete(ChildKey(_POD, pod.name), pod.uid) for pod in (*above, *again, *old) if not pod.deleting
-    ]
+    leave = [pod for pod in (*above, *again, *old) if not pod.deleting]
+    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in leave]
     there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
     if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
         for index in range(role.replicas):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 from tests.support import dealing, not_run
@@ -26,6 +28,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("deep", deadline=None, max_examples=1_000)
 settings.load_profile("ci")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let the garbage collector rest meanwhile: modules and tests stay to the end, and to look through them is slow."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items):

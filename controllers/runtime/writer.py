@@ -7,18 +7,22 @@ that does not is told and never taken over.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
 from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
-from turnout.controllers.runtime import child_paths
+from turnout.controllers.runtime import child_paths, launch_colossalai
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.ssh_keys import new_keys
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
 
 FIELD_MANAGER = "turnout-controller"
+_SCRIPT_TEXT = inspect.getsource(launch_colossalai)
 _pod, _other, _job = msgspec.json.Decoder(OwnedPod), msgspec.json.Decoder(Owned), msgspec.json.Decoder(JobObject)
 
 
@@ -60,7 +64,8 @@ class Writer:
         if outcome.status is not None and outcome.status_first:
             await self._write_status(key, version, outcome.status)
         first = [each for each in outcome.writes if not _is_pod(each)]
-        await self._at_once(key, uid, first)
+        await self._at_once(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
+        await self._at_once(key, uid, (each for each in first if not _is_secret(each)))
         await self._at_once(key, uid, (each for each in outcome.writes if _is_pod(each)))
         if outcome.status is not None and not outcome.status_first:
             await self._write_status(key, version, outcome.status)
@@ -86,6 +91,11 @@ class Writer:
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
         kind, name = body["kind"], body["metadata"]["name"]
         path = self._collection(kind, key)
+        if kind == "Secret":
+            await self._create_keys(path, body)
+            return
+        if kind == "ConfigMap":
+            body = {**body, "data": {**body["data"], SCRIPT: _SCRIPT_TEXT}}
         try:
             raw = await self._calls.create(path, body)
         except Conflict as error:
@@ -96,6 +106,14 @@ class Writer:
             if not any(each.uid == uid and each.controller for each in there.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._take_in(kind, raw)
+
+    async def _create_keys(self, path: str, body: Object) -> None:
+        """Make a Secret with new keys. One that is there has the job's uid in its name, and is never read."""
+        try:
+            await self._calls.create(path, {**body, "stringData": new_keys()})
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
         try:
@@ -137,3 +155,7 @@ class Writer:
 
 def _is_pod(write: Write) -> bool:
     return (write.body["kind"] if isinstance(write, Create) else write.key.kind) == "Pod"
+
+
+def _is_secret(write: Write) -> bool:
+    return isinstance(write, Create) and write.body["kind"] == "Secret"

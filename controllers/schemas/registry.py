@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from turnout.controllers.kinds.elasticjob import API
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Kind, Object
+from turnout.controllers.schemas.colossalaijob import colossalaijob
 from turnout.controllers.schemas.elasticjob import elasticjob, scale_plan
 from turnout.controllers.schemas.msjob import msjob
 from turnout.controllers.schemas.pytorchjob import pytorchjob
 
 SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {
+    "ColossalAIJob": colossalaijob,
     "ElasticJob": elasticjob,
     "MSJob": msjob,
     "PyTorchJob": pytorchjob,

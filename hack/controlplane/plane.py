@@ -173,6 +173,7 @@ class ControlPlane:
         health, metrics, webhook = self._ports(3)
         binary = cache.binary("training-operator")
         ports = (health, metrics, webhook)
+        self.training_operator_url = f"http://{programs.HOST}:{metrics}"  # of its metrics
         argv = programs.training_operator(binary, self.kubeconfig, ports, gang_scheduler, flags)
         self._children.start("training-operator", training.with_folder(certificates, argv) if apart else argv)
         training.bring_certificates(self.request, certificates, lambda: self._check_alive("training-operator"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from hack.lint.source_tree import BESIDE, PACKAGE, Import, Module, read
+from hack.lint.source_tree import BESIDE, PACKAGE, Import, Module, read, statements
 
 FLOORS = {
     "topology": 0,
@@ -140,7 +140,7 @@ def faults(modules: Sequence[Module]) -> tuple[Fault, ...]:
 def floors(modules: Sequence[Module]) -> Iterator[Fault]:
     """Find what import-linter cannot see of the floors: imports by a name, of tests, and of kube by the launcher."""
     for module in modules:
-        for found in module.imports():
+        for found in module.imports:
             target = found.target.split(".", 1)[0]
             if found.bare and target in FLOORS and (found.by_name or module.package == "tests"):
                 yield Fault("floor", module.path, found.line, f"{found.target} is imported as {PACKAGE}.{found.target}")
@@ -166,7 +166,7 @@ def purity(modules: Sequence[Module]) -> Iterator[Fault]:
     for module in modules:
         if module.package not in FLOORS or does_io(module.name):
             continue
-        for found in module.imports():
+        for found in module.imports:
             if _impure(found.target):
                 yield Fault("purity", module.path, found.line, f"a pure module imports {found.target}")
         for node in ast.walk(module.tree):
@@ -218,7 +218,7 @@ def circles(modules: Sequence[Module]) -> Iterator[Fault]:
 
 def _needs(module: Module, names: Collection[str]) -> set[str]:
     needed = set()
-    for found in module.imports():
+    for found in module.imports:
         parts = found.target.split(".")
         longest = next((name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in names), None)
         if longest is not None and longest != module.name:
@@ -232,7 +232,7 @@ def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
         most = MOST_TEST_LINES if module.package == "tests" else MOST_LINES
         if module.lines > most:
             yield Fault("size", module.path, 1, f"{module.lines} lines, at most {most}")
-        for node in ast.walk(module.tree):
+        for node in statements(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_FUNCTION_LINES:

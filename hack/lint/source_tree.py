@@ -6,11 +6,14 @@ What is allowed is decided in architecture.py.
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 PACKAGE = "turnout"  # the one import package: its rooms lie at the top of the tree
+BY_NAME = ("import_module", "__import__")
 BESIDE = ("hack", "tests")  # outside of it: they import anything; only tests import them
 
 
@@ -25,7 +28,7 @@ class Import:
     by_name: bool = False  # `import_module("a.b")`: no import statement
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
     """One Python file. name: dotted, a package's `__init__` goes by the package's name."""
 
@@ -33,6 +36,7 @@ class Module:
     path: str  # from the tree's root, with slashes
     tree: ast.Module
     lines: int
+    by_name: bool = True  # it may import by a call, too, which can stand in any expression
 
     @property
     def package(self) -> str:
@@ -44,6 +48,7 @@ class Module:
         """True if it is a package's `__init__`."""
         return self.path.rsplit("/", 1)[-1] == "__init__.py"
 
+    @cached_property
     def imports(self) -> tuple[Import, ...]:
         """Every import of the file, lazy ones and `import_module("...")` included, in the order of its lines."""
         return tuple(sorted(map(_named, self._found(self.tree, False)), key=lambda found: (found.line, found.target)))
@@ -58,8 +63,9 @@ class Module:
                     yield from (Import(f"{origin}.{alias.name}", child.lineno, lazy) for alias in child.names)
                 case ast.Call() if (target := _named_at_run_time(child)) is not None:
                     yield Import(target, child.lineno, lazy, by_name=True)
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from self._found(child, lazy or inside)
+            if self.by_name or not isinstance(child, ast.expr):
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from self._found(child, lazy or inside)
 
     def _origin(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -67,6 +73,14 @@ class Module:
         folders = self.name.split(".") if self.is_init else self.name.split(".")[:-1]
         kept = [*(() if self.package in BESIDE else (PACKAGE,)), *folders[: len(folders) - (node.level - 1)]]
         return ".".join([*kept, node.module] if node.module else kept)
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk over a tree in the order of its text, but for its expressions, which are most of it."""
+    waiting = [tree]
+    while waiting:
+        yield (node := waiting.pop())
+        waiting += reversed([child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)])
 
 
 def _named(found: Import) -> Import:
@@ -77,7 +91,7 @@ def _named(found: Import) -> Import:
 def _named_at_run_time(call: ast.Call) -> str | None:
     """Give the module of `import_module("a.b")` or `__import__("a.b")`; None for any other call."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if name not in ("import_module", "__import__") or not call.args:
+    if name not in BY_NAME or not call.args:
         return None
     first = call.args[0]
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
@@ -86,7 +100,13 @@ def _named_at_run_time(call: ast.Call) -> str | None:
 def read(root: Path, packages: Sequence[str]) -> tuple[Module, ...]:
     """Parse every .py file of the named folders of `root`, by path. Raises SyntaxError for one that is no Python."""
     files = [file for package in packages for file in sorted((root / package).rglob("*.py"))]
-    return tuple(_module(root, file) for file in files if "__pycache__" not in file.parts)
+    collects = gc.isenabled()
+    gc.disable()  # trees are kept: the collector would look through those of a thousand files again and again
+    try:
+        return tuple(_module(root, file) for file in files if "__pycache__" not in file.parts)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _module(root: Path, file: Path) -> Module:
@@ -94,4 +114,5 @@ def _module(root: Path, file: Path) -> Module:
     parts = path.with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     text = file.read_text()
-    return Module(name, path.as_posix(), ast.parse(text, str(path)), len(text.splitlines()))
+    by_name = any(each in text for each in BY_NAME)
+    return Module(name, path.as_posix(), ast.parse(text, str(path)), len(text.splitlines()), by_name)

@@ -12,9 +12,12 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
+
+from hack.lint.source_tree import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +53,7 @@ NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/c
 
 _NO_OPENING = re.compile(r"(Of|By|As|Both|It|Who|Whom|Whose|What|Where|The same)\b")
 _QUESTION = re.compile(r"Whether\b|[^.]*\?")
+_NAME = re.compile(r"[^\W\d]\w*")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_]+")
 _ROOMS = "autoscaler|cli|deploy|docs|examples|hack|jobs|kube|launcher|scheduler_ext|simulator|tests|topology|turnout"
 _PATH = re.compile(
@@ -78,20 +82,26 @@ def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
         yield from _headings(path, text)
     if path.endswith(".py"):
         tree = ast.parse(text)
-        yield from _names(path, tree)
-        yield from _openings(path, tree)
-        yield from _cited(path, text, files)
+        inside = tuple(statements(tree))
+        if any(map(_private, set(_NAME.findall(text)))):  # else none is bound: an expression may bind one, too
+            yield from _names(path, tree)
+        yield from _lengths(path, inside)
+        yield from _openings(path, inside)
+        yield from _cited(path, text, inside, files)
 
 
-def _private(name: str) -> Iterator[str]:
+@cache
+def _private(name: str) -> tuple[str, ...]:
     """Tell each private word in a name."""
     if name in ALLOWED:
-        return
+        return ()
+    told = []
     for part in _PART.findall(name):
         word = part.lower()
         one = next((each for each in (word, word.removesuffix("s")) if each in PRIVATE), None)
         if one is not None:
-            yield f"{part} in {name}; the field's word is {PRIVATE[one]}"
+            told.append(f"{part} in {name}; the field's word is {PRIVATE[one]}")
+    return tuple(told)
 
 
 def _headings(path: str, text: str) -> Iterator[Fault]:
@@ -106,6 +116,10 @@ def _names(path: str, tree: ast.AST) -> Iterator[Fault]:
     for node in ast.walk(tree):
         for name in _bound(node):
             yield from (Fault(path, getattr(node, "lineno", 1), f"name: {why}") for why in _private(name))
+
+
+def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
+    for node in inside:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
                 if len(name) > MOST_TEST_NAME:
@@ -125,8 +139,8 @@ def _bound(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _openings(path: str, tree: ast.AST) -> Iterator[Fault]:
-    for node in ast.walk(tree):
+def _openings(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
+    for node in inside:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if not (doc := ast.get_docstring(node)):
@@ -143,20 +157,31 @@ def _first(doc: str) -> str:
     return " ".join(doc.split("\n\n", 1)[0].split())
 
 
-def _cited(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
+def _cited(path: str, text: str, inside: Iterable[ast.AST], files: Collection[str]) -> Iterator[Fault]:
     """Find paths in comments and docstrings that are not here."""
-    for line, words in _prose(text):
-        for found in _PATH.finditer(words):
-            if found[0].removesuffix("/") not in files:
-                yield Fault(path, line + words.count("\n", 0, found.start()), f"path: {found[0]} is not here")
+    for line, words in (*_comments(text, files), *_alone(inside)):
+        for at, found in _absent(words, files):
+            yield Fault(path, line + words.count("\n", 0, at), f"path: {found} is not here")
 
 
-def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """Give comments, and strings that stand alone as a statement, with the lines on which they begin."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
-    for node in ast.walk(ast.parse(text)):
+def _absent(words: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Give each path that is not here, with where it begins."""
+    for found in _PATH.finditer(words):
+        if found[0].removesuffix("/") not in files:
+            yield found.start(), found[0]
+
+
+def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Give the comments with their lines; none where no line with a # names a path that is not here."""
+    if any("#" in line and any(_absent(line, files)) for line in text.splitlines()):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+def _alone(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Give the strings that stand alone as a statement, with the lines on which they begin."""
+    for node in inside:
         match node:
             case ast.Expr(value=ast.Constant(value=str(words))):
                 yield node.lineno, words

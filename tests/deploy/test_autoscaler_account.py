@@ -309,7 +309,7 @@ async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else
 @pytest.mark.parametrize(
     ("namespace", "prefix", "account"),
     [
-        pytest.param("my-ns", "", "turnout-autoscaler", id="in another namespace"),
+        pytest.param("my-ns", "", "turnout-autoscaler", id="in another namespace", marks=pytest.mark.long),
         pytest.param("my-own", "x-", "x-turnout-autoscaler", id="in another namespace and renamed"),
     ],
 )

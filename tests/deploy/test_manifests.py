@@ -46,6 +46,7 @@ CONTROLLED = (
     ("pytorchjobs", "kubeflow.org"),
     ("pytorchjobs", "ctyun.cn"),
     ("msjobs", "mindspore.gitee.com"),
+    ("colossalaijobs", "batch.tensorstack.dev"),
     ("elasticjobs", "elastic.iml.github.io"),
 )
 ALLOWED = {
@@ -57,6 +58,8 @@ ALLOWED = {
     | {("patch", "scaleplans/status.elastic.iml.github.io")}
     | {("update", f"{plural}/finalizers.{group}") for plural, group in CONTROLLED}
     | may("get list watch create delete", "pods", "services")
+    | may("get list watch create patch delete", "configmaps")
+    | may("create", "secrets")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),
     "turnout-extender": READS | TELLS,

@@ -15,7 +15,7 @@ from turnout.simulator.cluster.cluster import Cluster, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.scheduler import Chosen, alone
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.asyncio]
 RUNS, SIZE, GPUS = 20, 8, 4
 DRAWS = 10  # of the restatement a run, whose dice can be thrown anew
 

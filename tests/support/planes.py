@@ -58,10 +58,10 @@ def control_plane(request, idle_planes):
     """A control plane (etcd and API server) without any object, for one test; the rest is started by its methods.
 
     Settings for ControlPlane may be given by @pytest.mark.parametrize("control_plane", [{...}], indirect=True); such
-    a one, and that of a test with the mark `fresh_plane`, is started for this test alone.
+    a one, and that of a test with the mark `fresh_plane`, is started for this test alone; {} are no settings.
     """
-    if hasattr(request, "param") or request.node.get_closest_marker("fresh_plane"):
-        yield _start(request, **getattr(request, "param", {}))
+    if (settings := getattr(request, "param", {})) or request.node.get_closest_marker("fresh_plane"):
+        yield _start(request, **settings)
     else:
         yield from borrow(request, idle_planes)
 

@@ -137,7 +137,7 @@ def apply(stage, file, *flags):
     "flags",
     [
         pytest.param((), id="client side"),
-        pytest.param(("--server-side", "--force-conflicts"), id="server side"),
+        pytest.param(("--server-side", "--force-conflicts"), id="server side", marks=pytest.mark.long),
     ],
 )
 async def test_an_unchanged_manifest_applied_again_leaves_a_job_growing_to_max(stage, tmp_path, flags):

@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.e2e.launcher.operated import PLAIN_JOBS
 from tests.e2e.whole_cluster.world import clock, job_b, job_d, start_autoscalers, whole_cluster
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -33,7 +33,7 @@ PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.1, 0.2))
 AUTOSCALERS = ("autoscaler", "other-autoscaler")
 QUEUES = ("own", "other")
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-STEP_S = 0.06
+STEP_S = 0.3  # most steps pass while pods come and go: faster ones would only keep the processors busy
 AHEAD = "torch,torch._dynamo"  # an optimizer imports the second one at its first step: 1.8 s of CPU in each round
 SAMPLES, BATCH = 500, 32  # of the examples
 PYTHON = {"name": "PYTHONPATH", "value": str(ROOT)}

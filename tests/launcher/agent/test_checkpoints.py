@@ -197,7 +197,7 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
 @pytest.mark.contract("CS-19")
 @pytest.mark.parametrize(("size", "disk"), [
     pytest.param(2, 5, id="storage has a newer step than its memory"),
-    pytest.param(2, 10**6, id="storage has none that is newer"),
+    pytest.param(2, 10**6, id="storage has none that is newer", marks=pytest.mark.long),
     pytest.param(3, 5, id="two come back, and both read one step", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_who_comes_back_after_the_others_have_trained_on_and_ended(job, size, disk):

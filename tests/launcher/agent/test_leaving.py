@@ -49,7 +49,12 @@ LEAVERS = {
 }
 
 
-@pytest.mark.parametrize("who", LEAVERS)
+@pytest.mark.parametrize("who", [
+    "a member",
+    "the coordinator",
+    pytest.param("two at once", marks=pytest.mark.long),
+    pytest.param("the coordinator and another", marks=pytest.mark.long),
+])  # fmt: skip
 def test_all_stop_after_the_same_step(crew, who):
     """XD-06, VE-07: none is repeated, none is lost, and the leaver ends with 143."""
     job = crew("1:4", "--last-call-s", "30")

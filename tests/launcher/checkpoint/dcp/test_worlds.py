@@ -174,6 +174,7 @@ def train(folder, log, last, killed=0, processes=2, workers=1):
     return begins, {(each["restarts"], each["at"], each["step"]): each["bits"] for each in lines}
 
 
+@pytest.mark.long
 def test_a_world_of_two_workers_goes_on_from_memory_and_needs_no_storage(tmp_path):
     """Only one rank saves what both have alike: the other worker's memory has it, too."""
     begins, bits = train("/dev/null/nowhere", tmp_path / "log", last=5, killed=3, workers=2)
@@ -181,6 +182,7 @@ def test_a_world_of_two_workers_goes_on_from_memory_and_needs_no_storage(tmp_pat
     assert bits[1, "starts", 3] == bits[0, "saved", 3]
 
 
+@pytest.mark.long
 def test_memory_of_a_dead_rank_is_in_storage_and_a_larger_world_loads_it(tmp_path):  # DL-54
     begins, bits = train(tmp_path / "checkpoints", tmp_path / "log", last=3, killed=3)
     assert begins == {(0, 0): 0, (0, 1): 0, (1, 0): 3, (1, 1): 3}

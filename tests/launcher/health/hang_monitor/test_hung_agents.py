@@ -72,6 +72,7 @@ def test_a_plain_script_rank_that_sleeps_is_named_and_all_start_again(crew):
     assert json.loads((ours / "stacks.json").read_text())["outliers"] == "1"
 
 
+@pytest.mark.long
 def test_a_rank_that_began_no_collective_leaves_though_stacks_are_the_same(crew):
     job = crew("2:3", "--hang-timeout=4", "--on-hang=replace", "--max-restarts=1", script=ALIKE, quick=FORKS)
     _, gathered = rank_1_hangs(job)

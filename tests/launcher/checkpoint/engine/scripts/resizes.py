@@ -8,6 +8,7 @@ where that came from, for each that is saved, and for the one at which it was to
 import json
 import os
 import sys
+import time
 import warnings
 
 import torch
@@ -22,6 +23,7 @@ from turnout.launcher.elastic.steps import Steps
 
 folder, words = sys.argv[1], int(sys.argv[2] if len(sys.argv) > 2 else 0) // 8
 checkpoints = os.path.join(folder, "checkpoints")
+PACE_S = 0.03  # between two steps: else a world that waits for others trains as fast as two processors let it
 
 
 def tell(file, **fields):
@@ -77,6 +79,7 @@ def main():
         if last or finishes:
             tell("stops", step=step, bits=bits)
             break
+        time.sleep(PACE_S)
     dist.destroy_process_group()
 
 

@@ -1,0 +1,151 @@
+"""The status of a ColossalAIJob in T9k's words: a phase, six conditions, tasks and an aggregate.
+
+Source: docs/facts/job-kinds.md 1.3; contract CA-43 to CA-59, SD-10, SD-11
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turnout.controllers import conditions
+from turnout.controllers.kinds.colossalaijob_pods import LAUNCHER, WORKER
+from turnout.controllers.model import JobView, Moment, Object, Phase, PodSeen, Reason, Seen, Vocabulary
+from turnout.kube.times import rfc3339
+
+NORMAL, NO_REASON = "All pods are running normally.", "-"
+_TYPES = (LAUNCHER, WORKER)
+_WORDS = {
+    "Initialized": Reason.CREATED,
+    "Running": Reason.RUNNING,
+    "Completed": Reason.SUCCEEDED,
+    "Failed": Reason.FAILED,
+    "Paused": Reason.SUSPENDED,
+}
+_ORDER = ("Initialized", "Running", "ReplicaFailure", "Completed", "Failed", "Paused")
+_FAILED = "The job exited with an error code."
+
+
+def _in_our_words(status: Object) -> Object:
+    """Return the conditions that the core remembers, and the times."""
+    found = []
+    for each in conditions.listed(status):
+        type_ = each.get("type")
+        if (word := _WORDS.get(type_) if isinstance(type_, str) else None) is None:
+            continue
+        if word in (Reason.SUCCEEDED, Reason.FAILED) and each.get("status") != "True":
+            continue
+        time = each.get("lastTransitionTime")
+        time = time if isinstance(time, str) else rfc3339(0.0)
+        status_word = each.get("status") if word is not Reason.CREATED else "True"
+        found.append(
+            {
+                "type": word.value,
+                "status": status_word,
+                "reason": _core_reason(word, status_word),
+                "message": each.get("message"),
+                "lastTransitionTime": time,
+            }
+        )
+    return {**{name: status[name] for name in ("startTime", "completionTime") if name in status}, "conditions": found}
+
+
+def _core_reason(word: Reason, status: Any) -> str:
+    if word is Reason.SUSPENDED and status != "True":
+        return f"ColossalAIJob{Reason.RESUMED.value}"
+    return f"ColossalAIJob{word.value}"
+
+
+def _in_t9ks_words(status: Object, view: JobView | None, seen: Seen, moment: Moment) -> Object:
+    told: Sequence[Object] = status["conditions"]
+    before = {each.get("type"): each for each in conditions.listed(moment.before)}
+    made = [
+        _condition(type_, *said, before.get(type_), moment.now_s) for type_, said in _said(told, view, seen, before)
+    ]
+    made.sort(key=lambda each: _ORDER.index(each["type"]))
+    times = {name: status[name] for name in ("startTime", "completionTime") if name in status}
+    return {
+        **times,
+        "phase": _phase(told, view, seen),
+        "conditions": made,
+        "tasks": [_task(type_, seen.pods) for type_ in _TYPES],
+        "aggregate": _aggregate(view, seen.pods),
+    }
+
+
+def _said(
+    told: Sequence[Object], view: JobView | None, seen: Seen, before: Mapping[Any, Object]
+) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Give each condition's type, and whether it is true, its reason and its message."""
+    failed, done = conditions.is_true(told, Reason.FAILED), conditions.is_true(told, Reason.SUCCEEDED)
+    text = next((str(each.get("message")) for each in told if each.get("type") == Reason.FAILED.value), _FAILED)
+    paused = conditions.is_true(told, Reason.SUSPENDED)
+    there = view is not None and len(seen.pods) >= view.gang.min_member
+    if there or (before.get("Initialized") or {}).get("status") == "True":
+        yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
+    else:
+        yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
+    if ran := [each for each in told if each.get("type") == Reason.RUNNING.value]:
+        runs = not paused and (failed or done or ran[0].get("status") == "True")
+        yield "Running", (runs, NO_REASON, NORMAL if runs else "The job is paused.")
+    broken = [pod.name for pod in seen.pods if pod.phase is Phase.FAILED]
+    words = f"{', '.join(broken)} failed." if broken else NORMAL
+    yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
+    if failed:
+        yield "Completed", (False, "Failed", text)
+        yield "Failed", (True, "Failed", text)
+    else:
+        yield "Completed", (done, NO_REASON, "The job has succeeded." if done else "The job has not ended.")
+        yield "Failed", (False, NO_REASON, "The job has not failed.")
+    if paused or any(each.get("type") == Reason.SUSPENDED.value for each in told):
+        yield "Paused", (paused, NO_REASON, "All replicas are deleted." if paused else "The job has been resumed.")
+
+
+def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
+    status = "True" if on else "False"
+    kept = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
+    time = kept if isinstance(kept, str) else rfc3339(now_s)
+    return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
+
+
+def _phase(told: Sequence[Object], view: JobView | None, seen: Seen) -> str:
+    for word in (Reason.FAILED, Reason.SUCCEEDED):
+        if conditions.is_true(told, word):
+            return str(word.value)
+    if conditions.is_true(told, Reason.SUSPENDED):
+        return "Paused"
+    if any(pod.phase is Phase.UNKNOWN for pod in seen.pods):
+        return "Unknown"
+    run = sum(pod.phase is Phase.RUNNING and not pod.deleting for pod in seen.pods)
+    if view is not None and run >= view.gang.min_member:
+        return "Running"
+    resumed = any(each.get("type") == Reason.SUSPENDED.value for each in told)
+    if resumed:
+        return "Resuming"
+    return "Running" if conditions.is_true(told, Reason.RUNNING) else "Pending"
+
+
+def _task(type_: str, pods: Sequence[PodSeen]) -> Object:
+    """Return what is told of the replicas of one type, under both names that the manuals have for the list."""
+    mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
+    each = [
+        {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)} for pod in mine
+    ]
+    return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
+
+
+def _aggregate(view: JobView | None, pods: Sequence[PodSeen]) -> Object:
+    counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
+    for pod in pods:
+        if pod.deleting:
+            counts["deleted"] += 1
+        elif pod.phase is Phase.PENDING:
+            counts["creating" if pod.node else "pending"] += 1
+        else:
+            counts[pod.phase.value.lower()] += 1
+    return counts
+
+
+VOCABULARY = Vocabulary(
+    ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _in_our_words, _in_t9ks_words
+)

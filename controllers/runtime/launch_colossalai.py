@@ -1,0 +1,70 @@
+"""Starts the training of a ColossalAIJob, in its launcher's container.
+
+It waits until every worker's sshd answers, runs the command, and leaves the end of its output in the termination log,
+where the job controller reads how each host ended. It runs in the user's image with nothing but Python's own library:
+`launch_colossalai.py HOSTFILE PORT SECONDS LOG COMMAND…`. Ends with the command's code; 3 when a host never answered.
+"""
+
+from __future__ import annotations
+
+import collections
+import socket
+import subprocess
+import sys
+import time
+
+LINES, BYTES = 60, 2_000  # of the end of the output; the kubelet keeps 4,096 bytes of a termination log
+SILENT = 3
+
+
+def answers(host: str, port: int) -> bool:
+    """True if an SSH server answers there."""
+    try:
+        with socket.create_connection((host, port), 2.0) as there:
+            there.settimeout(2.0)
+            return there.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def wait_for(hosts: list[str], port: int, seconds: float) -> list[str]:
+    """Return the hosts that have not answered in so many seconds."""
+    end = time.monotonic() + seconds
+    silent = [host for host in hosts if not answers(host, port)]
+    while silent and time.monotonic() < end:
+        time.sleep(0.2)
+        silent = [host for host in silent if not answers(host, port)]
+    return silent
+
+
+def run(command: list[str]) -> tuple[int, str]:
+    """Run the command with its output passed on. Returns its code and the last lines."""
+    kept: collections.deque[str] = collections.deque(maxlen=LINES)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            kept.append(line)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode, "".join(kept)
+
+
+def main(argv: list[str]) -> int:
+    """Wait, run, and leave the last words."""
+    hostfile, port, seconds, log, *command = argv
+    with open(hostfile, encoding="utf-8") as file:
+        hosts = file.read().split()
+    silent = wait_for(hosts, int(port), float(seconds))
+    if silent:
+        code, words = SILENT, f"no SSH server answers on port {port} in {seconds} s: {', '.join(silent)}\n"
+        sys.stderr.write(words)
+    else:
+        code, words = run(command)
+    with open(log, "w", encoding="utf-8") as file:
+        file.write(words[-BYTES:])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The CustomResourceDefinition of ColossalAIJobs. Source: CA-01 to CA-42, CA-49 to CA-59"""
+
+from __future__ import annotations
+
+from turnout.controllers.kinds.colossalaijob import MOST_PRIORITY
+from turnout.controllers.kinds.colossalaijob_pods import WORKER
+from turnout.controllers.kinds.fields import MOST_REPLICAS
+from turnout.controllers.model import Kind, Object
+from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, job_status, role, rules
+
+_TEXTS: Object = {"type": "array", "maxItems": 1024, "items": TEXT}
+_FLAG: Object = {"type": "boolean"}
+
+
+def colossalaijob(kind: Kind, group: str, version: str) -> Object:
+    """Return the definition of ColossalAIJobs. They have no scale: a host list is fixed when training starts."""
+    return definition(kind, group, version, _spec(), _status(), _COLUMNS, None)
+
+
+_COLUMNS = (
+    ("Phase", "string", ".status.phase"),
+    ("Workers", "integer", ".spec.worker.replicas"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+
+def _object(properties: Object, *required: str) -> dict[str, object]:
+    made: dict[str, object] = {"type": "object", "properties": properties}
+    return {**made, "required": list(required)} if required else made
+
+
+def _spec() -> Object:
+    absolute = ("self.startsWith('/')", "spec.ssh.sshdPath: an absolute path is needed")
+    turn = _object({"queue": TEXT, "priority": {**COUNT, "maximum": MOST_PRIORITY}})
+    worker = {
+        "replicas": {**COUNT, "minimum": 1, "maximum": MOST_REPLICAS, "default": 1},
+        "procPerWorker": {**COUNT, "minimum": 1, "default": 1},
+        "command": {**_TEXTS, "minItems": 1},
+        "torchArgs": _TEXTS,
+        "template": role(WORKER)["properties"]["template"],
+    }
+    properties = {
+        "ssh": _object({"authMountPath": TEXT, "sshdPath": {**TEXT, "x-kubernetes-validations": rules([absolute])}}),
+        "launcher": {
+            **_object({"image": TEXT, "workingDir": TEXT}, "image"),
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+        "worker": _object(worker, "command", "template"),
+        "runPolicy": _object({"cleanUpWorkers": _FLAG}),
+        "runMode": _run_mode(),
+        "scheduler": _object({"t9kScheduler": turn}),
+    }
+    return _object(properties, "launcher", "worker")
+
+
+def _run_mode() -> Object:
+    one = _object({"type": TEXT, "skipInitContainer": _FLAG, "command": _TEXTS, "args": _TEXTS}, "type")
+    several = {"type": "array", "maxItems": 8, "items": one}
+    kept = (
+        "!has(oldSelf.resumeSpecs) || (has(self.resumeSpecs) && self.resumeSpecs == oldSelf.resumeSpecs)",
+        "spec.runMode.pause.resumeSpecs never change once they are set",
+    )
+    pause = _object({"enabled": _FLAG, "resumeSpecs": several})
+    return _object(
+        {
+            "debug": _object({"enabled": _FLAG, "replicaSpecs": several}),
+            "pause": {**pause, "x-kubernetes-validations": rules([kept])},
+        }
+    )
+
+
+def _status() -> Object:
+    replica = _object({"phase": TEXT, "name": TEXT, "uid": TEXT, "containers": {"type": "array", "items": ANY}})
+    several = {"type": "array", "items": replica}
+    counts = ("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown")
+    task = _object({"type": TEXT, "restartCount": COUNT, "status": several, "replicas": several})
+    return _object(
+        {
+            "phase": TEXT,
+            "conditions": job_status()["properties"]["conditions"],
+            "tasks": {"type": "array", "items": task},
+            "aggregate": _object(dict.fromkeys(counts, COUNT)),
+            **dict.fromkeys(("startTime", "completionTime"), TIME),
+        }
+    )

@@ -1,0 +1,66 @@
+"""Measure what PyTorchJobs cost: our job controllers beside the Training Operator 1.8.1, in turn on one API server.
+
+The same jobs for both, kwok for kubelets, the garbage collector of Kubernetes for what a deleted job leaves. How long
+until all run, CPU time, memory and requests of the controller; how soon a lost pod is replaced; then ours, and after it
+the other one, beside ten times as many jobs that need nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hack.bench.controllers.audit import Audit
+from hack.bench.controllers.results import Results
+from hack.bench.controllers.scene import FULL, QUICK, Size
+from hack.bench.controllers.sides import Side
+from hack.bench.controllers.trials import Rest, Trial, opened, rest, trial
+from hack.bench.support.outcome import Outcome
+from hack.controlplane.plane import ControlPlane
+
+
+def run(quick: bool) -> Outcome:
+    """Measure. quick: fewer and smaller jobs, each controller once."""
+    return asyncio.run(measure(QUICK if quick else FULL)).outcome(quick)
+
+
+async def measure(size: Size) -> Results:
+    """One control plane from its start to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        audit = Audit(Path(folder))
+        plane = await asyncio.to_thread(ControlPlane(apiserver_flags=audit.flags()).start)
+        try:
+            return await measured(plane, audit, size)
+        finally:
+            await asyncio.to_thread(plane.stop)
+
+
+async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
+    """Measure on a plane that has nothing yet. The controllers take turns at being the first."""
+    theirs: list[Trial] = []
+    ours: list[Trial] = []
+    async with opened(plane) as (api, their_side, our_side):
+        for again in range(size.times):
+            turns: list[tuple[Side, list[Trial]]] = [(their_side, theirs), (our_side, ours)]
+            for side, found in turns if again % 2 == 0 else reversed(turns):
+                found.append(await trial(side, api, audit, size, random.Random(again)))
+                _progress(side, found[-1])
+        at_rest = await rest(our_side, their_side, api, audit, size)
+        for side, each in zip((our_side, their_side), at_rest, strict=True):
+            _progress_at_rest(side, each)
+    return Results(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0])
+
+
+def _progress(side: Side, found: Trial) -> None:
+    told = f"all running after {found.running_s:.1f} s, CPU {found.used.cpu_s:.1f} s, {found.used.peak_mib:.0f} MiB"
+    asked = ", ".join(f"{name} {count}" for name, count in found.requests.most_common())
+    print(f"{time.strftime('%H:%M:%S')} {side.name}: {told}; {asked}", file=sys.stderr, flush=True)
+
+
+def _progress_at_rest(side: Side, found: Rest) -> None:
+    told = f"at rest {found.cores:.2%} of a core, {found.peak_mib:.0f} MiB, caught up after {found.caught_up_s:.1f} s"
+    print(f"{time.strftime('%H:%M:%S')} {side.name}: {told}", file=sys.stderr, flush=True)

@@ -1,0 +1,68 @@
+"""The cluster of the benchmark and its jobs as objects, and how large a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hack.controlplane.nodes import gpu_nodes
+
+Raw = dict[str, Any]
+NAMESPACE = "bench"
+NODES = 16
+JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
+OF_JOB = "training.kubeflow.org/job-name"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much one run does. jobs: of `workers` pods each. lost, deleted: pods and jobs, one after the other.
+
+    steady: jobs of one worker each, which then rest for `steady_s` seconds. times: how often each controller is run.
+    """
+
+    jobs: int
+    workers: int
+    lost: int
+    deleted: int
+    steady: int
+    steady_s: float
+    times: int = 1
+
+    @property
+    def pods(self) -> int:
+        """How many pods all jobs have."""
+        return self.jobs * self.workers
+
+
+FULL = Size(jobs=500, workers=8, lost=200, deleted=20, steady=5000, steady_s=60.0, times=2)
+QUICK = Size(jobs=40, workers=4, lost=40, deleted=5, steady=500, steady_s=15.0)
+
+
+def cluster() -> Iterator[Raw]:
+    """Give the namespace and the nodes, whose kubelets kwok plays."""
+    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    yield from gpu_nodes(NODES)
+
+
+def jobs(count: int, workers: int) -> list[Raw]:
+    """Build jobs of workers alone. Their templates name a node, so that no scheduler runs beside what is measured."""
+    return [_job(f"job-{at:05d}", workers, f"node-{at % NODES:03d}") for at in range(count)]
+
+
+def _job(name: str, workers: int, node: str) -> Raw:
+    asks = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
+    container = {
+        "name": "pytorch",
+        "image": "registry.example.com/train:1",
+        "command": ["torchrun", "train.py"],
+        "resources": {"limits": asks},
+    }
+    template = {"metadata": {"labels": {"team": "bench"}}, "spec": {"nodeName": node, "containers": [container]}}
+    role = {"replicas": workers, "restartPolicy": "OnFailure", "template": template}
+    meta = {"name": name, "namespace": NAMESPACE}
+    spec = {"pytorchReplicaSpecs": {"Worker": role}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": spec}

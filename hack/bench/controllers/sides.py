@@ -1,0 +1,117 @@
+"""The two controllers as processes: how each is started, that it has seen everything, and what it has used.
+
+Both are given the administrator's account and only the benchmark's namespace. The Training Operator runs with its own
+defaults, ours with those of its Deployment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from hack.bench.controllers.scene import NAMESPACE
+from hack.controlplane.plane import ControlPlane, free_ports
+
+READY_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """cpu_s: user and system time so far. peak_mib: the most memory that the process has had."""
+
+    cpu_s: float
+    peak_mib: float
+
+
+class Side:
+    """One controller. name: of the program on the plane. agent: how its name for itself begins in requests.
+
+    looks: the series of its metrics page that counts looks at jobs; waiting: that of jobs which wait for one.
+    """
+
+    name = agent = looks = waiting = ""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._metrics = ""
+
+    async def start(self) -> None:
+        """Start it and wait until it has seen all jobs and writes."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """End it, gently."""
+        await asyncio.to_thread(self._plane.stop_program, self.name)
+
+    def usage(self) -> Usage:
+        """Read what the process has used since it began."""
+        folder = Path(f"/proc/{self._plane.pid(self.name)}")
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        kib = next(
+            int(line.split()[1]) for line in (folder / "status").read_text().splitlines() if line.startswith("VmHWM")
+        )
+        return Usage(ticks / os.sysconf("SC_CLK_TCK"), kib / 1024)
+
+    async def caught_up(self, jobs: int) -> None:
+        """Wait until it has looked at so many jobs since its start, and none waits."""
+        await self._until(lambda page: _sum(page, self.looks) >= jobs and _sum(page, self.waiting) == 0)
+
+    async def _until(self, seen: Callable[[str], bool]) -> None:
+        async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession() as session:
+            while True:
+                async with session.get(self._metrics) as answer:
+                    if seen(await answer.text()):
+                        return
+                await asyncio.sleep(0.02)
+
+
+class Theirs(Side):
+    """The Training Operator."""
+
+    name = agent = "training-operator"
+    looks = 'controller_runtime_reconcile_total{controller="pytorchjob-controller"'
+    waiting = "workqueue_depth{"
+
+    async def start(self) -> None:
+        """Start it for PyTorchJobs alone."""
+        await asyncio.to_thread(self._plane.start_training_operator, None, ("--namespace", NAMESPACE))
+        self._metrics = f"{self._plane.training_operator_url}/metrics"
+
+
+class Ours(Side):
+    """The job controllers of this repository."""
+
+    name, agent = "turnout-controller", "turnout"
+    looks, waiting = "turnout_controller_decide_seconds_count", "turnout_controller_queue"
+
+    async def start(self) -> None:
+        """Start it and wait until it leads."""
+        (port,) = free_ports(1)
+        self._metrics = f"http://127.0.0.1:{port}/metrics"
+        argv = [sys.executable, "-m", "turnout.controllers", "--kinds=PyTorchJob", f"--namespace={NAMESPACE}"]
+        argv += [f"--kubeconfig={self._plane.kubeconfig}", f"--metrics-bind=127.0.0.1:{port}"]
+        argv += [f"--lease={NAMESPACE}/turnout-controller"]
+        url = f"http://127.0.0.1:{port}/readyz"
+        await asyncio.to_thread(self._plane.start_program, self.name, argv, url)
+        await self._until(lambda page: _sum(page, "turnout_controller_leading") == 1)
+
+
+def _sum(page: str, series: str) -> float:
+    """Add up a metric over its labels; series: how its lines begin. 0 for one that is not there."""
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(series))
+
+
+async def restarted(side: Side, jobs: int) -> float:
+    """Start a controller that was stopped; how long until it has looked at every job, seconds."""
+    began_s = time.monotonic()
+    await side.start()
+    await side.caught_up(jobs)
+    return time.monotonic() - began_s

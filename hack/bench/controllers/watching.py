@@ -1,0 +1,154 @@
+"""Watches of jobs and pods, decoded no further than needed: the bench shares its cores with all the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+
+from hack.bench.controllers.scene import JOBS, PODS
+from hack.controlplane.api import Api
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _Replicas(msgspec.Struct):
+    active: int = 0
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    conditions: list[_Condition] = []
+    replica_statuses: dict[str, _Replicas] = {}
+
+
+class _Job(msgspec.Struct):
+    metadata: _Meta
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+
+
+class _JobEvent(msgspec.Struct):
+    type: str
+    object: _Job
+
+
+class _PodEvent(msgspec.Struct):
+    type: str
+    object: _Pod
+
+
+_job, _pod = msgspec.json.Decoder(_JobEvent), msgspec.json.Decoder(_PodEvent)
+
+
+async def all_running(api: Api, count: int, workers: int, within_s: float) -> None:
+    """Wait until so many jobs have the condition Running and count all their workers as active."""
+    running = set[str]()
+    done = asyncio.Event()
+
+    def note(line: bytes, _: float) -> None:
+        event = _job.decode(line)
+        status, name = event.object.status, event.object.metadata.name
+        active = sum(each.active for each in status.replica_statuses.values())
+        if active == workers and any(each.type == "Running" and each.status == "True" for each in status.conditions):
+            running.add(name)
+        else:
+            running.discard(name)
+        if len(running) >= count:
+            done.set()
+
+    async with asyncio.timeout(within_s), _followed(api, JOBS, note):
+        await done.wait()
+
+
+class Pods:
+    """The pods as a watch shows them. Ask `replaced` before deleting one."""
+
+    def __init__(self) -> None:
+        self._uids: dict[str, str] = {}
+        self._waiting: dict[str, tuple[str, asyncio.Future[float]]] = {}
+
+    def names(self) -> list[str]:
+        """Give the names of those that are there, sorted."""
+        return sorted(self._uids)
+
+    def replaced(self, name: str) -> asyncio.Future[float]:
+        """Give when another pod of this name is first seen, of the monotonic clock."""
+        seen = asyncio.get_running_loop().create_future()
+        self._waiting[name] = self._uids[name], seen
+        return seen
+
+    def note(self, line: bytes, now_s: float) -> None:
+        """One line of the watch."""
+        event = _pod.decode(line)
+        name, uid = event.object.metadata.name, event.object.metadata.uid
+        if event.type == "DELETED":
+            self._uids.pop(name, None)
+            return
+        self._uids[name] = uid
+        if name in self._waiting and self._waiting[name][0] != uid:
+            self._waiting.pop(name)[1].set_result(now_s)
+
+
+@asynccontextmanager
+async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIterator[Pods]:
+    """Follow the pods until the block ends, which begins once so many are known."""
+    pods = Pods()
+    async with _followed(api, PODS, pods.note):
+        async with asyncio.timeout(within_s):
+            while True:
+                if len(pods.names()) >= count:
+                    break
+                await asyncio.sleep(0.05)
+        yield pods
+
+
+@asynccontextmanager
+async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -> AsyncIterator[None]:
+    """Tell of everything that is there, then of each change, until the block ends."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_follow(api, path, note))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+async def _follow(api: Api, path: str, note: Callable[[bytes, float], None]) -> None:
+    """Tell of each line, until cancelled. Raises RuntimeError when the server refuses the watch.
+
+    The server ends a watch that falls behind; the next one tells everything that is there again.
+    """
+    address = f"{api.url}{path}?watch=1&resourceVersion=0&timeoutSeconds=3600"
+    while True:
+        async with api._session.get(address, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=1 << 22) as answer:
+            if answer.status != 200:
+                raise RuntimeError(f"no watch of {path}: {await answer.text()}")
+            try:
+                await _tell(answer, note)
+            finally:
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
+
+
+async def _tell(answer: aiohttp.ClientResponse, note: Callable[[bytes, float], None]) -> None:
+    buffer = b""
+    async for chunk in answer.content.iter_any():
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        now_s = time.monotonic()
+        for line in lines:
+            note(line, now_s)

@@ -1,0 +1,91 @@
+"""An API server refuses or forgets: a quota in mid-creation, a stranger's object, a restart; on a real one."""
+
+import asyncio
+import json
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from tests.controllers.jobs import role
+from tests.e2e.controllers.installed import ROOT, install
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+DEFINITION = ROOT / "deploy/crds/pytorchjobs.kubeflow.org.yaml"
+
+
+def job(name, namespace, workers):
+    head = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name, "namespace": namespace}}
+    return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": role(workers)}}}
+
+
+def count(number):
+    return lambda pods: pods if len(pods) == number else None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def api(module_plane):
+    async with module_plane.api() as api:
+        await api.create(yaml.safe_load(await asyncio.to_thread(DEFINITION.read_text)))
+        await install(module_plane, api)
+        await asyncio.to_thread(module_plane.start_controller_manager, ["resourcequota"])
+        yield api
+
+
+async def namespace(api, name):
+    await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return f"/api/v1/namespaces/{name}"
+
+
+async def told(api, path, reason):
+    """Wait for an Event with this reason; its message."""
+
+    def found(events):
+        return [each["message"] for each in events if each["reason"] == reason]
+
+    return (await api.until(f"{path}/events", found, 40))[0]
+
+
+@pytest.mark.contract("MS-38")
+async def test_pods_beyond_a_quota_are_told_and_made_once_there_is_room(api, module_plane):
+    path = await namespace(api, "quota")
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "quota"}}
+    await api.create({**quota, "spec": {"hard": {"pods": "2"}}})
+    await api.until(f"{path}/resourcequotas", lambda all_: [each for each in all_ if each["status"].get("used")], 40)
+    await api.create(job("bert", "quota", 4))
+    assert "exceeded quota" in await told(api, path, "CreationFailed")
+    await api.until(f"{path}/pods", count(2), 20)
+    log = [json.loads(line) for line in module_plane.logs("turnout-controller").splitlines() if line.startswith("{")]
+    assert any(each.get("reason") == "CreationFailed" and each["job"] == "quota/bert" for each in log)
+    await api.patch(f"{path}/resourcequotas/q", {"spec": {"hard": {"pods": "9"}}})
+    pods = await api.until(f"{path}/pods", count(4), 90)
+    assert {each["metadata"]["name"] for each in pods} == {f"bert-worker-{index}" for index in range(4)}
+
+
+async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api):
+    path = await namespace(api, "taken")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-1", "namespace": "taken"}}
+    mine = await api.create({**pod, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+    await api.create(job("bert", "taken", 3))
+    assert await told(api, path, "NameTaken") == "Pod bert-worker-1 exists and belongs to somebody else"
+    await api.until(f"{path}/pods", count(3), 20)
+    there = await api.get(f"{path}/pods/bert-worker-1")
+    assert there["metadata"]["uid"] == mine["metadata"]["uid"]
+    assert "ownerReferences" not in there["metadata"]
+
+
+async def test_an_api_server_that_goes_away_costs_no_pod_and_makes_none_twice(api, module_plane):
+    path = await namespace(api, "away")
+    for index in range(6):
+        await api.create(job(f"job-{index}", "away", 4))
+    await asyncio.to_thread(module_plane.restart_apiserver)  # while pods are being made
+    async with module_plane.api() as again:
+        pods = await again.until(f"{path}/pods", count(24), 90)
+        names = {each["metadata"]["name"] for each in pods}
+        assert names == {f"job-{job}-worker-{index}" for job in range(6) for index in range(4)}
+        await again.delete(f"{path}/pods/job-0-worker-2")
+        old = {each["metadata"]["uid"] for each in pods}
+        await again.until(
+            f"{path}/pods", lambda all_: count(24)(all_) and {each["metadata"]["uid"] for each in all_} != old, 40
+        )
