@@ -38,14 +38,15 @@ def owner_of(plan: Object) -> str:
 def waits(plan: Object) -> bool:
     """True if a plan has still to be carried out."""
     status = plan.get("status") or {}
-    labels = plan["metadata"].get("labels") or {}
-    return labels.get(TYPE_LABEL) == MANUAL and status.get("phase") not in (DONE, FAILED)
+    labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
+    manual = labels.get(TYPE_LABEL) == MANUAL or spec.get("manualScaling") is True  # the older spelling
+    return manual and status.get("phase") not in (DONE, FAILED)
 
 
 def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
     """Carry a plan out. job: the ElasticJob that it names, None where there is none. now_s: seconds since 1970."""
     try:
-        workers = _workers(Part(plan).part("spec"))
+        workers, beside = _workers(Part(plan).part("spec"))
         if job is None:
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: there is no such ElasticJob")
         if conditions.ended(conditions.listed(job.get("status") or {})):
@@ -54,11 +55,14 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
         return Scaling(None, _status(FAILED, str(error), now_s))
     has = Part(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
     patch = None if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
-    return Scaling(patch, _status(DONE, f"{owner_of(plan)} has {workers} workers", now_s))
+    return Scaling(patch, _status(DONE, f"{owner_of(plan)} has {workers} workers{beside}", now_s))
 
 
-def _workers(spec: Part) -> int:
-    """Return the number of workers that a plan asks for. Raises BadJob for a plan that asks for anything else."""
+def _workers(spec: Part) -> tuple[int, str]:
+    """Return the number of workers that a plan asks for, and what is told beside it.
+
+    Raises BadJob for a plan that asks for anything else.
+    """
     for name in _OTHER_FIELDS:
         if spec.value.get(name):
             raise BadJob(f"{spec.at(name)} is not carried out: pods follow from the number of workers")
@@ -66,13 +70,11 @@ def _workers(spec: Part) -> int:
     if set(roles) != {"worker"}:
         raise BadJob(f"{spec.at('replicaResourceSpecs')} must name worker, and no other role")
     worker = roles["worker"]
-    if worker.value.get("resource"):
-        raise BadJob(f"{worker.at('resource')} is not carried out: the job's template says what a worker gets")
     if not worker.has("replicas"):
         raise BadJob(f"{worker.at('replicas')} is missing")
     if (count := worker.count("replicas", 0)) > MOST_REPLICAS:
         raise BadJob(f"{worker.at('replicas')} is {count}: at most {MOST_REPLICAS} are made")
-    return count
+    return count, "; what each of them gets is its template's" if worker.value.get("resource") else ""
 
 
 def _status(phase: str, text: str, now_s: float) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def scale_plan(group: str, version: str) -> Object:
         "type": "object",
         "properties": {
             "ownerJob": TEXT,
+            "manualScaling": {"type": "boolean"},
             "replicaResourceSpecs": {"type": "object", "additionalProperties": worker},
             **dict.fromkeys(("createPods", "removePods", "migratePods", "psHosts"), free),
         },

@@ -20,6 +20,12 @@ def test_a_plan_changes_its_jobs_workers_and_says_so():
     assert done.status == told
 
 
+def test_a_plan_that_names_resources_says_that_the_template_has_them():
+    done = scale(plan(replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "1"}}}), job(), NOW_S)
+    assert done.job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
+    assert done.status["message"] == "bert has 3 workers; what each of them gets is its template's"
+
+
 def test_a_job_that_has_the_number_already_is_not_written():
     done = scale(plan(), job(worker(3)), NOW_S)
     assert (done.job, done.status["phase"]) == (None, "Succeeded")
@@ -31,6 +37,7 @@ def test_a_job_that_has_the_number_already_is_not_written():
         pytest.param(plan(), True, id="a manual one that is new"),
         pytest.param(plan(labels={"scale-type": "auto"}), False, id="DLRover's own"),
         pytest.param(plan(labels={"a": "b"}), False, id="one that does not say"),
+        pytest.param(plan(labels={"a": "b"}, manualScaling=True), True, id="a manual one in the older spelling"),
         pytest.param(plan(status={"phase": "Pending"}), True, id="one that its writer calls pending"),
         pytest.param(plan(status={"phase": "Succeeded"}), False, id="one that is carried out"),
         pytest.param(plan(status={"phase": "Failed"}), False, id="one that was refused"),
@@ -50,12 +57,6 @@ def test_a_plan_waits_if_it_is(raw, expected):
         pytest.param(plan(workers=None), job(), "worker.replicas is missing", id="of no number"),
         pytest.param(plan(replicaResourceSpecs=MANY), job(), "no other role", id="of another role"),
         pytest.param(plan(removePods=[{"name": "a"}]), job(), "spec.removePods is not", id="of single pods"),
-        pytest.param(
-            plan(replicaResourceSpecs={"worker": {"replicas": 2, "resource": {"cpu": "1"}}}),
-            job(),
-            "worker.resource is not carried out",
-            id="of resources",
-        ),
     ],
 )
 def test_a_plan_is_refused_with_its_path(raw, owner, why):
