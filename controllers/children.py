@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from turnout.controllers.model import ChildKey, Dialect, JobView, Kind, Object, Replica, Restart, Role, Seen, Setup
+from turnout.kube.errors import BadQuantity
+from turnout.kube.pod_shape import amount
 
 POD_GROUPS = {
     Dialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
@@ -68,9 +71,7 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
     if setup.dialect is Dialect.NONE:
         return None
     gang = view.gang
-    spec: dict[str, Any] = {"minMember": gang.min_member}
-    if gang.min_resources:
-        spec["minResources"] = gang.min_resources
+    spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or least_resources(view)}
     if setup.dialect is Dialect.VOLCANO:
         spec["queue"] = gang.queue or "default"
         if gang.priority_class:
@@ -79,6 +80,40 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
         spec["scheduleTimeoutSeconds"] = gang.timeout_s
     meta = meta_of(view, view.name, {})
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
+
+
+def least_resources(view: JobView) -> Object:
+    """Return what the first `min_member` pods ask for together, the lead's first: Volcano admits the group by it.
+
+    A limit stands in for an absent request, as the API server has it. Quantities that are none count for nothing: their
+    pods are refused.
+    """
+    total: dict[str, int] = {}
+    left = view.gang.min_member
+    for role in view.roles:
+        count, left = min(role.replicas, left), max(0, left - role.replicas)
+        for container in role.template["spec"]["containers"] if count else ():
+            asked = container.get("resources")
+            for name, quantity in _requests(asked).items() if isinstance(asked, Mapping) else ():
+                total[name] = total.get(name, 0) + count * quantity
+    return {name: _quantity(name, number) for name, number in total.items()}
+
+
+def _requests(asked: Object) -> dict[str, int]:
+    found = {}
+    for part in ("limits", "requests"):
+        quantities = asked.get(part)
+        for name, quantity in quantities.items() if isinstance(quantities, Mapping) else ():
+            with suppress(BadQuantity, TypeError, AttributeError):
+                found[name] = amount(name, quantity)
+    return found
+
+
+def _quantity(name: str, number: int) -> str:
+    """Return an amount as Kubernetes writes it. number: of milli-CPU for "cpu"."""
+    if name != "cpu":
+        return str(number)
+    return f"{number}m" if number % 1_000 else str(number // 1_000)
 
 
 def key_of(body: Object) -> ChildKey:

@@ -34,6 +34,7 @@ from turnout.controllers.model import (
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
+from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
 
 API = "batch.tensorstack.dev/v1beta1"
@@ -134,7 +135,7 @@ def _amounts(part: Part) -> dict[str, tuple[int, str]]:
             continue
         try:
             found[name] = amount(name, quantity), part.at(name)
-        except (ValueError, TypeError, AttributeError):
+        except (BadQuantity, TypeError, AttributeError):
             raise BadJob(f"{part.at(name)} is {quantity!r:.40}: a quantity is needed") from None
     return found
 
@@ -213,7 +214,7 @@ def _advice(view: JobView) -> Iterator[str]:
 def _more(size: Any, limit: Any) -> bool:
     try:
         return amount("memory", size) > amount("memory", limit)
-    except (ValueError, TypeError, AttributeError):
+    except (BadQuantity, TypeError, AttributeError):
         return False
 
 

@@ -382,6 +382,7 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
             job(container={"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}),
             "spec.worker.template.spec.containers[0].resources.limits.cpu is below",
         ),
+        (job(container={"resources": {"limits": {"cpu": "much"}}}), "limits.cpu is 'much': a quantity is needed"),
         (job(launcher={"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}}), "is below"),
     ],
 )

@@ -213,7 +213,44 @@ def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
 )
 def test_a_gang_starts_with(raw, least):
     made = children.pod_group(view(raw), Setup(Dialect.VOLCANO))
-    assert made["spec"] == {"minMember": least, "queue": "default"}
+    assert made["spec"] == {"minMember": least, "queue": "default", "minResources": {}}
+
+
+def asking(**resources):
+    return [{**CONTAINER, "resources": resources}]
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        pytest.param(
+            job(
+                master=role(1, containers=asking(requests={"cpu": "500m"})),
+                worker=role(3, containers=asking(requests={"cpu": 2, "memory": "1Gi"})),
+                run={"schedulingPolicy": {"minAvailable": 3}},
+            ),
+            {"cpu": "4500m", "memory": "2147483648"},
+            id="those of the first pods, the master's first",
+        ),
+        pytest.param(
+            job(worker=role(2, containers=asking(requests={"cpu": 1}, limits={"cpu": 4, "nvidia.com/gpu": 8}))),
+            {"cpu": "2", "nvidia.com/gpu": "16"},
+            id="a limit where nothing is requested",
+        ),
+        pytest.param(
+            job(worker=role(2, containers=asking(requests={"cpu": "much", "memory": None}, limits=[]))),
+            {},
+            id="nothing for what is no quantity",
+        ),
+        pytest.param(
+            job(worker=role(2), run={"schedulingPolicy": {"minResources": {"cpu": "7"}}}),
+            {"cpu": "7"},
+            id="what the user says",
+        ),
+    ],
+)
+def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, wanted):
+    assert children.pod_group(view(raw), Setup(Dialect.VOLCANO))["spec"]["minResources"] == wanted
 
 
 @pytest.mark.parametrize(

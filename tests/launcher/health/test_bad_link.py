@@ -38,7 +38,6 @@ def job(tmp_path, hosts):
     made.end()
 
 
-@pytest.mark.long  # each of three checks waits for a probe that meets nobody
 @pytest.mark.root
 @pytest.mark.debian("iproute2")
 def test_of_two_hosts_that_cannot_reach_each_other_the_younger_leaves(job, hosts):
