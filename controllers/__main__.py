@@ -17,6 +17,7 @@ from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.controller import JobController
 from turnout.controllers.runtime.informers import ControllerInformers
 from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import Writer
 from turnout.controllers.settings import Settings, settings
@@ -28,7 +29,7 @@ from turnout.kube.client.clock import RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
 from turnout.kube.client.probes import probe_pages, served
-from turnout.kube.client.run_until_signal import lead, until_told
+from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
 
 log = logging.getLogger("turnout.controllers")
@@ -73,13 +74,16 @@ async def serve(wanted: Settings) -> None:
         events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock)
         metrics = Metrics(queue.__len__)
         writer = Writer(client, cache, kinds, setup)
+        plans = ScalePlans(client, WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random), clock)
+        if scales := "ElasticJob" in wanted.kinds:
+            informers.watch_plans(plans)
         controller = JobController(cache, queue, writer, kinds, setup, clock, events, metrics)
 
         async def term() -> None:
             leading.append(True)
             metrics.leading.set(1)
             try:
-                await controller.run()
+                await together(controller.run, *([plans.run] if scales else []))
             finally:
                 leading.clear()
                 metrics.leading.set(0)

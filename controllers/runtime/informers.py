@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.controllers.model import Kind, Setup
-from turnout.controllers.runtime import child_paths
+from turnout.controllers.runtime import child_paths, scale_plans
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
@@ -57,6 +58,11 @@ class ControllerInformers(InformerFactory):
 
         path = child_paths.collection((api, kind.plural), self._namespace)
         self.watch(f"{api}/{kind.plural}", path, JobObject, Handlers(put, drop), optional=True)
+
+    def watch_plans(self, plans: ScalePlans) -> None:
+        """Watch ScalePlans too."""
+        path = child_paths.collection((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
+        self.watch(scale_plans.PLURAL, path, JobObject, Handlers(plans.put, plans.drop), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
         cache = self._cache

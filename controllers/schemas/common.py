@@ -34,15 +34,30 @@ def definition(
 
     scale: the paths of its scale subresource, None without one. most_name: characters of a job's name.
     """
-    named = f"the name must be a DNS label of at most {most_name} characters"
+    return named(kind.kind, kind.plural, group, version, spec, status, columns, scale, most_name)
+
+
+def named(
+    kind: str,
+    plural: str,
+    group: str,
+    version: str,
+    spec: Object,
+    status: Object,
+    columns: Sequence[Column],
+    scale: Object | None,
+    most_name: int = 253,
+) -> Object:
+    """Return the definition of a kind by its name, as `definition` does."""
+    length = f"the name must be a DNS label of at most {most_name} characters"
     types = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"}}
     schema = {
         "type": "object",
         "properties": {**types, "spec": spec, "status": status},
         "required": ["spec"],
-        "x-kubernetes-validations": [{"rule": f"self.metadata.name.size() <= {most_name}", "message": named}],
+        "x-kubernetes-validations": [{"rule": f"self.metadata.name.size() <= {most_name}", "message": length}],
     }
-    names = {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()}
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     one = {
         "name": version,
         "served": True,
@@ -54,7 +69,7 @@ def definition(
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{group}", "labels": {"app.kubernetes.io/part-of": "turnout"}},
+        "metadata": {"name": f"{plural}.{group}", "labels": {"app.kubernetes.io/part-of": "turnout"}},
         "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [one]},
     }
 

@@ -1,6 +1,7 @@
-"""The CustomResourceDefinition of ElasticJobs. Source: DL-09 to DL-22; docs/facts/dlrover.md 5.1
+"""The CustomResourceDefinitions of ElasticJobs, and of the ScalePlans that resize them.
 
-A distributionStrategy or an optimizeMode that is not run here is told in a condition, not refused. Source: DL-12
+A distributionStrategy or an optimizeMode that is not run here is told in a condition, not refused (DL-12).
+Source: DL-09 to DL-22; docs/facts/dlrover.md 5.1
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from turnout.controllers.kinds.elasticjob import ALL_REDUCE, MODES, MOST_NAME
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, MASTER, WORKER
 from turnout.controllers.model import Kind, Object
-from turnout.controllers.schemas.common import ANY, COUNT, TEXT, definition, job_status, role, rules
+from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, job_status, named, role, rules
 
 _COLUMNS = (
     ("Phase", "string", ".status.phase"),
@@ -91,3 +92,25 @@ def _master() -> Object:
         },
         "x-kubernetes-validations": rules(_ONCE),
     }
+
+
+def scale_plan(group: str, version: str) -> Object:
+    """Return the definition of ScalePlans in one group."""
+    worker = {"type": "object", "properties": {"replicas": COUNT, "resource": ANY}}
+    free = {"x-kubernetes-preserve-unknown-fields": True}
+    spec = {
+        "type": "object",
+        "properties": {
+            "ownerJob": TEXT,
+            "manualScaling": {"type": "boolean"},
+            "replicaResourceSpecs": {"type": "object", "additionalProperties": worker},
+            **dict.fromkeys(("createPods", "removePods", "migratePods", "psHosts"), free),
+        },
+        "required": ["ownerJob"],
+    }
+    status = {"type": "object", "properties": {"phase": TEXT, "message": TEXT, **dict.fromkeys(_PLAN_TIMES, TIME)}}
+    columns = (("Job", "string", ".spec.ownerJob"), ("Phase", "string", ".status.phase"), _COLUMNS[-1])
+    return named("ScalePlan", "scaleplans", group, version, spec, status, columns, None)
+
+
+_PLAN_TIMES = ("createTime", "finishTime")

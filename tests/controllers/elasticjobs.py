@@ -35,6 +35,14 @@ def job(workers=None, lead=None, name="bert", notes=None, status=None, **spec):
     return {**made, "status": status or {}}
 
 
+def plan(owner="bert", workers=3, labels=None, status=None, **spec):
+    """A ScalePlan as DLRover's samples have it."""
+    meta = {"name": f"{owner}-plan", "namespace": "default", "labels": labels or {"scale-type": "manual"}}
+    spec = {"ownerJob": owner, "replicaResourceSpecs": {"worker": {"replicas": workers}}, **spec}
+    made = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ScalePlan", "metadata": meta, "spec": spec}
+    return made if status is None else {**made, "status": status}
+
+
 def view(raw) -> JobView:
     """A job as its kind reads it."""
     found = ELASTICJOB.read(raw)

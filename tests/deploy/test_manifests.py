@@ -53,6 +53,9 @@ ALLOWED = {
     "turnout-controller": TELLS
     | may("list watch delete", *(f"{plural}.{group}" for plural, group in CONTROLLED))
     | {("patch", f"{plural}/status.{group}") for plural, group in CONTROLLED}
+    | may("get patch", "elasticjobs.elastic.iml.github.io")
+    | may("list watch", "scaleplans.elastic.iml.github.io")
+    | {("patch", "scaleplans/status.elastic.iml.github.io")}
     | {("update", f"{plural}/finalizers.{group}") for plural, group in CONTROLLED}
     | may("get list watch create delete", "pods", "services")
     | may("get list watch create patch delete", "configmaps")

@@ -27,6 +27,7 @@ RUN = "dlrover-run --nnodes=$NODE_NUM --nproc_per_node=1 --max_restarts=3 --no-f
 KILLED = """{run} & agent=$!
 while kill -0 $agent 2>/dev/null; do [ -e {folder}/kill-$POD_NAME ] && kill -9 $agent; sleep 0.05; done
 wait $agent"""
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
 
 
@@ -35,6 +36,12 @@ def job(name, command, replicas=1, namespace="default", **more):
     container = {"command": ["bash", "-c", command], "imagePullPolicy": "IfNotPresent"}
     made = elasticjobs.job(elasticjobs.worker(replicas, container, NOBODY), name=name, **more)
     return {**made, "metadata": {"name": name, "namespace": namespace}}
+
+
+def served(definition):
+    """True if the API server serves a definition."""
+    found = (definition.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in found)
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +58,15 @@ async def world(module_plane, folder, tmp_path_factory):
         job("alone", f"{alone}other", namespace="other"),
         job("fails", f"{RUN} --max_restarts=0 --no-python false"),
         job("asleep", f"{alone}woken", suspend=True),
+        job("grows", "sleep infinity"),
         job("strange", "true", distributionStrategy="ParameterServerStrategy"),
     ]
     async with module_plane.api() as api:
-        for file in sorted((ROOT / "deploy/crds").glob("*.yaml")):
+        files = sorted((ROOT / "deploy/crds").glob("*.yaml"))
+        for file in files:
             await api.create(yaml.safe_load(await asyncio.to_thread(file.read_text)))
+        # A definition that is served later is found all the same, but later than a test waits.
+        await api.until(DEFINITIONS, lambda all_: sum(map(served, all_)) == len(files))
         await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
         controlled = install(module_plane, api, "--kinds=ElasticJob")
         async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled) as world:
@@ -156,3 +167,12 @@ async def test_a_suspended_job_has_its_master_alone_and_runs_once_it_is_resumed(
 async def test_a_strategy_that_is_not_run_here_is_a_condition(world):
     (condition,) = (await reached(world, "strange", "Failed"))["status"]["conditions"]
     assert "spec.distributionStrategy is 'ParameterServerStrategy'" in condition["message"]
+
+
+async def test_a_scale_plan_gives_a_job_another_number_of_workers(world):
+    await reached(world, "grows", "Running")
+    plans = f"{GROUP}/namespaces/default/scaleplans"
+    await world.api.call("POST", plans, elasticjobs.plan("grows", 3))
+    done = await reached(world, "grows-plan", "Succeeded", plans)
+    assert done["status"]["message"] == "grows has 3 workers"
+    await world.until(lambda: {f"grows-edljob-worker-{rank}" for rank in range(3)} <= world.uids.keys())

@@ -1,0 +1,95 @@
+"""Watches ScalePlans and carries each of them out once: its job is changed first, then its status says so."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from turnout.controllers.kinds.elasticjob import API, ELASTICJOB
+from turnout.controllers.model import JobKey, Object
+from turnout.controllers.runtime.cache import JobObject
+from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.controllers.runtime.writer import FIELD_MANAGER, Calls
+from turnout.controllers.scale_plan import owner_of, scale, waits
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.run_until_signal import together
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.watch_events import Key
+
+log = logging.getLogger("turnout.controllers")
+
+PATH, PLURAL = f"/apis/{API}", "scaleplans"
+_MERGE = "application/merge-patch+json"
+
+
+class ScalePlans:
+    """Holds the plans that wait. queue: of its own, for their keys."""
+
+    def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock) -> None:
+        self._calls, self._queue, self._clock = calls, queue, clock
+        self._waiting: dict[JobKey, Object] = {}
+
+    def put(self, obj: JobObject) -> None:
+        """A plan as it is now."""
+        plan: Object = msgspec.json.decode(msgspec.json.encode(obj))
+        key = JobKey(PATH, obj.metadata.namespace, obj.metadata.name)
+        if waits(plan):
+            self._waiting[key] = plan
+            self._queue.add(key)
+        else:
+            self._waiting.pop(key, None)
+
+    def drop(self, gone: Key) -> None:
+        """A plan is gone."""
+        self._waiting.pop(JobKey(PATH, gone.namespace, gone.name), None)
+
+    async def run(self) -> None:
+        """Carry out what waits and what comes, until cancelled."""
+        for key in list(self._waiting):
+            self._queue.add(key)
+        await together(self._queue.run, self._work)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.next()
+            failed, asked_s = True, 0.0
+            try:
+                await self.look(key)
+                failed = False
+            except CallError as error:
+                asked_s = error.retry_after_s
+                log.info("scale_plan_waits", extra={"plan": f"{key.namespace}/{key.name}", "why": error.message})
+            finally:
+                self._queue.done(key, failed=failed, asked_s=asked_s)
+
+    async def look(self, key: JobKey) -> None:
+        """Carry out one plan, if it waits still. Raises CallError for what has to be tried again."""
+        if (plan := self._waiting.get(key)) is None:
+            return
+        name = owner_of(plan)
+        jobs = f"{PATH}/namespaces/{key.namespace}/{ELASTICJOB.plural}"
+        done = scale(plan, await self._job(f"{jobs}/{name}") if name else None, self._clock.wall())
+        if done.job is not None:
+            await self._patch(f"{jobs}/{name}", done.job)
+        uid = {"metadata": {"uid": plan["metadata"]["uid"]}}  # another plan may have its name by now
+        path = f"{PATH}/namespaces/{key.namespace}/{PLURAL}/{key.name}/status"
+        try:
+            await self._patch(path, {**uid, "status": done.status})
+        except (NotFound, Conflict):
+            log.debug("scale_plan_gone", extra={"plan": f"{key.namespace}/{key.name}"})
+        self._waiting.pop(key, None)
+        told = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
+        log.info("scale_plan_done", extra={**told, "why": done.status["message"]})
+
+    async def _job(self, path: str) -> Object | None:
+        """Return the job as the API server has it, since a plan may be seen before its job; None for none."""
+        try:
+            found: Object = msgspec.json.decode(await self._calls.get(path))
+        except NotFound:
+            return None
+        return found
+
+    async def _patch(self, path: str, body: Any) -> None:
+        await self._calls.patch(path, body, _MERGE, FIELD_MANAGER)

@@ -1,0 +1,81 @@
+"""ScalePlans: objects by which DLRover's users, and our autoscaler, give an ElasticJob another number of workers.
+
+A plan is carried out once; what became of it stands in its status. Plans that are not marked as manual are DLRover's
+own notes, and are left alone. Source: docs/facts/dlrover.md 5.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.controllers import conditions
+from turnout.controllers.kinds.fields import MOST_REPLICAS
+from turnout.controllers.model import Object
+from turnout.jobs.model import BadJob
+from turnout.jobs.typed_fields import Part
+from turnout.kube.times import rfc3339
+
+DONE, FAILED = "Succeeded", "Failed"
+TYPE_LABEL, MANUAL = "scale-type", "manual"
+_OTHER_FIELDS = ("createPods", "removePods", "migratePods", "psHosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The result of a plan. job: a merge patch of its job, None for nothing. status: a merge patch of its own."""
+
+    job: Object | None
+    status: Object
+
+
+def owner_of(plan: Object) -> str:
+    """Return the name of a plan's job, "" where it names none."""
+    found = (plan.get("spec") or {}).get("ownerJob")
+    return found if isinstance(found, str) else ""
+
+
+def waits(plan: Object) -> bool:
+    """True if a plan has still to be carried out."""
+    status = plan.get("status") or {}
+    labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
+    manual = labels.get(TYPE_LABEL) == MANUAL or spec.get("manualScaling") is True  # the older spelling
+    return manual and status.get("phase") not in (DONE, FAILED)
+
+
+def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
+    """Carry a plan out. job: the ElasticJob that it names, None where there is none. now_s: seconds since 1970."""
+    try:
+        workers, beside = _workers(Part(plan).part("spec"))
+        if job is None:
+            raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: there is no such ElasticJob")
+        if conditions.ended(conditions.listed(job.get("status") or {})):
+            raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
+    except BadJob as error:
+        return Scaling(None, _status(FAILED, str(error), now_s))
+    has = Part(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
+    patch = None if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
+    return Scaling(patch, _status(DONE, f"{owner_of(plan)} has {workers} workers{beside}", now_s))
+
+
+def _workers(spec: Part) -> tuple[int, str]:
+    """Return the number of workers that a plan asks for, and what is told beside it.
+
+    Raises BadJob for a plan that asks for anything else.
+    """
+    for name in _OTHER_FIELDS:
+        if spec.value.get(name):
+            raise BadJob(f"{spec.at(name)} is not carried out: pods follow from the number of workers")
+    roles = spec.by_name("replicaResourceSpecs")
+    if set(roles) != {"worker"}:
+        raise BadJob(f"{spec.at('replicaResourceSpecs')} must name worker, and no other role")
+    worker = roles["worker"]
+    if not worker.has("replicas"):
+        raise BadJob(f"{worker.at('replicas')} is missing")
+    if (count := worker.count("replicas", 0)) > MOST_REPLICAS:
+        raise BadJob(f"{worker.at('replicas')} is {count}: at most {MOST_REPLICAS} are made")
+    return count, "; what each of them gets is its template's" if worker.value.get("resource") else ""
+
+
+def _status(phase: str, text: str, now_s: float) -> dict[str, Any]:
+    return {"phase": phase, "message": text, "finishTime": rfc3339(now_s)}

@@ -1,0 +1,74 @@
+"""A plan is carried out once: whoever ends between its two writes, its job has the size and its status says so."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from tests.controllers import elasticjobs
+from tests.controllers.runtime.world import Api, Killed
+from tests.kube.world import ManualClock
+from turnout.controllers.model import JobKey
+from turnout.controllers.runtime.cache import JobObject
+from turnout.controllers.runtime.scale_plans import PATH, ScalePlans
+from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.kube.backoff import Backoff
+from turnout.kube.watch_events import Key
+
+KEY = JobKey(PATH, "ns", "bert-plan")
+PLAN = f"{PATH}/namespaces/ns/scaleplans/bert-plan"
+
+
+def world(owner="bert"):
+    """Return an API server with a job of two workers and a plan of three."""
+    api, raw = Api(elasticjobs.job()), elasticjobs.plan(owner)
+    meta = {**raw["metadata"], "name": "bert-plan", "namespace": "ns", "uid": "p", "resourceVersion": "1"}
+    meta["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {}}}]
+    api.objects[PLAN] = {**raw, "metadata": meta}
+    return api
+
+
+def plans(api):
+    """Return a process that has seen the plan."""
+    clock = ManualClock()
+    made = ScalePlans(api, WorkQueue(clock, Backoff(first_s=1.0, most_s=8.0), lambda: 1.0), clock)
+    made.put(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
+    return made
+
+
+def end(api):
+    return api.objects[api.job]["spec"]["replicaSpecs"]["worker"]["replicas"], api.objects[PLAN]["status"]["phase"]
+
+
+def test_a_plan_is_carried_out_by_two_writes_and_not_again():
+    api = world()
+    made = plans(api)
+    asyncio.run(made.look(KEY))
+    asyncio.run(made.look(KEY))
+    asyncio.run(plans(api).look(KEY))
+    assert (end(api), api.writes) == ((3, "Succeeded"), 2)
+
+
+@pytest.mark.parametrize("kill_after", [False, True], ids=["before it", "after it"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_process_that_ends_at_any_write_changes_nothing_in_the_end(number, kill_after):
+    api = world()
+    api.kill_at, api.kill_after = number, kill_after
+    with pytest.raises(Killed):
+        asyncio.run(plans(api).look(KEY))
+    asyncio.run(plans(api).look(KEY))
+    assert end(api) == (3, "Succeeded")
+
+
+def test_a_plan_for_a_job_that_is_not_there_fails():
+    api = world("other")
+    asyncio.run(plans(api).look(KEY))
+    assert end(api) == (2, "Failed")
+
+
+def test_a_plan_that_is_gone_is_forgotten():
+    api = world()
+    made = plans(api)
+    made.drop(Key("ns", "bert-plan", "p"))
+    asyncio.run(made.look(KEY))
+    assert api.writes == 0
