@@ -35,7 +35,7 @@ class Row:
 
 
 class Wish(NamedTuple):
-    """What a person wants submitted. least, most: of workers, for elastic jobs; equal to workers for others."""
+    """A person's wish of a new job. least, most: of workers, for elastic jobs; equal to workers for others."""
 
     name: str
     namespace: str

@@ -1,6 +1,7 @@
 """`turnout local` from the outside: started, looked at, used and ended as a person does it."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from hack.controlplane.tools import cache
 from turnout.cli.local_cluster.daemon import begun_at, found
 from turnout.cli.local_cluster.serve import stand
 from turnout.cli.local_cluster.state_file import NOTE, Note
+from turnout.controllers.model import KUBEFLOW
 from turnout.simulator.local_cluster import local_cluster
 
 HERE = Path(__file__).parents[2]
@@ -92,8 +94,28 @@ def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
     names = kubectl("get", "pods", "-o", "name", "-l", "job-name=says").split()
     assert sorted(kubectl("logs", name) for name in names) == ["0 on says-0\n", "1 on says-1\n"]
     assert "2 Succeeded; they run as processes" in turnout("local", "status")
+    if flags:
+        a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig)
     turnout("local", "down")
     assert not (tmp_path / "turnout/yard/pods").exists() or not any((tmp_path / "turnout/yard/pods").iterdir())
+
+
+def a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig):
+    """`turnout logs`: the pod is made by hand, with the labels that the job controllers give it."""
+    kubectl("apply", "-f", str(HERE / "deploy/crds/pytorchjobs.kubeflow.org.yaml"))
+    kubectl("wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org", "--timeout=20s")
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "bert"}}
+    container = {"name": "pytorch", "image": "i", "command": ["echo", "rank one"]}
+    template = {"spec": {"containers": [container]}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
+    kubectl("create", "-f", "-", stdin=json.dumps({**job, "spec": spec}))
+    labels = {KUBEFLOW.job: "bert", KUBEFLOW.role: "worker", KUBEFLOW.index: "1"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-1", "labels": labels}}
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    kubectl("create", "-f", "-", stdin=json.dumps({**pod, "spec": spec}))
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/bert-worker-1", "--timeout=40s")
+    where = ("--kubeconfig", str(kubeconfig))
+    assert turnout("logs", "PyTorchJob/default/bert", "--rank", "1", *where) == "rank one\n"
 
 
 def test_a_map_gives_the_nodes(turnout, tmp_path):
