@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract sbom format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract sbom advisories format bench controlplane lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -77,6 +77,13 @@ contract: setup ## Print each promise with its state, and write docs/contract.md
 
 sbom: setup ## Print what the locks install as a bill of materials (CycloneDX 1.5; ARGS=launcher.txt for one lock)
 	@$(PY) -m hack.sbom $(ARGS)
+
+advisories: .venv/advisories ## Ask the package index for known vulnerabilities of what the locks install
+	@$(PY) -m hack.sbom.advisories .venv/advisories/bin/pip-audit
+
+.venv/advisories: .venv/ready hack/locks/advisories.txt
+	@$(PY) -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/advisories.txt
 
 format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .

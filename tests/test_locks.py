@@ -21,6 +21,7 @@ NAMES = [
     "adapters.txt",
     "anchors.txt",
     "anchors-nvrx.txt",
+    "advisories.txt",
 ]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 

@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     oldest = ["setup.cfg", str(LOCKS / "floor.in"), "--extra", "launcher", "--resolution", "lowest-direct"]
     _compile(uv, [*oldest, *upgrade], LOCKS / "launcher-floor.txt")
     _compile(uv, [str(LOCKS / "anchors.in"), "--no-deps", *upgrade], LOCKS / "anchors.txt")
+    _compile(uv, [str(LOCKS / "advisories.in"), *upgrade], LOCKS / "advisories.txt")
     return 0
 
 
