@@ -20,7 +20,7 @@ KNOWN, NOTHING_ASKED = 1, 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answers on one lock. known: `name version: advisories`. asked, silent: packages that the index has, and not."""
+    """The answers on one lock. known: `name version: advisories`. asked, silent: packages that it has, and has not."""
 
     known: tuple[str, ...]
     asked: int
