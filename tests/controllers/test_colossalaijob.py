@@ -120,7 +120,7 @@ def test_the_host_list_is_the_workers_names_in_their_order():
 @pytest.mark.contract("CA-02", "CA-03")
 def test_workers_run_sshd_by_its_absolute_path_with_the_jobs_keys():
     container = container_of(job(), "worker")
-    assert container["command"][:2] == ["/usr/sbin/sshd", "-De"]
+    assert container["command"][:4] == ["/usr/sbin/sshd", "-De", "-p", "22"]  # whatever the image's file says
     assert "HostKey=/root/.ssh/ssh_host_ecdsa_key" in container["command"]
     for name in ("worker", "launcher"):
         mounts = {each["name"]: each["mountPath"] for each in container_of(job(), name)["volumeMounts"]}
@@ -292,6 +292,7 @@ def test_what_is_cleaned_at_the_end_is_never_the_launcher(clean):
     gone = [name for name in deleted(looked(raw, launcher(S), worker(0), worker(1))) if "worker" in name]
     assert gone == (["colossal-worker-0", "colossal-worker-1"] if clean else [])
     assert "colossal-launcher" not in deleted(looked(raw, launcher(S), worker(0), worker(1)))
+    assert not {"colossal", "colossal-config"} & set(deleted(looked(raw, launcher(S), worker(0), worker(1))))
 
 
 @pytest.mark.contract("CA-43", "CA-44", "CA-45", "CA-49", "CA-56")
