@@ -110,7 +110,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         return _ended(view, status, seen, now_s)
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
-        status.says += [Say(Reason.ADVICE, text) for text in kind.advice(view)]
+        status.says += [Say(Reason.ADVICE, text, warning=True) for text in kind.advice(view)]
     if view.policy.suspended:
         return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):

@@ -87,7 +87,7 @@ async def left(world, job, pods):
                 return
 
 
-@pytest.mark.contract("CA-01", "CA-11", "CA-19", "CA-20", "CA-50", "CA-52")
+@pytest.mark.contract("CA-05", "CA-06", "CA-11", "CA-19", "CA-20")
 async def test_the_guides_job_trains_on_every_rank_by_ssh(world, folder):
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own"}, "stringData": {"key": "hidden"}}
     await world.api.call("POST", "/api/v1/namespaces/default/secrets", secret)
@@ -107,7 +107,7 @@ async def test_the_guides_job_trains_on_every_rank_by_ssh(world, folder):
     assert [each["host"] for each in told["ranks"]] == [*["deep-worker-0"] * 2, *["deep-worker-1"] * 2]
     wanted = {"DIRECT": "told", "SECRET": "hidden", "HARD": HARD, "LOCAL_WORLD_SIZE": "2"}
     assert all(wanted.items() <= each.items() for each in told["ranks"])
-    assert (await within(following))[-2:] == ["Running", "Succeeded"]
+    assert (await within(world, pods, following))[-2:] == ["Running", "Succeeded"]
     assert await names(world, "deep") == pods
 
 
@@ -123,14 +123,14 @@ async def test_a_script_that_fails_fails_the_job_and_the_launcher_stays(world, f
     assert "fails-worker-0.fails: failure" in world.log("fails-launcher")
 
 
-@pytest.mark.contract("CA-30", "CA-36", "CA-37", "CA-53")
+@pytest.mark.contract("CA-30", "CA-31", "CA-36", "CA-37", "CA-53")
 async def test_a_job_is_debugged_then_trains_is_paused_and_resumed(world, folder):
     env = [{"name": "RUN", "value": "visited"}]
     job = guide("visited", ["ca_wait.py", str(folder), "0"], env, runMode={"debug": {"enabled": True}})
     job["spec"]["worker"]["replicas"] = 1
     pods, began = ["visited-launcher", "visited-worker-0"], folder / "began-visited"
     await world.api.call("POST", JOBS, job)
-    assert await within(phases(world, "visited", "Running")) == ["Pending", "Running"]
+    assert await within(world, pods, phases(world, "visited", "Running")) == ["Pending", "Running"]
     assert not began.exists()
 
     await change(world, "visited", {"debug": {"enabled": False}})
@@ -138,21 +138,26 @@ async def test_a_job_is_debugged_then_trains_is_paused_and_resumed(world, folder
     assert [len(world.uids[name]) for name in pods] == [2, 2]
 
     await change(world, "visited", {"pause": {"enabled": True}})
-    await within(phases(world, "visited", "Paused"))
+    await within(world, pods, phases(world, "visited", "Paused"))
     await left(world, "visited", [])
     began.unlink()
     following = asyncio.create_task(phases(world, "visited", "Succeeded"))
     await change(world, "visited", {"pause": {"enabled": False}})
     await world.there(began, pods, within_s=90.0)
     (folder / "enough").touch()
-    seen = await within(following)
+    seen = await within(world, pods, following)
     assert [each for each in seen if each != "Paused"] == ["Resuming", "Running", "Succeeded"]
 
 
-async def within(waiting):
-    """Wait, but not for ever."""
-    async with asyncio.timeout(60):
-        return await waiting
+async def within(world, pods, waiting):
+    """Wait, but not for ever; what pods have written is told then."""
+    try:
+        async with asyncio.timeout(60):
+            return await waiting
+    except TimeoutError:
+        jobs = (await world.api.call("GET", JOBS))["items"]
+        told = [json.dumps(each.get("status")) for each in jobs]
+        raise AssertionError("\n".join([*told, *map(world.log, pods)])) from None
 
 
 async def change(world, name, mode):
