@@ -63,12 +63,12 @@ async def world(module_plane, folder, tmp_path_factory):
 
 
 async def phases(world, name, last):
-    """Follow a job's phase until it is this one; each that was seen, in order."""
+    """Follow a job's phase until it is this one, or the job has failed; each that was seen, in order."""
     seen = []
     async for _, now in world.api.changes(JOBS):
         if now.obj.get("metadata", {}).get("name") == name and (status := now.obj.get("status")):
             seen.append(status["phase"])
-            if status["phase"] == last:
+            if status["phase"] in (last, "Failed"):
                 return [phase for phase, _ in groupby(seen)]
     raise AssertionError("a watch does not end")
 
@@ -107,7 +107,8 @@ async def test_the_guides_job_trains_on_every_rank_by_ssh(world, folder):
     assert [each["host"] for each in told["ranks"]] == [*["deep-worker-0"] * 2, *["deep-worker-1"] * 2]
     wanted = {"DIRECT": "told", "SECRET": "hidden", "HARD": HARD, "LOCAL_WORLD_SIZE": "2"}
     assert all(wanted.items() <= each.items() for each in told["ranks"])
-    assert (await within(world, pods, following))[-2:] == ["Running", "Succeeded"]
+    seen = await within(world, pods, following)
+    assert seen[-2:] == ["Running", "Succeeded"], world.log(pods[0])
     assert await names(world, "deep") == pods
 
 
