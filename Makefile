@@ -33,7 +33,7 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch .venv/ready
 
-setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
+setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
 
 .venv/launcher: .venv/ready hack/locks/launcher.txt
 	@echo 'setup-launcher: torch from hack/locks/launcher.txt (3 GB the first time)'
@@ -46,6 +46,14 @@ setup-launcher: .venv/adapters ## Add torch, and the trainers it saves for, from
 	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-binary deepspeed \
 	  --no-build-isolation --require-hashes -r hack/locks/adapters.txt
 	@touch .venv/adapters
+
+# The ColossalAI runner lies in a folder of its own, which tests put on the path of their pods alone. It comes as source.
+.venv/colossalai: .venv/adapters hack/locks/colossalai.txt
+	@echo 'setup-launcher: the ColossalAI runner from hack/locks/colossalai.txt (20 MB the first time)'
+	@rm -rf .venv/colossalai-cli
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --no-binary colossalai --no-build-isolation \
+	  --no-deps --require-hashes --target .venv/colossalai-cli -r hack/locks/colossalai.txt
+	@touch .venv/colossalai
 
 demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m turnout.cli demo $(ARGS)

@@ -43,6 +43,7 @@ from turnout.kube.times import rfc3339, since_1970
 NOTHING = Outcome()
 NO_GANGS = Setup()
 _POD = "Pod"
+_HELD = ("PodGroup", "HorizontalPodAutoscaler")
 _TIMES = ("startTime", "completionTime")
 
 
@@ -109,7 +110,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         return _ended(view, status, seen, now_s)
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
-        status.says += [Say(Reason.ADVICE, text) for text in kind.advice(view)]
+        status.says += [Say(Reason.ADVICE, text, warning=True) for text in kind.advice(view)]
     if view.policy.suspended:
         return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
@@ -151,7 +152,8 @@ def _told(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -
 
 def _ended(view: JobView, status: _Status, seen: Seen, now_s: float) -> Outcome:
     """Clean up after a job. Its PodGroup and HPA go in any case: they hold room and scale nothing."""
-    writes = [*_cleaned(view, seen), *(Delete(each.key, each.uid) for each in seen.others.values() if each.index < 0)]
+    held = (each for each in seen.others.values() if each.key.kind in _HELD)
+    writes = [*_cleaned(view, seen), *(Delete(each.key, each.uid) for each in held)]
     if conditions.is_true(status.conditions, Reason.SUCCEEDED):
         status.replicas = {
             name: {**each, "succeeded": each.get("succeeded", 0) + each.get("active", 0), "active": 0}

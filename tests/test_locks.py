@@ -22,6 +22,7 @@ NAMES = [
     "anchors.txt",
     "anchors-nvrx.txt",
     "advisories.txt",
+    "colossalai.txt",
 ]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 
@@ -82,6 +83,13 @@ def test_adapters_change_nothing_that_is_there():
     assert {name: adapters[name] for name in dev.keys() & adapters.keys()} == {
         name: dev[name] for name in dev.keys() & adapters.keys()
     }
+
+
+def test_the_colossalai_runner_shadows_nothing():
+    """The runner lies on the path of some tests' pods, before the environment."""
+    runner = pinned("colossalai.txt")
+    assert "colossalai" in runner
+    assert runner.keys() & (pinned("adapters.txt").keys() | pinned("dev.txt").keys()) == set()
 
 
 def test_the_floor_is_the_oldest_of_what_a_trainer_may_have():

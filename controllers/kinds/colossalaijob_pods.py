@@ -143,7 +143,13 @@ def _sshd(view: JobView) -> list[str]:
         "ListenAddress": "$(POD_IP)",
         "PidFile": "none",
     }
-    return [view.spec["ssh"]["sshd"], "-De", *(part for each in options.items() for part in ("-o", "=".join(each)))]
+    return [
+        view.spec["ssh"]["sshd"],
+        "-De",
+        "-p",
+        str(SSH_PORT),
+        *(part for each in options.items() for part in ("-o", "=".join(each))),
+    ]
 
 
 def _start(view: JobView) -> list[str]:

@@ -31,9 +31,11 @@ class Terminated(Struct):
 
 
 class ContainerState(Struct):
-    """The state of a container, as far as its end."""
+    """The state of a container: its end as far as it decides something, the others as they are."""
 
     terminated: Terminated | None = None
+    running: dict[str, Any] | None = None
+    waiting: dict[str, Any] | None = None
 
 
 class ContainerStatus(Struct):

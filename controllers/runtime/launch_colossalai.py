@@ -3,11 +3,16 @@
 It waits until every worker's sshd answers, runs the command, and leaves the end of its output in the termination log,
 where the job controller reads how each host ended. It runs in the user's image with nothing but Python's own library:
 `launch_colossalai.py HOSTFILE PORT SECONDS LOG COMMAND…`. Ends with the command's code; 3 when a host never answered.
+
+The runner exports its whole environment on every host, each value as it is between double quotes. One quote in a value,
+or a name that is none in a shell, would end all hosts before they have begun: values are escaped, such names left out.
 """
 
 from __future__ import annotations
 
 import collections
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +20,8 @@ import time
 
 LINES, BYTES = 60, 2_000  # of the end of the output; the kubelet keeps 4,096 bytes of a termination log
 SILENT = 3
+# A shell refuses to set these, but for the last, which is the name of this host and of no other.
+OWN = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "HOSTNAME"}
 
 
 def answers(host: str, port: int) -> bool:
@@ -37,11 +44,17 @@ def wait_for(hosts: list[str], port: int, seconds: float) -> list[str]:
     return silent
 
 
-def run(command: list[str]) -> tuple[int, str]:
+def exported(env: dict[str, str]) -> dict[str, str]:
+    """Return the variables that a shell can export, their values escaped for double quotes."""
+    named = {name: text for name, text in env.items() if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)}
+    return {name: re.sub(r'([\\"$`])', r"\\\1", text) for name, text in named.items() if name not in OWN}
+
+
+def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
     """Run the command with its output passed on. Returns its code and the last lines."""
     kept: collections.deque[str] = collections.deque(maxlen=LINES)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         for line in process.stdout or ():
             sys.stdout.write(line)
@@ -60,7 +73,7 @@ def main(argv: list[str]) -> int:
         code, words = SILENT, f"no SSH server answers on port {port} in {seconds} s: {', '.join(silent)}\n"
         sys.stderr.write(words)
     else:
-        code, words = run(command)
+        code, words = run(command, exported(dict(os.environ)))
     with open(log, "w", encoding="utf-8") as file:
         file.write(words[-BYTES:])
     return code

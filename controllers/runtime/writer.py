@@ -121,11 +121,10 @@ class Writer:
         except (NotFound, Conflict):  # it is gone, or another has its name
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
             return
-        there = _other.decode(raw)
-        if child.kind == "Pod" and there.metadata.deletion_timestamp is not None:
-            self._take_in(child.kind, raw)
-        elif child.kind != "Pod":
+        if child.kind != "Pod":  # the answer is a Status for most kinds
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
+        elif (there := _pod.decode(raw)).metadata.deletion_timestamp is not None:
+            self._cache.put_pod(there)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
         kind = self._kinds[key.api]

@@ -50,23 +50,26 @@ def _spec() -> Object:
         "runMode": _run_mode(),
         "scheduler": _object({"t9kScheduler": turn}),
     }
-    return _object(properties, "launcher", "worker")
+    spec = _object(properties, "launcher", "worker")
+    return {**spec, "x-kubernetes-validations": rules([_resumed_as_before()])}
 
 
 def _run_mode() -> Object:
     one = _object({"type": TEXT, "skipInitContainer": _FLAG, "command": _TEXTS, "args": _TEXTS}, "type")
     several = {"type": "array", "maxItems": 8, "items": one}
-    kept = (
-        "!has(oldSelf.resumeSpecs) || (has(self.resumeSpecs) && self.resumeSpecs == oldSelf.resumeSpecs)",
-        "spec.runMode.pause.resumeSpecs never change once they are set",
-    )
     pause = _object({"enabled": _FLAG, "resumeSpecs": several})
-    return _object(
-        {
-            "debug": _object({"enabled": _FLAG, "replicaSpecs": several}),
-            "pause": {**pause, "x-kubernetes-validations": rules([kept])},
-        }
-    )
+    return _object({"debug": _object({"enabled": _FLAG, "replicaSpecs": several}), "pause": pause})
+
+
+def _resumed_as_before() -> tuple[str, str]:
+    """Return the rule of resumeSpecs, which holds for whoever takes the fields around them away, too."""
+    path, steps = "", []
+    for field in ("runMode", "pause", "resumeSpecs"):
+        steps.append(f"has({{0}}{path}.{field})")
+        path += f".{field}"
+    had, has = (" && ".join(steps).format(each) for each in ("oldSelf", "self"))
+    rule = f"!({had}) || ({has} && self{path} == oldSelf{path})"
+    return rule, f"spec{path} never change once they are set"
 
 
 def _status() -> Object:

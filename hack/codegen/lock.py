@@ -4,7 +4,8 @@ Every wheel is named by its hash and none by its address, so that any index may 
 `make setup` installs; controllers.txt is the part of it that the controllers' image runs on; launcher.txt is what
 `make setup-launcher` adds, torch and what it needs, and repeats what the two share; adapters.txt is launcher.txt
 and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a trainer have,
-and what runs the tests, for an environment of its own (minimum_versions.py).
+and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the ColossalAI runner
+with what its command line imports and the environment lacks, without the rest that it asks for.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _compile(uv, ["setup.cfg", *both, *upgrade], LOCKS / "adapters.txt")
     oldest = ["setup.cfg", str(LOCKS / "floor.in"), "--extra", "launcher", "--resolution", "lowest-direct"]
     _compile(uv, [*oldest, *upgrade], LOCKS / "launcher-floor.txt")
-    _compile(uv, [str(LOCKS / "anchors.in"), "--no-deps", *upgrade], LOCKS / "anchors.txt")
+    for name in ("anchors", "colossalai"):
+        _compile(uv, [str(LOCKS / f"{name}.in"), "--no-deps", *upgrade], LOCKS / f"{name}.txt")
     _compile(uv, [str(LOCKS / "advisories.in"), *upgrade], LOCKS / "advisories.txt")
     return 0
 

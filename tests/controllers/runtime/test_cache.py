@@ -5,6 +5,8 @@ import pytest
 
 from tests.controllers.jobs import job, role
 from tests.controllers.runtime.world import KEY, KINDS
+from turnout.controllers.kinds.registry import by_api
+from turnout.controllers.model import JobKey
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.kube.watch_events import Key
 
@@ -58,3 +60,25 @@ def test_what_is_gone_stays_gone_and_older_versions_are_passed_over(cache):
         cache.drop_child(kind, Key("ns", "bert-worker-0", "ns-bert-worker-0"))
     put(cache, resourceVersion="9")
     assert (cache.job(KEY)[1].pods, dict(cache.job(KEY)[1].others)) == ((), {})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+        {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
+        {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+    ],
+    ids=["running", "waiting", "terminated"],
+)
+def test_a_kind_that_tells_of_containers_gets_their_states(state):
+    kinds = by_api(["ColossalAIJob"])
+    ((api, kind),) = kinds.items()
+    cache = Cache([].append, kinds)
+    raw = job(worker=role(1))
+    cache.put_job(api, kind.kind, msgspec.convert({key: raw[key] for key in ("metadata", "spec")}, JobObject))
+    pod = child(kind=kind.kind)
+    pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "worker", "ready": True, "state": state}]}
+    cache.put_pod(msgspec.convert(pod, OwnedPod))
+    _, seen = cache.job(JobKey(api, "ns", "bert"))
+    assert [list(each.containers) for each in seen.pods] == [[{"name": "worker", "ready": True, "state": state}]]
