@@ -8,9 +8,9 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from tests.e2e.controllers import compared
 from tests.e2e.controllers.installed import install
-from tests.e2e.controllers.jobs import SHAPES, STORIES
+from tests.e2e.controllers.shared import compared
+from tests.e2e.controllers.shared.jobs import SHAPES, STORIES
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

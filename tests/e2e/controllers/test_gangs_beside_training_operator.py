@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.controllers.jobs import role
-from tests.e2e.controllers import compared
 from tests.e2e.controllers.installed import install
+from tests.e2e.controllers.shared import compared
 from tests.support.published import published
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

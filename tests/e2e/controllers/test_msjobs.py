@@ -10,7 +10,7 @@ import pytest_asyncio
 import yaml
 
 from tests.e2e.controllers.installed import ROOT, install
-from tests.e2e.controllers.kube_proxy import served
+from tests.e2e.controllers.shared.kube_proxy import served
 from tests.e2e.launcher.operated import NOBODY, conditions, operated
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

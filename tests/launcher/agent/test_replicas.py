@@ -150,7 +150,7 @@ def test_replica_count_of_flash_checkpoint(crew, tmp_path, kind, size):
     again = until(lambda: (found := starts(job)) and len(found) == 2 * size and found[size:], job.told)
     (step,) = {each["step"] for each in again}
     assert step >= 5
-    saved = {each["rank"]: each["bits"] for each in lines(job, "log") if each["at"] == "saved" and each["step"] == step}
+    saved = {each["rank"]: each["bits"] for each in lines(job, "log") if each["at"] == "saves" and each["step"] == step}
     if kind == "ddp":  # who is killed may not have said any more what all have alike
         saved |= dict.fromkeys(range(size), saved[0])
     assert {each["rank"]: each["bits"] for each in again} == saved

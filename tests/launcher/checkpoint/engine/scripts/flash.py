@@ -129,6 +129,7 @@ def main():
         training.optimizer.zero_grad()
         training.model(torch.randn(4, 5)).sum().backward()
         training.optimizer.step()
+        log(at="saves", step=step, bits=bits(training.model, training.optimizer))  # who is killed may say no more
         training.save(step, StorageType.MEMORY if step % 4 or copies else StorageType.DISK)
         log(at="saved", step=step, bits=bits(training.model, training.optimizer))
         finishes = torch.tensor(os.path.exists(os.path.join(folder, "finish")), dtype=torch.int64)
