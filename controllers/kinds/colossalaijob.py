@@ -25,7 +25,6 @@ from turnout.controllers.model import (
     Phase,
     PodSeen,
     Reason,
-    Refused,
     Restart,
     Role,
     RunPolicy,
@@ -42,14 +41,6 @@ HOME = "/root"  # what ~ means in a mount path: sshd of an image runs as root
 MOST_PRIORITY = 100
 _FAILURE = re.compile(r"^([^\s:]+): failure\s*$", re.MULTILINE)
 _TYPES = (LAUNCHER, WORKER)
-
-
-def read(raw: Object) -> JobView | Refused:
-    """Read one, its defaults filled in; Refused names the field that cannot be obeyed."""
-    try:
-        return _read(raw)
-    except BadJob as error:
-        return Refused(str(error))
 
 
 def _read(raw: Object) -> JobView:
@@ -227,7 +218,7 @@ COLOSSALAIJOB = Kind(
     (API,),
     "colossalaijobs",
     LAUNCHER,
-    read,
+    fields.refusing(_read),
     pods.labels,
     pods.selector,
     pods.pod_spec,

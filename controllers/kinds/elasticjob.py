@@ -26,7 +26,6 @@ from turnout.controllers.model import (
     Phase,
     PodSeen,
     Reason,
-    Refused,
     Replica,
     Restart,
     Role,
@@ -48,14 +47,6 @@ FAULTY = 138  # a launcher's exit code: its check has found the node faulty
 ALL_REDUCE = "AllreduceStrategy"
 MODES = ("single-job", "manual", "manunal")  # the last is upstream's spelling
 _SPECS = "spec.replicaSpecs"
-
-
-def read(raw: Object) -> JobView | Refused:
-    """Read one, its defaults filled in; Refused names the field that cannot be obeyed."""
-    try:
-        return _read(raw)
-    except BadJob as error:
-        return Refused(str(error))
 
 
 def _read(raw: Object) -> JobView:
@@ -214,7 +205,7 @@ ELASTICJOB = Kind(
     (API,),
     "elasticjobs",
     CONTAINER,
-    read,
+    fields.refusing(_read),
     labels,
     selector,
     elasticjob_pods.pod_spec,

@@ -6,9 +6,10 @@ Source: docs/facts/job-kinds.md 1.2, 1.4
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from turnout.controllers.model import CleanPods, Gang, Object, Restart, Role, RunPolicy
+from turnout.controllers.model import CleanPods, Gang, JobView, Object, Refused, Restart, Role, RunPolicy
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -22,6 +23,18 @@ class Port(NamedTuple):
 
     name: str
     number: int
+
+
+def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | Refused]:
+    """Return a reader that, where `read` raises BadJob, refuses the object and names the field."""
+
+    def whole(raw: Object) -> JobView | Refused:
+        try:
+            return read(raw)
+        except BadJob as error:
+            return Refused(str(error))
+
+    return whole
 
 
 def check_name(meta: Object) -> None:

@@ -24,7 +24,6 @@ from turnout.controllers.model import (
     Object,
     Phase,
     Reason,
-    Refused,
     Replica,
     Restart,
     Role,
@@ -47,14 +46,6 @@ _OWN_NAME = re.compile(r"\$\{?(MS_NODE_ID|POD_NAME|HOSTNAME|RANK_ID)|\$\(|`")
 HINTS = {
     "bindIP failed": "files of an earlier run are left under MS_RECOVERY_PATH: remove them before the job runs again",
 }
-
-
-def read(raw: Object) -> JobView | Refused:
-    """Read one, its defaults filled in; Refused names the field that cannot be obeyed."""
-    try:
-        return _read(raw)
-    except BadJob as error:
-        return Refused(str(error))
 
 
 def _read(raw: Object) -> JobView:
@@ -248,7 +239,7 @@ MSJOB = Kind(
     (API,),
     "msjobs",
     CONTAINER,
-    read,
+    fields.refusing(_read),
     labels,
     selector,
     pod_spec,

@@ -23,7 +23,6 @@ from turnout.controllers.model import (
     Kind,
     Object,
     Reason,
-    Refused,
     Replica,
     Restart,
     Role,
@@ -42,14 +41,6 @@ INIT_IMAGE = "alpine:3.10"
 INIT_TRIES = 100
 _ROLES = {"master": "Master", "worker": "Worker"}
 _LABELS = "training.kubeflow.org/"
-
-
-def read(raw: Object) -> JobView | Refused:
-    """Read one, its defaults filled in; Refused names the field that cannot be obeyed."""
-    try:
-        return _read(raw)
-    except BadJob as error:
-        return Refused(str(error))
 
 
 def _read(raw: Object) -> JobView:
@@ -275,4 +266,6 @@ def judge(view: JobView, counts: Mapping[str, Counts], _seen: Seen) -> list[Verd
     return found
 
 
-PYTORCHJOB = Kind(KIND, APIS, "pytorchjobs", CONTAINER, read, labels, selector, pod_spec, extras, judge)
+PYTORCHJOB = Kind(
+    KIND, APIS, "pytorchjobs", CONTAINER, fields.refusing(_read), labels, selector, pod_spec, extras, judge
+)
