@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import JobView, Kind, Object
+from turnout.kube.client.logs import printable
 from turnout.kube.times import since_1970
 
 SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
@@ -123,7 +124,8 @@ def as_text(told: Sequence[Row]) -> list[str]:
         ),
     ]
     widths = [max(len(line[column]) for line in table) for column in range(len(_HEAD))]
-    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in table)
+    return [printable(line).rstrip() for line in lines]
 
 
 def age(seconds: float | None) -> str:
@@ -152,7 +154,7 @@ def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[
     lines += ["", "Events:"]
     told = sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
     lines += [f"  {each.get('reason')}: {each.get('message', '')}" for each in told] or ["  none"]
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _pod(pod: Object) -> str:

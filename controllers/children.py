@@ -83,14 +83,14 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
 
 
 def least_resources(view: JobView) -> Object:
-    """Return what the first `min_member` pods ask for together, the lead's first: Volcano admits the group by it.
+    """Return what the first `min_member` members ask for together, the lead's first: Volcano admits the group by it.
 
     A limit stands in for an absent request, as the API server has it. Quantities that are none count for nothing: their
     pods are refused.
     """
     total: dict[str, int] = {}
     left = view.gang.min_member
-    for role in view.roles:
+    for role in (each for each in view.roles if not each.alone):
         count, left = min(role.replicas, left), max(0, left - role.replicas)
         for container in role.template["spec"]["containers"] if count else ():
             asked = container.get("resources")

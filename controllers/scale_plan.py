@@ -6,6 +6,7 @@ own notes, and are left alone. Source: docs/facts/dlrover.md 5.1
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from turnout.kube.times import rfc3339
 
 DONE, FAILED = "Succeeded", "Failed"
 TYPE_LABEL, MANUAL = "scale-type", "manual"
+OWNER_FORM = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # of an ElasticJob's name
+_NAME = re.compile(OWNER_FORM)
 _OTHER_FIELDS = ("createPods", "removePods", "migratePods", "psHosts")
 
 
@@ -30,9 +33,12 @@ class Scaling:
 
 
 def owner_of(plan: Object) -> str:
-    """Return the name of a plan's job, "" where it names none."""
+    """Return the name of a plan's job, "" where it names none: whoever writes a plan may name jobs beside it alone.
+
+    A text that is no object's name would lead elsewhere as a part of a path.
+    """
     found = (plan.get("spec") or {}).get("ownerJob")
-    return found if isinstance(found, str) else ""
+    return found if isinstance(found, str) and _NAME.fullmatch(found) else ""
 
 
 def waits(plan: Object) -> bool:
@@ -48,7 +54,9 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
     try:
         workers, beside = _workers(Part(plan).part("spec"))
         if job is None:
-            raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: there is no such ElasticJob")
+            raise BadJob(
+                f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
+            )
         if conditions.ended(conditions.listed(job.get("status") or {})):
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:

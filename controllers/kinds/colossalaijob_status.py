@@ -58,7 +58,7 @@ def _core_reason(word: Reason, status: Any) -> str:
 
 def _in_t9ks_words(status: Object, view: JobView | None, seen: Seen, moment: Moment) -> Object:
     told: Sequence[Object] = status["conditions"]
-    before = {each.get("type"): each for each in conditions.listed(moment.before)}
+    before = {str(each.get("type")): each for each in conditions.listed(moment.before)}
     made = [
         _condition(type_, *said, before.get(type_), moment.now_s) for type_, said in _said(told, view, seen, before)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from turnout.controllers.kinds.elasticjob import ALL_REDUCE, MODES, MOST_NAME
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, MASTER, WORKER
 from turnout.controllers.model import Kind, Object
+from turnout.controllers.scale_plan import OWNER_FORM
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, job_status, named, role, rules
 
 _COLUMNS = (
@@ -101,7 +102,7 @@ def scale_plan(group: str, version: str) -> Object:
     spec = {
         "type": "object",
         "properties": {
-            "ownerJob": TEXT,
+            "ownerJob": {**TEXT, "pattern": f"^{OWNER_FORM}$"},
             "manualScaling": {"type": "boolean"},
             "replicaResourceSpecs": {"type": "object", "additionalProperties": worker},
             **dict.fromkeys(("createPods", "removePods", "migratePods", "psHosts"), free),

@@ -61,8 +61,8 @@ class PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = "".join(f" {name}={_printable(_text(value))}" for name, value in _fields(record).items())
-        line = f"{when} {record.levelname.lower():7} {_printable(_clean(record.getMessage()))}{fields}"
+        fields = "".join(f" {name}={printable(_text(value))}" for name, value in _fields(record).items())
+        line = f"{when} {record.levelname.lower():7} {printable(_clean(record.getMessage()))}{fields}"
         if record.exc_info:
             line += "\n" + _clean(self.formatException(record.exc_info)[-_LONGEST_TRACE:], _LONGEST_TRACE)
         return line
@@ -89,5 +89,6 @@ def _clean(text: str, longest: int = _LONGEST_VALUE) -> str:
     return _SECRET_VALUE.sub(_HIDDEN, text[:longest])
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text that moves no cursor, though a tenant wrote it: what is not printable stands as its escape."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

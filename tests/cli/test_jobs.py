@@ -70,6 +70,15 @@ def test_a_job_at_length_has_its_conditions_pods_and_events():
         assert words in text
 
 
+def test_what_others_wrote_moves_no_cursor():
+    """A status, a message and an Event are a tenant's words, on the terminal of whoever looks."""
+    escape = "\x1b[2Jall is well\r"
+    raw = job(worker=role(1), status={"phase": escape, "conditions": [{"type": escape, "message": escape}]})
+    event = {"reason": escape, "message": f"{escape}\nsecond"}
+    for line in described(KINDS["PyTorchJob"], raw, [], [event], NOW_S):
+        assert line.isprintable(), line
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_what_is_submitted_can_be_obeyed_and_suspended(kind):
     body = submission(kind, WISH)

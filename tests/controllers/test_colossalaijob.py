@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.controllers.jobs import NOW_S, with_status
-from tests.support.examples import scaled
 from turnout.controllers import children
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.model import (
@@ -408,42 +405,3 @@ def test_a_job_that_cannot_be_obeyed_is_refused_with_its_field(raw, why):
     assert isinstance(refused, Refused)
     assert why in refused.why
     assert after(raw, there={})["status"]["phase"] == "Failed"
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
-    max_leaves=6,
-)
-FIELDS = ("ssh", "launcher", "worker", "runMode", "scheduler", "runPolicy")
-INNER = ("env", "resources", "volumeMounts", "ports", "command", "name", "image", "args")
-
-
-@settings(max_examples=scaled(200), deadline=None)
-@given(
-    st.sampled_from(FIELDS), JSON, st.sampled_from(INNER), JSON, st.dictionaries(st.sampled_from(["conditions"]), JSON)
-)
-def test_whatever_an_owner_writes_is_read_or_refused(field, value, inner, within, status):
-    for raw in (
-        {**job(), "spec": {**job()["spec"], field: value}},
-        job(container={inner: within}),
-        job(launcher={inner: within}),
-        job(worker={**READ["spec"]["worker"], "command": within, "torchArgs": value}),
-        {**job(), "status": status},
-    ):
-        reconcile(COLOSSALAIJOB, raw, Seen(ALL), NOW_S)
-
-
-PODS = st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.integers(0, 1))
-
-
-@settings(max_examples=scaled(200), deadline=None)
-@given(st.sampled_from([{}, DEBUG, PAUSE]), PODS, PODS, PODS)
-def test_a_status_once_written_is_not_written_again(mode, lead, first, second):
-    followers = first, second
-    pods = [launcher(lead[0], deleting=lead[1], restarts=lead[2])]
-    pods += [worker(at, phase, deleting=gone, restarts=again) for at, (phase, gone, again) in enumerate(followers)]
-    raw = job(runMode=mode)
-    for _ in range(3):
-        raw = after(raw, *pods)
-    assert looked(raw, *pods).status is None

@@ -41,6 +41,14 @@ def env(body):
     return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in main(body)["env"]}
 
 
+def test_the_gangs_resources_are_those_of_its_workers_alone():
+    """The master is no member: neither its own resources nor its place before the workers counts."""
+    raw = job(worker(2))
+    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+    spec = children.pod_group(view(raw), Setup(Dialect.VOLCANO))["spec"]
+    assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
+
+
 @pytest.mark.contract("DL-23")
 def test_the_guides_job_gives_each_worker_this():
     assert env(pod_of(guide(), replica=Replica(1, 5, 2))) == {

@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from yarl import URL
 
 from tests.controllers import elasticjobs
 from tests.controllers.runtime.world import Api, Killed
@@ -63,6 +64,38 @@ def test_a_process_that_ends_at_any_write_changes_nothing_in_the_end(number, kil
 def test_a_plan_for_a_job_that_is_not_there_fails():
     api = world("other")
     asyncio.run(plans(api).look(KEY))
+    assert end(api) == (2, "Failed")
+
+
+class Resolving(Api):
+    """An API server behind a client that resolves a path as every HTTP client does."""
+
+    async def get(self, path):
+        return await super().get(URL(f"http://api{path}").path)
+
+    def _patch(self, path, body):
+        return super()._patch(URL(f"http://api{path}").path, body)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        pytest.param("../../victims/elasticjobs/bert", id="by a path upwards"),
+        pytest.param("%2e%2e/%2e%2e/victims/elasticjobs/bert", id="by a path upwards, encoded"),
+        pytest.param("bert/../../../victims/elasticjobs/bert", id="by a path behind a job of its own"),
+    ],
+)
+def test_a_plan_reaches_no_job_of_another_namespace(owner):
+    api = world(owner)
+    api.__class__ = Resolving
+    victim = f"{PATH}/namespaces/victims/elasticjobs/bert"
+    api.objects[victim] = {
+        **api.objects[api.job],
+        "metadata": {**api.objects[api.job]["metadata"], "namespace": "victims"},
+    }
+    before = api.objects[victim]
+    asyncio.run(plans(api).look(KEY))
+    assert api.objects[victim] == before
     assert end(api) == (2, "Failed")
 
 

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/default/colossalaijobs"
-SCRIPTS = Path(__file__).parent
+SCRIPTS = Path(__file__).parent / "scripts"
 RUNNER = ROOT / ".venv/colossalai-cli"
 HARD = 'a "b" $HOME `c` \\'
 MERGE = "application/merge-patch+json"
