@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.processes import pod_lifecycle as lifecycles
@@ -22,6 +23,8 @@ from turnout.simulator.processes.readiness import Probe, Readiness, after, probe
 from turnout.simulator.processes.runtime.container_process import Child, Order, start
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import SHARED, Folder
+from turnout.simulator.processes.service_account import FOLDER as ACCOUNT
+from turnout.simulator.processes.service_account import InCluster, in_cluster
 from turnout.simulator.processes.status import status_of
 from turnout.simulator.processes.volumes import Volume, volume_of
 
@@ -152,12 +155,15 @@ class Life:
         sources = await self._node.objects.of(pod)
         config = await self._node.objects.kubeconfig(pod)
         base = {**self._node.env, "HOSTNAME": hostname(pod)}
+        own = None
         if config is not None:
             base["KUBECONFIG"] = f"{SHARED}/kubeconfig"
+            own = await asyncio.to_thread(in_cluster, msgspec.json.decode(config))
+            base |= own.env if own is not None else {}
         launch = launch_of(pod, container, base, sources)
         volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
         tokens = await self._node.objects.tokens(pod, volumes.values())
-        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config)
+        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config, own)
 
     def _laid_out(
         self,
@@ -167,6 +173,7 @@ class Life:
         volumes: Mapping[str, Volume],
         tokens: Mapping[str, Any],
         config: bytes | None,
+        own: InCluster | None,
     ) -> tuple[Order, Path]:
         folder = self.folder
         folder.fill(volumes.values())
@@ -176,6 +183,8 @@ class Life:
             folder.write(volume, files)
         note = folder.note(name)
         binds = folder.binds(launch, volumes, note)
+        if own is not None:
+            binds.append((folder.account(own.files), ACCOUNT, True))
         if pod["spec"].get("dnsPolicy") != "Default":
             binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
         was = self.lifecycle.named(name)

@@ -1,0 +1,118 @@
+"""The chart's whole life on a real API server, in a namespace of the user's: its Deployments run as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.request
+
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.errors import ApiError
+from tests.cluster import indexed_job, make_fabric
+from tests.deploy.chart.world import APART, CHART, cluster
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
+
+NS = "/api/v1/namespaces/gpu-team"
+MAP = f"{NS}/configmaps/node-topology-config"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-team/deployments"
+RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=60s")
+
+
+@pytest_asyncio.fixture
+async def world(control_plane, tmp_path):
+    async with cluster(control_plane, tmp_path) as made:
+        yield made
+
+
+async def ready(world):
+    """The ready replicas of each Deployment."""
+    found = (await world.get(DEPLOYMENTS))["items"]
+    return {each["metadata"]["name"]: each.get("status", {}).get("readyReplicas", 0) for each in found}
+
+
+async def arguments(world, name):
+    """The arguments with which a Deployment starts its program."""
+    found = await world.get(f"{DEPLOYMENTS}/{name}")
+    return found["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+async def hosts_on_the_map(world):
+    """What each extender says that its map holds."""
+    pages = [await asyncio.to_thread(_page, pod["status"]["podIP"]) for pod in await world.pods("extender")]
+    return [float(line.split()[1]) for page in pages for line in page.splitlines() if line.startswith("turnout_topology_hosts ")]
+
+
+def _page(address):
+    with urllib.request.urlopen(f"http://{address}:9090/metrics", timeout=10) as page:
+        return page.read().decode()
+
+
+@pytest.mark.contract("DL-01", "DL-08", "DL-106", "MS-05", "MS-35")
+async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_path):
+    """A user's map, from values or edited by hand, outlives all of it."""
+    began_s = time.monotonic()
+    notes = await world.helm("install", *RELEASE, "--create-namespace")
+    print(f"install to all Ready: {time.monotonic() - began_s:.1f} s")
+    assert "turnout.gpu-team.svc" in notes or "turnout-extender.gpu-team.svc" in notes
+    assert await ready(world) == {"turnout-extender": 2, "turnout-autoscaler": 2, "turnout-controller-manager": 2}
+    secret = await world.get(f"{NS}/secrets/turnout-extender-tls")
+
+    _, text = make_fabric(leaves=2, hosts_per_leaf=2)
+    edited = {"data": {"topology_config": text}}
+    await world.api.call("PATCH", MAP, edited, "application/merge-patch+json")
+    await world.helm("upgrade", *RELEASE, "--set", "autoscaler.act=true")
+    assert (await world.get(MAP))["data"] == edited["data"]
+    assert "--act" in await arguments(world, "turnout-autoscaler")
+    assert (await world.get(f"{NS}/secrets/turnout-extender-tls"))["data"] == secret["data"]
+
+    values = tmp_path / "values.yaml"
+    values.write_text("topoMapper:\n  topology_config: |\n    leaf-1 spine-1 10.0.0.1\n    leaf-1 spine-1 10.0.0.2\n")
+    await world.helm("upgrade", *RELEASE, "--values", str(values))
+    found = await world.get(MAP)
+    assert found["data"] == {"topology_config": "leaf-1 spine-1 10.0.0.1\nleaf-1 spine-1 10.0.0.2\n"}
+    assert found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+
+    async def follows():
+        return await hosts_on_the_map(world) == [2.0, 2.0]
+
+    await world.until(follows)
+    await world.helm("upgrade", *RELEASE)  # without the values: the map stays
+    assert (await world.get(MAP))["data"] == found["data"]
+
+    await world.api.call("PATCH", MAP, edited, "application/merge-patch+json")
+    await world.helm("rollback", "turnout", "3", "--wait", "--timeout=60s")
+    assert (await world.get(MAP))["data"] == found["data"]
+    assert "--act" not in await arguments(world, "turnout-autoscaler")
+
+    await world.helm("uninstall", "turnout", "--wait", "--timeout=60s")
+    assert await ready(world) == {}
+    assert (await world.get(MAP))["data"] == found["data"]
+    await world.get("/api/v1/namespaces/gpu-team")
+    await world.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io")
+    await world.helm("install", *RELEASE)  # and again, around what was left
+    assert (await world.get(MAP))["data"] == found["data"]
+
+
+async def test_in_a_namespace_of_the_users_the_guards_hold(world):
+    """The account may resize a job, and may not touch anything else of it."""
+    await world.helm(
+        "install", *RELEASE, "--create-namespace", "--set", "autoscaler.act=true,nominator.enabled=true,"
+        "extender.enabled=false,controller.enabled=false,autoscaler.replicas=1,nominator.replicas=1"
+    )  # fmt: skip
+    await world.api.call("POST", "/apis/batch/v1/namespaces/default/jobs", indexed_job("mine", 2, gpus=1))
+    job = "/apis/batch/v1/namespaces/default/jobs/mine"
+    token = world.plane.service_account_token("gpu-team", "turnout-autoscaler")
+    async with world.plane.api(token) as autoscaler:
+        for change in ({"spec": {"backoffLimit": 9}}, {"metadata": {"labels": {"a": "b"}}}):
+            async with asyncio.timeout(30):
+                while True:  # the API server compiles a new policy within a second or so
+                    try:
+                        await autoscaler.patch(f"{job}?dryRun=All", change)
+                    except ApiError as error:
+                        assert (error.status, "turnout-autoscaler-resizes-job-only" in error.message) == (422, True)
+                        break
+        changed = await autoscaler.patch(job, {"spec": {"parallelism": 1, "completions": 1}})
+        assert changed["spec"]["parallelism"] == 1
