@@ -92,6 +92,9 @@ spec:
             {{- range $values.extraArgs }}
             - {{ . | quote }}
             {{- end }}
+          env:
+            - name: POD_IP
+              valueFrom: {fieldRef: {fieldPath: status.podIP}}
           ports:
             - {name: scheduler, containerPort: 10259}
           startupProbe:
