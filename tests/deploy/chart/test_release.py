@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import time
 import urllib.request
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from hack.controlplane.errors import ApiError
-from tests.cluster import indexed_job, make_fabric
+from hack.controlplane.tools import cache
+from tests.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
 from tests.deploy.chart.world import APART, CHART, cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
@@ -22,7 +26,9 @@ RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=60s")
 
 
 @pytest_asyncio.fixture
-async def world(control_plane, tmp_path):
+async def world(control_plane, tmp_path, monkeypatch):
+    """The image of kube-scheduler brings that program: here it is on the path."""
+    monkeypatch.setenv("PATH", os.pathsep.join([str(cache.binary("kube-scheduler").parent), os.environ["PATH"]]))
     async with cluster(control_plane, tmp_path) as made:
         yield made
 
@@ -116,3 +122,27 @@ async def test_in_a_namespace_of_the_users_the_guards_hold(world):
                         break
         changed = await autoscaler.patch(job, {"spec": {"parallelism": 1, "completions": 1}})
         assert changed["spec"]["parallelism"] == 1
+
+
+async def test_where_no_scheduler_may_be_configured_the_charts_own_places_a_gang(world, tmp_path):
+    """Its extender answers at its side. The cluster's own scheduler never hears of these pods."""
+    nodes, text = make_fabric(leaves=4, hosts_per_leaf=4, shuffle=random.Random(3))
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"topoMapper": {"topology_config": text}}))
+    for node in nodes:
+        await world.api.call("POST", "/api/v1/nodes", node)
+    parts = "scheduler.enabled=true,extender.enabled=false,autoscaler.enabled=false,controller.enabled=false"
+    one = "scheduler.replicas=1"  # two would listen at the same 127.0.0.1 here
+    await world.helm("install", *RELEASE, "--create-namespace", "--set", f"{parts},{one}", "--values", str(values))
+    for pod in koordinator_gang("ring", 4):
+        pod["spec"]["schedulerName"] = "turnout-scheduler"
+        await world.api.call("POST", "/api/v1/namespaces/default/pods", pod)
+
+    async def placed():
+        found = (await world.get("/api/v1/namespaces/default/pods"))["items"]
+        hosts = {each["metadata"]["name"]: each["spec"].get("nodeName") for each in found}
+        return hosts if all(hosts.values()) else None
+
+    hosts = await world.until(placed)
+    leaves, ips = leaf_of(text), {each["metadata"]["name"]: each["status"]["addresses"][0]["address"] for each in nodes}
+    assert len({leaves[ips[host]] for host in hosts.values()}) == 1

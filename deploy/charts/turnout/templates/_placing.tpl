@@ -69,7 +69,7 @@ subjects:
   - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ (index . 0).Release.Namespace }}}
 {{- end -}}
 
-{{/* The right to hold a program's own Lease, and no other. */}}
+{{/* The right to hold a program's own Lease, and no other. kube-scheduler updates its Lease where we patch ours. */}}
 {{- define "turnout.leads" -}}
 {{- $name := include "turnout.name" . -}}
 apiVersion: rbac.authorization.k8s.io/v1
@@ -82,7 +82,7 @@ rules:
   - apiGroups: [coordination.k8s.io]
     resources: [leases]
     resourceNames: [{{ $name }}]
-    verbs: [get, patch]
+    verbs: [get, {{ ternary "update" "patch" (eq (index . 1) "scheduler") }}]
 ---
 {{ include "turnout.boundHere" (list (index . 0) (index . 1) "-lease") }}
 {{- end -}}
