@@ -66,7 +66,10 @@ def settings(argv: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--metrics-bind", default=default.metrics_bind, metavar="HOST:PORT", help="(%(default)s)")
     parser.add_argument("--qps", type=float, default=default.qps, help="calls a second, 0 for as many as it bears")
     parser.add_argument(
-        "--master-image", default="", metavar="IMAGE", help="of an ElasticJob's master, where the job names none (its workers')"
+        "--master-image",
+        default="",
+        metavar="IMAGE",
+        help="of an ElasticJob's master, where the job names none (its workers')",
     )
     parser.add_argument("--log-level", default=default.log_level, choices=("debug", "info", "warning", "error"))
     return build(parser, Settings, argv)

@@ -37,6 +37,7 @@ _CONTROLLER = {
     "controller.image": RELEASE,
     "dlroverMaster.enabled": "false",
 }
+_CONTROLLED = "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}"
 _KINDS = ("ElasticJob", "Job", "LeaderWorkerSet", "MPIJob", "PyTorchJob", "RayCluster", "VolcanoJob")
 Object = dict[str, Any]
 
@@ -47,7 +48,10 @@ class HelmRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """One file of manifests: the values that it is rendered with, and those whose objects it leaves out."""
+    """One file of manifests: the values that it is rendered with, and those whose objects it leaves out.
+
+    head: objects that come first.
+    """
 
     values: Mapping[str, str]
     without: Mapping[str, str] | None = None
@@ -65,18 +69,24 @@ def manifests() -> dict[str, Rendered]:
         "autoscaler/mark-pods/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.markPods": "true"}, _AUTOSCALER),
         "autoscaler/taint-nodes/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.taintNodes": "true"}, _AUTOSCALER),
         "controllers/controller.yaml": Rendered(
-            {**_CONTROLLER, "controller.crds": "false", "controller.kinds": "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}"}
+            {**_CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
         ),
     }
     for kind in _KINDS:
         acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": f"{{{kind}}}"}
         found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(acts, _AUTOSCALER)
+    everything = {**_CONTROLLER, "controller.kinds": _CONTROLLED, "rbac.viewer": "true"}
+    found["controllers/install.yaml"] = Rendered(
+        everything, head=(ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
+    )
     return found
 
 
 def copies() -> dict[Path, str]:
     """Give the text of each file that the chart has from elsewhere in deploy, by its path."""
-    found = {CHART / "files/crds" / each.name: each.read_text() for each in sorted((ROOT / "deploy/crds").glob("*.yaml"))}
+    found = {
+        CHART / "files/crds" / each.name: each.read_text() for each in sorted((ROOT / "deploy/crds").glob("*.yaml"))
+    }
     found[CHART / "files/rules.yaml"] = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     for each in sorted((ROOT / "deploy/grafana").glob("*.json")):
         found[CHART / "files/dashboards" / each.name] = each.read_text()
@@ -107,7 +117,9 @@ def helm(*arguments: str) -> str:
 def render(values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE) -> str:
     """Render the chart with these values."""
     told = [f"--set={key}={value}" for key, value in values.items()]
-    return helm("template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *told, *more)
+    return helm(
+        "template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *told, *more
+    )
 
 
 def rendered(wanted: Rendered) -> str:
@@ -119,7 +131,7 @@ def rendered(wanted: Rendered) -> str:
         if (found := yaml.load(text, yaml.CSafeLoader)) and _key(found) not in out
     ]
     head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"
-    return head + "---\n".join(_plain(text) for text in kept)
+    return head + wanted.head + "---\n".join(_plain(text) for text in kept)
 
 
 def documents(text: str) -> list[Object]:

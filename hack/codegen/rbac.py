@@ -45,7 +45,10 @@ def files() -> dict[str, str]:
     """Give the text of each file, by its path in FOLDER."""
     own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
     found = {
-        "autoscaler/roles.yaml": (_ON, [*_granted("", OBSERVE), *(o for end in own for o in _granted(*end, NAMESPACE))]),
+        "autoscaler/roles.yaml": (
+            _ON,
+            [*_granted("", OBSERVE), *(o for end in own for o in _granted(*end, NAMESPACE))],
+        ),
         "autoscaler/tells-of-queues.yaml": (_ON, _status_only()),
         "autoscaler/mark-pods.yaml": (
             f"and {_ON} .Values.autoscaler.markPods",

@@ -14,7 +14,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is asked, and how often, in seconds. host: "" for the pod's own address."""
+    """An HTTP request, and how often it is made, in seconds. host: "" for the pod's own address."""
 
     scheme: str
     host: str
@@ -33,7 +33,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What the answers so far have shown. row: how many last answers agreed."""
+    """The verdict of the answers so far. row: how many last answers agreed."""
 
     ready: bool = False
     last: bool | None = None

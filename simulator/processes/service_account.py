@@ -18,7 +18,7 @@ FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True, slots=True)
 class InCluster:
-    """What a container gets: variables, and files in FOLDER."""
+    """The part of a container that is its account's: variables, and files in FOLDER."""
 
     env: Mapping[str, str]
     files: Mapping[str, bytes]

@@ -1,9 +1,12 @@
-"""What the chart renders from values: every toggle, every Kubernetes, what DLRover's users set, and what is refused."""
+"""The chart rendered from values: every toggle, every Kubernetes, what DLRover's users set, and what is refused."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import subprocess
 from itertools import product
 
 import pytest
@@ -11,6 +14,7 @@ import yaml
 
 from hack.codegen import chart
 from hack.controlplane import schemas
+from hack.controlplane.tools import cache
 from tests.deploy.test_manifests import _rights as rights
 
 pytestmark = pytest.mark.real
@@ -61,7 +65,8 @@ def schema_folder(module_plane, tmp_path_factory):
 
 @pytest.mark.contract("DL-01")
 def test_helm_finds_no_fault_in_it():
-    assert "1 chart(s) linted, 0 chart(s) failed" in chart.helm("lint", "--strict", str(chart.CHART), "--kube-version=1.35")
+    told = chart.helm("lint", "--strict", str(chart.CHART), "--kube-version=1.35")
+    assert "1 chart(s) linted, 0 chart(s) failed" in told
 
 
 def test_every_file_that_is_made_from_another_is_up_to_date():
@@ -97,7 +102,7 @@ def test_it_renders_for_kubernetes(version):
     minor = int(version.split(".")[1])
     told = f"--kube-version={version}"
     if minor < 30:
-        with pytest.raises(chart.HelmRefused, match="autoscaler.enabled needs Kubernetes 1.30 or newer"):
+        with pytest.raises(chart.HelmRefused, match=r"autoscaler\.enabled needs Kubernetes 1\.30 or newer"):
             rendered({}, told)
         found = rendered({"autoscaler.enabled": "false"}, told)
     else:
@@ -182,7 +187,7 @@ def test_every_value_is_in_the_schema_and_nothing_else_is():
             inner = of["properties"][key]
             if isinstance(each, dict) and "properties" in inner:
                 assert inner["additionalProperties"] is False, at
-                assert {*each} <= {*inner["properties"]} and {*inner["properties"]} <= {*each, "digest"}, f"{at}.{key}"
+                assert {*inner["properties"]} == {*each}, f"{at}.{key}"
                 same(each, inner, f"{at}.{key}")
 
     assert {*schema["properties"]} == {*values, "global"}
@@ -229,3 +234,37 @@ def test_alerts_and_dashboards_are_those_of_the_repository():
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     monitored = {each["metadata"]["name"] for each in found if each["kind"] == "PodMonitor"}
     assert monitored == {f"turnout-{part}" for part in TOGGLES if part != "networkPolicy"}
+
+
+@pytest.mark.contract("MS-04", "MS-05")
+@pytest.mark.asyncio
+async def test_one_file_installs_the_job_controllers(control_plane):
+    """Apply it by kubectl alone, twice: namespace, definitions, roles, and a Deployment of each."""
+    file = chart.ROOT / chart.MANIFESTS / "controllers/install.yaml"
+    argv = [cache.binary("kubectl"), "--kubeconfig", control_plane.kubeconfig, "apply", "-f", file]
+    for word in ("created", "unchanged"):
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        # kubectl replaces the selector of a PodDisruptionBudget each time, whoever wrote it.
+        lines = [line for line in done.stdout.splitlines() if "poddisruptionbudget" not in line]
+        assert len(lines) > 12
+        assert [line for line in lines if not line.endswith(word)] == []
+    async with control_plane.api() as api:
+        await api.get("/apis/apps/v1/namespaces/turnout-system/deployments/turnout-controller-manager")
+        served = await api.get("/apis/mindspore.gitee.com/v1")
+        assert "msjobs" in {each["name"] for each in served["resources"]}
+
+
+@pytest.mark.contract("MS-06")
+@pytest.mark.asyncio
+async def test_make_deploy_takes_another_image(control_plane, tmp_path):
+    told = [f"HELM={cache.binary('helm')}", "IMG=r.io/p/ours:7", "NAMESPACE=gpu-team"]
+    env = {"HOME": str(tmp_path), "KUBECONFIG": str(control_plane.kubeconfig), "PATH": os.environ["PATH"]}
+    argv = ["make", "deploy", *told]
+    done = await asyncio.to_thread(
+        subprocess.run, argv, cwd=chart.ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    async with control_plane.api() as api:
+        found = (await api.get("/apis/apps/v1/namespaces/gpu-team/deployments"))["items"]
+        assert images([{**each, "kind": "Deployment"} for each in found]) == {"r.io/p/ours:7"}

@@ -37,7 +37,7 @@ class World:
         return done.stdout + done.stderr
 
     async def told(self):
-        """What pods and their programs say, for the report of a failure."""
+        """Give what pods and their programs say, for the report of a failure."""
         pods = (await self.api.call("GET", "/api/v1/pods"))["items"]
         lines = []
         for pod in pods:

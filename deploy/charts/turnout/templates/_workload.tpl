@@ -16,6 +16,7 @@ metadata:
 spec:
   replicas: {{ .values.replicas }}
   strategy:
+    type: RollingUpdate  # said, else a second `kubectl apply` of the same file is a change
     rollingUpdate: {maxUnavailable: 0, maxSurge: 1}
   selector:
     matchLabels: {{- include "turnout.selector" $of | nindent 6 }}
