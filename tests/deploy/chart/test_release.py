@@ -24,6 +24,7 @@ MAP = f"{NS}/configmaps/node-topology-config"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-team/deployments"
 RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=60s")
+DLROVER = ("dlrover", *RELEASE[1:])  # as its guide names it: the Deployment is dlrover-controller-manager
 
 
 @pytest_asyncio.fixture
@@ -77,34 +78,34 @@ async def data_of_the_map(world):
 async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_path):
     """A user's map, from values or edited by hand, outlives all of it."""
     began_s = time.monotonic()
-    notes = await world.helm("install", *RELEASE, "--create-namespace")
+    notes = await world.helm("install", *DLROVER, "--create-namespace")
     print(f"install to all Ready: {time.monotonic() - began_s:.1f} s")
-    assert "https://turnout-extender.gpu-team.svc:9443" in notes
-    assert await ready(world) == {"turnout-extender": 2, "turnout-autoscaler": 2, "turnout-controller-manager": 2}
+    assert "https://dlrover-extender.gpu-team.svc:9443" in notes
+    assert await ready(world) == {"dlrover-extender": 2, "dlrover-autoscaler": 2, "dlrover-controller-manager": 2}
     await upgraded(world)
     given = await with_a_map(world, tmp_path)
 
     await edited_by_hand(world, "leaf-9 spine-1 10.0.0.9\n")
-    await world.helm("rollback", "turnout", "3", "--wait", "--timeout=60s")
+    await world.helm("rollback", "dlrover", "3", "--wait", "--timeout=60s")
     assert await data_of_the_map(world) == given
-    assert "--act" not in await arguments(world, "turnout-autoscaler")
+    assert "--act" not in await arguments(world, "dlrover-autoscaler")
 
-    await world.helm("uninstall", "turnout", "--wait", "--timeout=60s")
+    await world.helm("uninstall", "dlrover", "--wait", "--timeout=60s")
     assert await ready(world) == {}
     assert await data_of_the_map(world) == given
     await world.get(CRD)
-    await world.helm("install", *RELEASE)  # and again, around what was left
+    await world.helm("install", *DLROVER)  # and again, around what was left
     assert await data_of_the_map(world) == given
 
 
 async def upgraded(world):
     """Upgrade it to one that acts. An edited map stays, and the certificates, of which kube-scheduler has a copy."""
-    before = await world.get(f"{NS}/secrets/turnout-extender-tls")
+    before = await world.get(f"{NS}/secrets/dlrover-extender-tls")
     edited = await edited_by_hand(world, make_fabric(leaves=2, hosts_per_leaf=2)[1])
-    await world.helm("upgrade", *RELEASE, "--set", "autoscaler.act=true")
+    await world.helm("upgrade", *DLROVER, "--set", "autoscaler.act=true")
     assert await data_of_the_map(world) == edited
-    assert "--act" in await arguments(world, "turnout-autoscaler")
-    assert (await world.get(f"{NS}/secrets/turnout-extender-tls"))["data"] == before["data"]
+    assert "--act" in await arguments(world, "dlrover-autoscaler")
+    assert (await world.get(f"{NS}/secrets/dlrover-extender-tls"))["data"] == before["data"]
 
 
 async def with_a_map(world, tmp_path):
@@ -112,7 +113,7 @@ async def with_a_map(world, tmp_path):
     values = tmp_path / "values.yaml"
     text = "leaf-1 spine-1 10.0.0.1\nleaf-1 spine-1 10.0.0.2\n"
     values.write_text(yaml.safe_dump({"topoMapper": {"topology_config": text}}))
-    await world.helm("upgrade", *RELEASE, "--values", str(values))
+    await world.helm("upgrade", *DLROVER, "--values", str(values))
     found = await world.get(MAP)
     assert found["data"] == {"topology_config": text}
     assert found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
@@ -121,7 +122,7 @@ async def with_a_map(world, tmp_path):
         return await hosts_on_the_map(world) == [2.0, 2.0]
 
     await world.until(follows)
-    await world.helm("upgrade", *RELEASE)
+    await world.helm("upgrade", *DLROVER)
     assert await data_of_the_map(world) == found["data"]
     return found["data"]
 

@@ -71,14 +71,14 @@ class World:
 
 
 @asynccontextmanager
-async def cluster(plane, folder):
-    """Run the cluster until the block ends."""
+async def cluster(plane, folder, hosts=None):
+    """Run the cluster until the block ends. hosts: its nodes, two without a map by default."""
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     async with attached(kubeconfig.read(config)) as made:
         await asyncio.to_thread(plane.start_scheduler)
         await asyncio.to_thread(plane.start_controller_manager)
         runner = made.run_pods(PACE, folder / "pods", config)
-        await made.add_nodes(places(2), 8)
+        await made.add_nodes(hosts or places(2), 8)
         world = World(plane, made, folder)
         world.runner = runner
         yield world
