@@ -123,7 +123,9 @@ def test_every_make_target_and_program_that_is_named_is_there(paper):
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_every_command_of_turnout_that_is_named_is_there(paper):
-    commands = re.findall(r"(?<![\w./-])(?<!from )(?<!--install )turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text()))
+    commands = re.findall(
+        r"(?<![\w./-])(?<!from )(?<!--install )turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text())
+    )
     assert [command for command in sorted(set(commands)) if not help_of("turnout.cli", *command.split())] == []
 
 

@@ -229,6 +229,9 @@ def test_alerts_and_dashboards_are_those_of_the_repository():
     found = rendered(EVERYTHING)
     rules = yaml.safe_load((chart.ROOT / "deploy/prometheus/rules.yaml").read_text())
     assert named(found, "PrometheusRule", "turnout")["spec"] == rules
+    less = rendered({**EVERYTHING, "nominator.enabled": "false", "controller.enabled": "false"})
+    groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
+    assert groups == ["turnout-autoscaler", "turnout-extender"]
     board = named(found, "ConfigMap", "turnout-dashboard-queue")
     assert json.loads(board["data"]["queue.json"]) == json.loads((chart.ROOT / "deploy/grafana/queue.json").read_text())
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
