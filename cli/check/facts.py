@@ -1,0 +1,106 @@
+"""Read from the API server what `turnout check` judges, as far as whoever asks may see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from turnout.cli.check.model import Object, Seen
+from turnout.kube.errors import CallError, Forbidden, NotFound
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+OURS = "app.kubernetes.io/part-of=turnout"
+METRICS_PORT = 9090  # of the extender, as the chart sets it
+
+
+async def look(client: Client, version: str) -> Seen:
+    """Look once. Raises CallError where the API server does not answer at all."""
+    found = msgspec.json.decode(await client.get("/version"))
+    eyes = _Eyes(client)
+    deployments = await eyes.all("/apis/apps/v1/deployments")
+    ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
+    spaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
+    extenders = [
+        pod
+        for space in spaces
+        for pod in await eyes.all(f"/api/v1/namespaces/{space}/pods", OURS) or ()
+        if any(each["name"] == "extender" for each in pod["spec"]["containers"])
+    ]
+    return Seen(
+        ours=version,
+        now_s=time.time(),
+        server_version=str(found.get("gitVersion") or ""),
+        ahead_s=client.server_ahead_s,
+        nodes=await eyes.all("/api/v1/nodes"),
+        deployments=ours,
+        others=[_key(each) for each in deployments or () if not _is_ours(each)],
+        leases=[
+            each
+            for space in spaces
+            for each in await eyes.all(f"/apis/coordination.k8s.io/v1/namespaces/{space}/leases", OURS) or ()
+        ],
+        heartbeats=await eyes.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
+        maps={space: await eyes.one(f"/api/v1/namespaces/{space}/configmaps/node-topology-config") for space in spaces},
+        pages={pod["metadata"]["name"]: await eyes.page(pod) for pod in extenders},
+        refused=eyes.refused,
+    )
+
+
+class _Eyes:
+    """Reads, and remembers what may not be read: a line of its own tells that."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.refused: dict[str, str] = {}
+
+    async def all(self, path: str, selector: str = "") -> list[Object] | None:
+        async def read() -> list[Object]:
+            items: list[Object] = []
+            async for page in self._client.pages(path, {"labelSelector": selector} if selector else None):
+                items += msgspec.json.decode(page).get("items") or []
+            return items
+
+        return await self._told(path, read)
+
+    async def one(self, path: str) -> Object | None:
+        async def read() -> Object:
+            found: Object = msgspec.json.decode(await self._client.get(path))
+            return found
+
+        return await self._told(path, read)
+
+    async def page(self, pod: Object) -> str | None:
+        """Read an extender's metrics through the API server."""
+        namespace, name = _key(pod)
+
+        async def read() -> str:
+            path = f"/api/v1/namespaces/{namespace}/pods/{name}:{METRICS_PORT}/proxy/metrics"
+            return (await self._client.get(path)).decode(errors="replace")
+
+        try:
+            return await read()
+        except CallError:
+            return None
+
+    async def _told(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await read()
+        except NotFound:
+            return None
+        except Forbidden as error:
+            self.refused[path] = error.message
+            return None
+
+
+def _is_ours(found: Object) -> bool:
+    key, _, value = OURS.partition("=")
+    return bool((found["metadata"].get("labels") or {}).get(key) == value)
+
+
+def _key(found: Object) -> tuple[str, str]:
+    return found["metadata"]["namespace"], found["metadata"]["name"]

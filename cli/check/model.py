@@ -1,0 +1,53 @@
+"""The values of `turnout check`: what was seen of a cluster, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+class Word(Enum):
+    """The verdict of one line."""
+
+    FINE = "fine"
+    UNKNOWN = "unknown"  # it could not be seen
+    DOUBTFUL = "doubtful"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the answer. remedy: what to do, "" where nothing is to be done."""
+
+    word: Word
+    about: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster as it was seen. None: it could not be, and `refused` says why, by what was asked for.
+
+    ours: the version of this program. now_s: its time in seconds since 1970. ahead_s: by how much the API server's
+    clock is ahead. deployments: those of ours. others: all others by name, (namespace, name). leases: those beside our
+    Deployments, and heartbeats those of nodes. maps: the ConfigMap of the map by its namespace. pages: the metrics of
+    each extender that answered, by its pod; None of one that did not.
+    """
+
+    ours: str
+    now_s: float
+    server_version: str = ""
+    ahead_s: float | None = None
+    nodes: Sequence[Object] | None = None
+    deployments: Sequence[Object] | None = None
+    others: Sequence[tuple[str, str]] = ()
+    leases: Sequence[Object] | None = None
+    heartbeats: Sequence[Object] | None = None
+    maps: Mapping[str, Object | None] | None = None
+    pages: Mapping[str, str | None] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)

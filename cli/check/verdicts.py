@@ -1,0 +1,258 @@
+"""Judge what was seen of an installation: a line for each thing that has to be right, with its remedy. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from turnout.cli.check.model import Line, Object, Seen, Word
+from turnout.kube.labels import GPU_RESOURCES
+from turnout.kube.times import since_1970
+from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
+from turnout.topology.sources import parse
+
+OLDEST, NEWEST = (1, 29), (1, 37)
+CLOCK_S = 5.0  # by which a clock may differ
+SILENT_S = 120.0  # after which a node's heartbeat is late; a kubelet renews it each 10 s
+CERTIFICATE_S = 14 * 86_400.0
+SAMPLED_FROM = 100  # nodes, above which kube-scheduler searches a part of them unless told otherwise
+MOST_NAMED = 5
+NAME, INSTANCE, VERSION = (f"app.kubernetes.io/{word}" for word in ("name", "instance", "version"))
+# Controllers of others, by the name of their Deployment, and the kind that both would control.
+OTHERS = {
+    "training-operator": "PyTorchJob",
+    "dlrover-controller-manager": "ElasticJob",
+    "ms-operator-controller-manager": "MSJob",
+    "volcano-controllers": "VolcanoJob",
+}
+
+
+def lines(seen: Seen) -> list[Line]:
+    """Return every line, in the order in which an installation is made."""
+    parts: tuple[Callable[[Seen], Iterator[Line]], ...] = (
+        _rights,
+        _kubernetes,
+        _installed,
+        _leaders,
+        _map,
+        _asked,
+        _searched,
+        _certificate,
+        _controllers,
+        _clocks,
+    )
+    return [line for part in parts for line in part(seen)]
+
+
+def _rights(seen: Seen) -> Iterator[Line]:
+    for what, why in seen.refused.items():
+        remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
+        yield Line(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
+
+
+def _kubernetes(seen: Seen) -> Iterator[Line]:
+    if (match := re.match(r"v?(\d+)\.(\d+)", seen.server_version)) is None:
+        return
+    version = (int(match[1]), int(match[2]))
+    told = f"Kubernetes {seen.server_version.removeprefix('v')}"
+    if version < OLDEST:
+        yield Line(Word.WRONG, "kubernetes", f"{told} is older than 1.29", "upgrade the cluster")
+    elif version > NEWEST:
+        yield Line(Word.DOUBTFUL, "kubernetes", f"{told} is newer than what was tested, 1.37", "look for a newer Turnout")
+    else:
+        yield Line(Word.FINE, "kubernetes", told)
+
+
+def _installed(seen: Seen) -> Iterator[Line]:
+    if seen.deployments is None:
+        return
+    if not seen.deployments:
+        remedy = "helm upgrade --install turnout deploy/charts/turnout --namespace turnout-system --create-namespace"
+        yield Line(Word.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
+    for each in seen.deployments:
+        meta, wanted = each["metadata"], int(each.get("spec", {}).get("replicas", 1))
+        ready = int(each.get("status", {}).get("readyReplicas", 0))
+        told = f"{_component(each)} in {meta['namespace']}: {ready} of {wanted} ready"
+        version = meta.get("labels", {}).get(VERSION, "")
+        if ready < wanted:
+            word = Word.WRONG if not ready else Word.DOUBTFUL
+            yield Line(word, "installed", told, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}")
+        elif version and seen.ours and version != seen.ours:
+            remedy = "install the same version of both: helm upgrade, or pip install"
+            yield Line(Word.DOUBTFUL, "installed", f"{told}, of version {version}; this program is {seen.ours}", remedy)
+        else:
+            yield Line(Word.FINE, "installed", told)
+
+
+def _leaders(seen: Seen) -> Iterator[Line]:
+    for lease in seen.leases or ():
+        meta, spec = lease["metadata"], lease.get("spec") or {}
+        renewed_s = since_1970(spec.get("renewTime"))
+        within_s = float(spec.get("leaseDurationSeconds") or 15)
+        if not spec.get("holderIdentity") or renewed_s is None:
+            remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
+            yield Line(Word.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
+        elif (age_s := seen.now_s + (seen.ahead_s or 0.0) - renewed_s) > 2 * within_s:
+            told = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
+            yield Line(Word.WRONG, "leader", told, f"kubectl -n {meta['namespace']} get pods, and their logs")
+        else:
+            yield Line(Word.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
+
+
+def _map(seen: Seen) -> Iterator[Line]:
+    for namespace, found in (seen.maps or {}).items():
+        edit = f"kubectl -n {namespace} edit configmap node-topology-config"
+        data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
+        reading = parse.read(data)
+        if reading.faults:
+            first = reading.faults[0]
+            told = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
+            yield Line(Word.WRONG, "map", told, edit)
+        elif not reading.entries:
+            yield Line(Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit)
+        elif seen.nodes is not None:
+            yield from _covered({entry.host for entry in reading.entries}, seen.nodes, edit)
+
+
+def _covered(hosts: set[str], nodes: object, edit: str) -> Iterator[Line]:
+    known: set[str] = set()
+    lost: list[str] = []
+    gpu = 0
+    for node in nodes if isinstance(nodes, list | tuple) else ():
+        names = {node["metadata"]["name"], *(each["address"] for each in (node.get("status") or {}).get("addresses") or ())}
+        known |= names
+        if _has_gpus(node):
+            gpu += 1
+            if not names & hosts:
+                lost.append(node["metadata"]["name"])
+    if lost:
+        told = f"{len(lost)} of {gpu} GPU nodes are not on the map: {_some(lost)}"
+        yield Line(Word.WRONG if len(lost) == gpu else Word.DOUBTFUL, "map", told, edit)
+    if strange := sorted(hosts - known):
+        told = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
+        yield Line(Word.DOUBTFUL, "map", told, edit)
+    if not lost and not strange:
+        yield Line(Word.FINE, "map", f"all {gpu} GPU nodes are on the map")
+
+
+def _asked(seen: Seen) -> Iterator[Line]:
+    asked = 0.0
+    for pod, page in seen.pages.items():
+        if page is None:
+            remedy = "look at its metric turnout_extender_requests_total by other means"
+            yield Line(Word.UNKNOWN, "extender", f"{pod} does not give its metrics through the API server", remedy)
+        else:
+            asked += sum(_samples(page, "turnout_extender_requests_total").values())
+    if any(page is not None for page in seen.pages.values()):
+        if asked:
+            yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {asked:.0f} times")
+        else:
+            remedy = "put deploy/scheduler/kube-scheduler-config.yaml into kube-scheduler, or set scheduler.enabled=true"
+            yield Line(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
+
+
+def _searched(seen: Seen) -> Iterator[Line]:
+    """kube-scheduler's configuration is not to be had from the API server; how many nodes it offers is."""
+    nodes = len(seen.nodes or ())
+    most = 0.0
+    for page in filter(None, seen.pages.values()):
+        buckets = _samples(page, "turnout_extender_answer_names_bucket", verb="prioritize")
+        steps = sorted((float(labels["le"]), count) for labels, count in _labelled(buckets))
+        before = 0.0
+        for bound, count in steps:
+            if count > before:
+                most = max(most, bound)
+            before = count
+    if nodes > SAMPLED_FROM and 0 < most < nodes / 2:
+        told = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
+        yield Line(Word.DOUBTFUL, "extender", told, "set percentageOfNodesToScore: 100 in its configuration")
+
+
+def _certificate(seen: Seen) -> Iterator[Line]:
+    ends = [
+        end_s
+        for page in filter(None, seen.pages.values())
+        for end_s in _samples(page, "turnout_tls_certificate_expiry_timestamp_seconds").values()
+    ]
+    if ends:
+        left_s = min(ends) - seen.now_s
+        told = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
+        if left_s <= 0:
+            yield Line(Word.WRONG, "certificate", "the extender's certificate has ended", "renew its Secret")
+        elif left_s < CERTIFICATE_S:
+            yield Line(Word.DOUBTFUL, "certificate", told, "renew its Secret; it is read again without a restart")
+        else:
+            yield Line(Word.FINE, "certificate", told)
+
+
+def _controllers(seen: Seen) -> Iterator[Line]:
+    for each in seen.deployments or ():
+        if _component(each) != "controller":
+            continue
+        kinds = _kinds(each)
+        for namespace, name in seen.others:
+            if (kind := OTHERS.get(name)) in kinds:
+                told = f"{kind}s have two controllers: ours, and {name} in {namespace}"
+                yield Line(Word.WRONG, "controllers", told, f"take {kind} out of controller.kinds, or remove the other")
+
+
+def _clocks(seen: Seen) -> Iterator[Line]:
+    if seen.ahead_s is not None and abs(seen.ahead_s) > CLOCK_S:
+        told = f"the API server's clock is {abs(seen.ahead_s):.0f} s {'ahead of' if seen.ahead_s > 0 else 'behind'} this one"
+        yield Line(Word.DOUBTFUL, "clocks", told, "let chrony or ntpd keep both")
+    now_s = seen.now_s + (seen.ahead_s or 0.0)
+    ahead, silent = [], []
+    for lease in seen.heartbeats or ():
+        renewed_s = since_1970((lease.get("spec") or {}).get("renewTime"))
+        if renewed_s is not None and renewed_s - now_s > CLOCK_S:
+            ahead.append(lease["metadata"]["name"])
+        elif renewed_s is not None and now_s - renewed_s > SILENT_S:
+            silent.append(lease["metadata"]["name"])
+    if ahead:
+        yield Line(Word.DOUBTFUL, "clocks", f"clocks of nodes are ahead: {_some(ahead)}", "let chrony or ntpd keep them")
+    if silent:
+        told = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
+        yield Line(Word.DOUBTFUL, "clocks", told, "kubectl get nodes; then look at their clocks")
+    if seen.heartbeats and not ahead and not silent:
+        yield Line(Word.FINE, "clocks", f"the clocks of {len(seen.heartbeats)} nodes agree")
+
+
+def _component(deployment: Object) -> str:
+    return str(deployment["metadata"].get("labels", {}).get(NAME, "")).removeprefix("turnout-")
+
+
+def _kinds(deployment: Object) -> set[str]:
+    pod = deployment.get("spec", {}).get("template", {}).get("spec", {})
+    words = [word for each in pod.get("containers") or () for word in each.get("args") or ()]
+    return {kind for word in words if word.startswith("--kinds=") for kind in word.removeprefix("--kinds=").split(",")}
+
+
+def _has_gpus(node: Object) -> bool:
+    room: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
+    return any(str(room.get(each, "0")) != "0" for each in GPU_RESOURCES)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _samples(page: str, name: str, **labels: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """Return the samples of one name by their labels; none of a page that makes no sense."""
+    found = {}
+    try:
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    found[tuple(sorted(sample.labels.items()))] = sample.value
+    except ValueError:
+        return {}
+    return found
+
+
+def _labelled(samples: Mapping[tuple[tuple[str, str], ...], float]) -> Iterator[tuple[dict[str, str], float]]:
+    for labels, value in samples.items():
+        yield dict(labels), value
