@@ -14,23 +14,29 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract sbom advisories format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long wheels mutants check contract sbom advisories format bench controlplane lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
 
+# Ends what needs it where there is no Python that is new enough and makes environments.
+define has-venv
+"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo 'Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }; \
+"$(PYTHON)" -c 'import ensurepip' 2>/dev/null \
+  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
+endef
+
 setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 
 # The stamp is younger than what it was made from, so a second run does nothing.
-.venv/ready: hack/locks/dev.txt setup.cfg pyproject.toml
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo 'Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null \
-	  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
+.venv/ready: hack/locks/dev.txt setup.cfg pyproject.toml deploy/packages/dlrover-names/setup.cfg
+	@$(call has-venv)
 	@echo 'setup: .venv from hack/locks/dev.txt (a minute the first time)'
 	@test -x $(PY) || "$(PYTHON)" -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e deploy/packages/dlrover-names
 	@touch .venv/ready
 
 setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
@@ -55,8 +61,19 @@ setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers i
 	  --no-deps --require-hashes --target .venv/colossalai-cli -r hack/locks/colossalai.txt
 	@touch .venv/colossalai
 
-demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
-	@$(PY) -m turnout.cli demo $(ARGS)
+# Where there was no `make setup`, the demo has an environment of its own, with what the demo runs on and no tools.
+DEMO_READY := $(if $(wildcard .venv/ready),.venv/ready,.venv-demo/ready)
+
+.venv-demo/ready: hack/locks/demo.txt
+	@$(call has-venv)
+	@echo 'demo: .venv-demo from hack/locks/demo.txt (half a minute the first time)'
+	@test -x .venv-demo/bin/python || "$(PYTHON)" -m venv .venv-demo
+	@.venv-demo/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+	  -r hack/locks/demo.txt
+	@touch $@
+
+demo: $(DEMO_READY) ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
+	@$(dir $<)bin/python -m turnout.cli demo $(ARGS)
 	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and no step (needs torch, 3 GB).'
 
 demo-train: .venv/launcher ## Watch a training job grow, shrink, meet faults, and end with the model of an undisturbed run
@@ -67,6 +84,9 @@ test: setup-launcher controlplane ## Run all tests but the slow ones, with a rea
 
 test-long: setup-launcher controlplane ## Run the slow tests
 	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)
+
+wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into build/wheels
+	@$(PY) -m hack.images.wheels
 
 mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
 	@$(PY) -m hack.mutants $(ARGS)
@@ -107,5 +127,5 @@ lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: onl
 	@"$(PYTHON)" -m hack.codegen.lock $(ARGS)
 
 clean: ## Remove what the targets made in this folder: .venv, build, caches
-	@rm -rf .venv build turnout.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-demo build turnout.egg-info deploy/packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
