@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long wheels mutants check contract sbom advisories format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -87,6 +87,22 @@ test-long: setup-launcher controlplane ## Run the slow tests
 
 wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into build/wheels
 	@$(PY) -m hack.images.wheels
+
+image: setup ## Build the images as OCI layouts in build/images; print digests, write bills of materials
+	@$(PY) -m hack.images $(ARGS)
+
+image-test: setup controlplane ## Build the images, start the controllers from theirs on a real kube-apiserver, train by the launcher's
+	@$(PY) -m pytest -n 0 -m 'long or not long' tests/images $(ARGS)
+
+IMG ?= turnout:0.1.0
+CONTAINER_TOOL ?= docker
+PYTHON_IMAGE ?= docker.io/library/python:3.11-slim-bookworm
+
+docker-build: wheels ## Build the controllers' image with docker (IMG=registry/name:tag, CONTAINER_TOOL=podman)
+	@$(CONTAINER_TOOL) build --build-arg PYTHON=$(PYTHON_IMAGE) -f deploy/images/controllers.Containerfile -t $(IMG) .
+
+docker-push: ## Push that image (IMG=registry/name:tag)
+	@$(CONTAINER_TOOL) push $(IMG)
 
 mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
 	@$(PY) -m hack.mutants $(ARGS)
