@@ -28,7 +28,7 @@ _OPT = "opt/turnout"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What images are made of besides the locks. cache: where packages are kept between builds."""
+    """The inputs of a build besides the locks. cache: where packages are kept between builds."""
 
     version: str
     revision: str  # the commit, "" if it is not known or the tree differs from it
