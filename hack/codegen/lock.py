@@ -4,10 +4,10 @@ Every wheel is named by its hash and none by its address, so that any index may 
 `make setup` installs; demo.txt is the part of it that `make demo` installs where there was no setup; controllers.txt
 is the part that the controllers' image runs on; launcher-image.txt is what the launcher's image brings along, without
 torch, which is the training image's. launcher.txt is what `make setup-launcher` adds, torch and what it needs, and
-repeats what the two share; adapters.txt is launcher.txt and the trainers that others wrote; launcher-floor.txt is the
-oldest of everything that setup.cfg lets a trainer have, and what runs the tests, for an environment of its own
-(minimum_versions.py). colossalai.txt is the ColossalAI runner
-with what its command line imports and the environment lacks, without the rest that it asks for.
+repeats what the two share; pythons.txt runs the tests without torch on Python 3.11 and newer alike. adapters.txt is
+launcher.txt and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a
+trainer have, and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the
+ColossalAI runner with what its command line imports and the environment lacks, without the rest that it asks for.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), *extras, *upgrade], dev)
     for part, extra in (("controllers", "controllers"), ("demo", "cli")):
         _compile(uv, ["setup.cfg", "--extra", extra, "--constraint", str(dev)], LOCKS / f"{part}.txt")
+    others = ["setup.cfg", str(LOCKS / "pythons.in"), "--extra", "cli", "--extra", "completion", "--universal"]
+    _compile(uv, [*others, "--constraint", str(dev)], LOCKS / "pythons.txt")
     _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
     launcher = str(LOCKS / "launcher.txt")
     image = ["setup.cfg", str(LOCKS / "launcher-image.in"), "--extra", "kubernetes", "--constraint", str(dev)]

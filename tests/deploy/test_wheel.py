@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 import subprocess
 import zipfile
 from importlib.metadata import packages_distributions
@@ -264,3 +265,10 @@ def test_a_script_has_its_own_modules_and_ours(clean, beside_strangers, how):
     assert done.returncode == 0, done.stderr
     assert "True Steps" in done.stdout
     assert "the jobs of the user was imported" in done.stdout
+
+
+def test_one_version_everywhere():
+    version = setup_cfg()["metadata"]["version"]
+    cited = re.findall(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    noted = re.findall(r"^## (\d[\w.]*)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert (cited, noted[0]) == ([version], version)
