@@ -22,8 +22,8 @@ from pathlib import Path
 from hack.images.layer import Entry
 
 LOCK = Path(__file__).parent / "debian.lock"
-MIRROR_ENV = "TURNOUT_DEBIAN_MIRROR"  # in place of deb.debian.org
-MIRROR = "https://deb.debian.org"
+MIRROR_ENV = "TURNOUT_DEBIAN_MIRROR"  # the address of a mirror in place of HOST, with its scheme
+HOST = "deb.debian.org"
 WANTED = (
     *("base-files", "ca-certificates", "gcc-12-base", "libbz2-1.0", "libc6", "libcrypt1", "libexpat1", "libffi8"),
     *("libgcc-s1", "liblzma5", "libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libstdc++6", "libuuid1"),
@@ -69,7 +69,7 @@ def fetched(deb: Deb, cache: Path) -> bytes:
     """Return the package, from the cache or a mirror. Raises NoPackage."""
     at = cache / deb.sha256
     if not at.exists():
-        mirror = os.environ.get(MIRROR_ENV, MIRROR).rstrip("/")
+        mirror = os.environ.get(MIRROR_ENV, f"https://{HOST}").rstrip("/")
         url = f"{mirror}/{deb.path}"
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:
