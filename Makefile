@@ -61,19 +61,19 @@ setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers i
 	  --no-deps --require-hashes --target .venv/colossalai-cli -r hack/locks/colossalai.txt
 	@touch .venv/colossalai
 
-# Where there was no `make setup`, the demo has an environment of its own, with what the demo runs on and no tools.
-DEMO_READY := $(if $(wildcard .venv/ready),.venv/ready,.venv-demo/ready)
+# Where there was no `make setup`, the demo brings what it runs on and no tools; a later `make setup` adds the rest.
+DEMO_READY := $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)
 
-.venv-demo/ready: hack/locks/demo.txt
+.venv/demo: hack/locks/demo.txt setup.cfg pyproject.toml
 	@$(call has-venv)
-	@echo 'demo: .venv-demo from hack/locks/demo.txt (half a minute the first time)'
-	@test -x .venv-demo/bin/python || "$(PYTHON)" -m venv .venv-demo
-	@.venv-demo/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
-	  -r hack/locks/demo.txt
+	@echo 'demo: .venv from hack/locks/demo.txt (half a minute the first time)'
+	@test -x $(PY) || "$(PYTHON)" -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/demo.txt
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(DEMO_READY) ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
-	@$(dir $<)bin/python -m turnout.cli demo $(ARGS)
+	@$(PY) -m turnout.cli demo $(ARGS)
 	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and no step (needs torch, 3 GB).'
 
 demo-train: .venv/launcher ## Watch a training job grow, shrink, meet faults, and end with the model of an undisturbed run
@@ -143,5 +143,5 @@ lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: onl
 	@"$(PYTHON)" -m hack.codegen.lock $(ARGS)
 
 clean: ## Remove what the targets made in this folder: .venv, build, caches
-	@rm -rf .venv .venv-demo build turnout.egg-info deploy/packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv build turnout.egg-info deploy/packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,8 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     dev = LOCKS / "dev.txt"
     extras = ["--extra", "cli", "--extra", "dev", "--extra", "completion"]
     _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), *extras, *upgrade], dev)
-    for part, extra in (("controllers", "controllers"), ("demo", "cli")):
-        _compile(uv, ["setup.cfg", "--extra", extra, "--constraint", str(dev)], LOCKS / f"{part}.txt")
+    _compile(uv, ["setup.cfg", "--extra", "controllers", "--constraint", str(dev)], LOCKS / "controllers.txt")
+    demo = ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "cli", "--constraint", str(dev)]
+    _compile(uv, demo, LOCKS / "demo.txt")
     others = ["setup.cfg", str(LOCKS / "pythons.in"), "--extra", "cli", "--extra", "completion", "--universal"]
     _compile(uv, [*others, "--constraint", str(dev)], LOCKS / "pythons.txt")
     _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
