@@ -2,6 +2,8 @@
 
 import base64
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,7 +19,7 @@ from hack.images import python_wheels
 from hack.images.oci import write
 from hack.images.recipes import IMAGES, Sources
 from hack.images.rootfs import command, unpack, why_not
-from hack.images.wheels import ROOT
+from hack.images.wheels import ROOT, SOURCES, build
 
 pytestmark = [
     pytest.mark.long,  # half a minute of bytecode for each build
@@ -145,3 +147,51 @@ def test_a_training_image_runs_scripts_by_what_it_copies(layout, tmp_path):
     names = tmp_path / "root/opt/turnout/dlrover-names"
     assert {file.name for file in names.iterdir()} == {"dlrover-run", "xpu_timer_launch", "xpu_timer_stacktrace_viewer"}
     assert sys.version_info[:2] == (3, 11), "the image is for Python 3.11"
+
+
+def run_lines(name, below, python):
+    """Run the RUN lines of a Containerfile with every folder of its own below another; what it copies is put there."""
+    text = (ROOT / f"deploy/images/{name}.Containerfile").read_text()
+    (script,) = re.findall(r"^RUN (.*?[^\\])$", text, re.M | re.S)
+    script = re.sub(r"(?<=\s)/(wheels|needed|ours|names|opt)\b", rf"{below}/\1", script)
+    (below / "wheels").mkdir(parents=True)
+    (lock,) = re.findall(r"^COPY (hack/locks/\S+) build/wheels/ /wheels/$", text, re.M)
+    shutil.copy(ROOT / lock, below / "wheels")
+    for source in SOURCES:
+        build(below / "wheels", source)
+    env = os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-ec", script], check=True, env=env, timeout=500)
+    return below / "opt/turnout"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A Python with pip and nothing else, as in the image that a Containerfile starts from."""
+    folder = tmp_path_factory.mktemp("python")
+    venv.create(folder, with_pip=True, symlinks=True)
+    return folder / "bin/python"
+
+
+@pytest.mark.contract("MS-14")
+def test_the_lines_of_the_controllers_containerfile_install_every_program(tmp_path, python):
+    made = run_lines("controllers", tmp_path, python)
+    for program in STARTS:
+        done = subprocess.run(
+            [made / "bin" / program, "--help"], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_lines_of_the_launchers_containerfile_make_what_the_builder_makes(tmp_path, python, layout):
+    into, _ = layout("turnout-launcher")
+    unpack(into, tmp_path / "root")
+    made, ours = run_lines("launcher", tmp_path / "lines", python), tmp_path / "root/opt/turnout"
+    programs = {"turnout", "kubectl-turnout", "turnout-run", "turnout-extender", "py-spy"}
+    assert programs <= {file.name for file in (made / "bin").iterdir()}
+    for folder in ("bin", "dlrover-names", "lib/turnout", "lib/msgspec"):
+        assert modules(made / folder) == modules(ours / folder)
+    assert (made / "bin/turnout-run").read_text().startswith("#!/usr/bin/env python3\n")
+
+
+def modules(folder):
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"}
