@@ -173,7 +173,7 @@ def python(tmp_path_factory):
 
 
 @pytest.mark.contract("MS-14")
-def test_the_lines_of_the_controllers_containerfile_install_every_program(tmp_path, python):
+def test_the_controllers_containerfile_installs_every_program(tmp_path, python):
     made = run_lines("controllers", tmp_path, python)
     for program in STARTS:
         done = subprocess.run(
@@ -182,7 +182,7 @@ def test_the_lines_of_the_controllers_containerfile_install_every_program(tmp_pa
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_lines_of_the_launchers_containerfile_make_what_the_builder_makes(tmp_path, python, layout):
+def test_the_launchers_containerfile_makes_what_the_builder_makes(tmp_path, python, layout):
     into, _ = layout("turnout-launcher")
     unpack(into, tmp_path / "root")
     made, ours = run_lines("launcher", tmp_path / "lines", python), tmp_path / "root/opt/turnout"
