@@ -4,6 +4,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 PY := .venv/bin/python
 ARGS ?=
+HELM ?= helm
+NAMESPACE ?= turnout-system
+IMG ?=
 
 # Tests wait more than they compute: three at a time keep two cores busy (tests/support/dealing.py). One by one: ARGS='-n 0'.
 SIDE_BY_SIDE := -n 3
@@ -14,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -135,6 +138,10 @@ format: setup ## Format the code and sort its imports
 
 bench: setup-launcher controlplane ## Measure ours beside the baselines; results go to build/bench (ARGS=--quick)
 	@$(PY) -m hack.bench --all $(ARGS)
+
+deploy: ## Install the chart into your kubeconfig's cluster (IMG=registry/turnout:tag NAMESPACE=turnout-system, needs helm)
+	@"$(HELM)" upgrade --install turnout deploy/charts/turnout --namespace "$(NAMESPACE)" --create-namespace \
+	  $(if $(IMG),--set image.name=$(IMG) --set controller.image=$(IMG)) $(ARGS)
 
 controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (seven minutes, then cached)
 	@$(PY) -m hack.controlplane build

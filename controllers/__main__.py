@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def serve(wanted: Settings) -> None:
     """Watch always, write while leading, until the process is told to end."""
-    clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds), wanted.setup(), random.Random()
+    clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds, wanted.master_image), wanted.setup(), random.Random()
     open_ = Client.open(wanted.kubeconfig, wanted.context, max_in_flight=MAX_IN_FLIGHT, qps=wanted.qps or None)
     async with await open_ as client:
         queue = WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random)

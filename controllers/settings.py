@@ -17,7 +17,7 @@ class Settings:
     """lease: namespace/name. kinds: those that are controlled, none by default: another controller may have them.
 
     namespace: the only one that is watched, "" for all. gang, scheduler: the dialect of PodGroups, and the scheduler
-    that pods of a gang are given. qps: calls a second, 0 for no bound.
+    that pods of a gang are given. qps: calls a second, 0 for no bound. master_image: of an ElasticJob's master.
     """
 
     kubeconfig: str | None = None
@@ -30,6 +30,7 @@ class Settings:
     gang: str = Dialect.NONE.value
     scheduler: str = ""
     qps: float = 0.0
+    master_image: str = ""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -66,6 +67,12 @@ def settings(argv: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--lease-seconds", type=int, default=default.lease_seconds, help="(%(default)s)")
     parser.add_argument("--metrics-bind", default=default.metrics_bind, metavar="HOST:PORT", help="(%(default)s)")
     parser.add_argument("--qps", type=float, default=default.qps, help="calls a second, 0 for as many as it bears")
+    parser.add_argument(
+        "--master-image",
+        default="",
+        metavar="IMAGE",
+        help="of an ElasticJob's master, where the job names none (its workers')",
+    )
     parser.add_argument("--log-level", default=default.log_level, choices=("debug", "info", "warning", "error"))
     return build(parser, Settings, argv)
 

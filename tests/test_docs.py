@@ -123,7 +123,9 @@ def test_every_make_target_and_program_that_is_named_is_there(paper):
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_every_command_of_turnout_that_is_named_is_there(paper):
-    commands = re.findall(r"(?<![\w./-])(?<!from )turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text()))
+    commands = re.findall(
+        r"(?<![\w./-])(?<!from )(?<!--install )turnout ((?:[a-z]+(?:-[a-z]+)* ?)+)", code(paper.read_text())
+    )
     assert [command for command in sorted(set(commands)) if not help_of("turnout.cli", *command.split())] == []
 
 
@@ -166,10 +168,10 @@ def test_yaml_that_is_shown_can_be_used(paper):
 
 
 def test_the_readme_shows_both_forms_of_the_map():
-    shown = {
-        key for block in yaml_blocks(text("README.md")) if block.get("kind") == "ConfigMap" for key in block["data"]
-    }
-    assert shown == {configmap_keys.TEXT_KEY, configmap_keys.YAML_KEY}
+    blocks = (block for block in yaml_blocks(text("README.md")) if block.get("kind") == "ConfigMap")
+    assert {key for block in blocks for key in block["data"]} == {configmap_keys.YAML_KEY}
+    (lines,) = re.findall(r"topology\.txt <<'EOF'\n(.*?)EOF\n", text("README.md"), re.S)
+    assert parse.read({configmap_keys.TEXT_KEY: lines}).faults == ()
 
 
 def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():

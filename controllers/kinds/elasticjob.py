@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from turnout.controllers import conditions
@@ -49,7 +50,12 @@ MODES = ("single-job", "manual", "manunal")  # the last is upstream's spelling
 _SPECS = "spec.replicaSpecs"
 
 
-def _read(raw: Object) -> JobView:
+def with_master_image(image: str) -> Kind:
+    """Return the kind whose masters run in an image of their own, where the job names none. Source: DL-05"""
+    return replace(ELASTICJOB, read=fields.refusing(partial(_read, image=image)))
+
+
+def _read(raw: Object, image: str = "") -> JobView:
     meta, spec = Part(raw).part("metadata"), Part(raw).part("spec")
     fields.check_name(meta.value)
     if len(name := meta.text("name")) > MOST_NAME:
@@ -64,7 +70,7 @@ def _read(raw: Object) -> JobView:
     if WORKER not in parts:
         raise BadJob(f"{_SPECS}.{WORKER} is missing")
     worker, least, most = _worker(parts[WORKER], meta)
-    master, coordinates = _master(parts.get(MASTER), worker)
+    master, coordinates = _master(parts.get(MASTER), worker, image)
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -110,7 +116,7 @@ def _restarts(part: Part) -> int:
     return next((each for each in (one, other) if each is not None), RESTARTS)
 
 
-def _master(part: Part | None, worker: Role) -> tuple[Role, bool]:
+def _master(part: Part | None, worker: Role, image: str) -> tuple[Role, bool]:
     """Read the master; and whether our coordinator runs in it. Source: DL-21, DL-22"""
     part = part or Part({}, f"{_SPECS}.{MASTER}")
     if part.count("replicas", 1) != 1:
@@ -121,7 +127,7 @@ def _master(part: Part | None, worker: Role) -> tuple[Role, bool]:
     if len(containers) > 1 and not any(each.text("name") == CONTAINER for each in containers):
         raise BadJob(f"{template.part('spec').at('containers')}: one container must be named {CONTAINER}")
     runs = command_line.words(template)
-    whole = elasticjob_pods.master_template(template.value, worker)
+    whole = elasticjob_pods.master_template(template.value, worker, image)
     role = Role(MASTER, 1, whole, Restart.NEVER, most_restarts=_restarts(part), alone=True)
     return role, not runs or elasticjob_pods.FLAG in runs
 

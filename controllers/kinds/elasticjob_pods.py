@@ -57,8 +57,11 @@ def master_host(view: JobView) -> str:
     return f"elasticjob-{view.name}-{MASTER}"
 
 
-def master_template(given: Object, worker: Role) -> Object:
-    """Return the master's template: the workers' image with our coordinator, but for what the job gives it."""
+def master_template(given: Object, worker: Role, image: str = "") -> Object:
+    """Return the master's template: our coordinator, but for what the job gives it.
+
+    image: what it runs in where the job names none; "" for the workers' own.
+    """
     pod = worker.template["spec"]
     (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
     own = given.get("spec") or {}
@@ -69,7 +72,7 @@ def master_template(given: Object, worker: Role) -> Object:
             mine = each
         else:
             beside.append(each)
-    shared = {key: trains[key] for key in _OF_CONTAINER if key in trains}
+    shared = {key: trains[key] for key in _OF_CONTAINER if key in trains} | ({"image": image} if image else {})
     runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_arguments(worker)]}
     if "command" in mine or "args" in mine:
         runs = {}

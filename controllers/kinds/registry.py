@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
-from turnout.controllers.kinds.elasticjob import ELASTICJOB
+from turnout.controllers.kinds.elasticjob import ELASTICJOB, with_master_image
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import Kind
@@ -13,6 +13,10 @@ from turnout.controllers.model import Kind
 KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB)}
 
 
-def by_api(names: Iterable[str]) -> dict[str, Kind]:
-    """Return these kinds by the path of each group that serves them."""
-    return {f"/apis/{api}": KINDS[name] for name in names for api in KINDS[name].apis}
+def by_api(names: Iterable[str], master_image: str = "") -> dict[str, Kind]:
+    """Return these kinds by the path of each group that serves them.
+
+    master_image: what masters of ElasticJobs run in, where a job names none; "" for their workers' image.
+    """
+    known = {**KINDS, ELASTICJOB.kind: with_master_image(master_image)}
+    return {f"/apis/{api}": known[name] for name in names for api in known[name].apis}

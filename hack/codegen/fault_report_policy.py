@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hack.codegen import policies
-from hack.codegen.rbac import text
+from hack.codegen import policies, rbac
 from turnout.kube import labels
 
 FILE = Path("deploy/manifests/launcher/guard-verdicts.yaml")
-WITH_TAINTS = Path("deploy/manifests/autoscaler/taint-nodes/guard-verdicts.yaml")  # its own folder
+IN_CHART = rbac.FOLDER / "autoscaler/guard-verdicts.yaml"  # beside the tainting that believes them
 NAME = "turnout-verdicts-of-the-pod-itself-only"
 HEAD = f"""# Written by `python -m hack.codegen.fault_report_policy`. An administrator of the cluster installs it once (Kubernetes 1.30+).
 # In each namespace without the label {labels.GUARDED}=false: a verdict on a node is written by no one but
@@ -70,15 +69,21 @@ def _value(which: str) -> str:
     return f"variables.notes{which}['{labels.NODE_VERDICT}']"
 
 
-def whole() -> str:
-    """The file as it is to be."""
-    return HEAD + text(made(), "turnout-run")
+def files() -> dict[Path, str]:
+    """Give the text of each file, by its path."""
+    marks = {"app.kubernetes.io/name": "turnout-run", "app.kubernetes.io/part-of": "turnout"}
+    condition = "and .Values.autoscaler.enabled .Values.autoscaler.taintNodes"
+    head = "{{- /* Written by `python -m hack.codegen.fault_report_policy`: change it there. */}}\n"
+    return {
+        FILE: HEAD + rbac.dumped(made(), marks),
+        IN_CHART: head + rbac.template(made(), "run", condition),
+    }
 
 
 def main() -> int:
-    """Write it, to both places."""
-    for file in (FILE, WITH_TAINTS):
-        file.write_text(whole())
+    """Write both."""
+    for file, text in files().items():
+        file.write_text(text)
     return 0
 
 

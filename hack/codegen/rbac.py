@@ -1,12 +1,14 @@
 """Write the autoscaler's roles and policies from autoscaler/rbac_rules.py: `python -m hack.codegen.rbac`.
 
-tests/deploy holds that the files are up to date, and what the roles allow.
+They are templates of the chart. tests/deploy holds that the files are up to date, and what the roles allow.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,12 @@ from turnout.autoscaler.rbac_rules import (
 from turnout.autoscaler.reporting.queue_status import PREFIX
 from turnout.kube import labels
 
-FOLDER = Path("deploy/manifests/autoscaler")
-AUTOSCALER, NAMESPACE = "turnout-autoscaler", "turnout-system"
-HEAD = "# Written by `python -m hack.codegen.rbac` from autoscaler/rbac_rules.py: change it there.\n"
+FOLDER = Path("deploy/charts/turnout/templates")
+HEAD = "{{- /* Written by `python -m hack.codegen.rbac` from autoscaler/rbac_rules.py: change it there. */}}\n"
+ACCOUNT, NAMESPACE = "ACCOUNT", "NAMESPACE"  # what helm puts a name for
+_RBAC = "rbac.authorization.k8s.io"
+_ON = ".Values.autoscaler.enabled"
+_ACTS = f"and {_ON} .Values.autoscaler.act"
 Object = dict[str, Any]
 
 
@@ -40,16 +45,29 @@ def files() -> dict[str, str]:
     """Give the text of each file, by its path in FOLDER."""
     own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
     found = {
-        "base/roles.yaml": [*_granted("", OBSERVE), *(each for end in own for each in _granted(*end, NAMESPACE))],
-        "base/policy.yaml": _status_only(),
-        "mark-pods/role.yaml": [*_granted("-mark-pods", MARK_PODS), *_notes_only()],
-        "taint-nodes/role.yaml": [*_granted("-taint-nodes", TAINT_NODES), *_taint_only()],
+        "autoscaler/roles.yaml": (
+            _ON,
+            [*_granted("", OBSERVE), *(o for end in own for o in _granted(*end, NAMESPACE))],
+        ),
+        "autoscaler/tells-of-queues.yaml": (_ON, _status_only()),
+        "autoscaler/mark-pods.yaml": (
+            f"and {_ON} .Values.autoscaler.markPods",
+            [*_granted("-mark-pods", MARK_PODS), *_notes_only()],
+        ),
+        "autoscaler/taint-nodes.yaml": (
+            f"and {_ON} .Values.autoscaler.taintNodes",
+            [*_granted("-taint-nodes", TAINT_NODES), *_taint_only()],
+        ),
     }
     for name, kind in KINDS.items():
         if kind.writes:
             word = name.lower()
-            found[f"act/resize-{word}.yaml"] = [*_granted(f"-resize-{word}", kind.writes), *_sizes_only(word, kind)]
-    return {path: HEAD + text(objects) for path, objects in found.items()}
+            found[f"autoscaler/resize-{word}.yaml"] = (
+                f'{_ACTS} (has "{name}" .Values.autoscaler.kinds)',
+                [*_granted(f"-resize-{word}", kind.writes), *_sizes_only(word, kind)],
+            )
+    made = {path: template(objects, "autoscaler", condition) for path, (condition, objects) in found.items()}
+    return {path: HEAD + text for path, text in {**made, "viewer.yaml": _viewer()}.items()}
 
 
 def main() -> int:
@@ -61,26 +79,43 @@ def main() -> int:
 
 
 def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
-    """A role and its binding to the autoscaler's account: everywhere, or in one namespace."""
-    group = "rbac.authorization.k8s.io"
-    meta = {"name": AUTOSCALER + end, **({"namespace": namespace} if namespace else {})}
+    """A role and its binding to the account: everywhere, or in one namespace."""
+    meta = {"name": ACCOUNT + end, **({"namespace": namespace} if namespace else {})}
     kind = "Role" if namespace else "ClusterRole"
-    role = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": meta, "rules": [_rule(rule) for rule in rules]}
+    role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": meta, "rules": [_rule(rule) for rule in rules]}
     return [
         role,
         {
-            "apiVersion": f"{group}/v1",
+            "apiVersion": f"{_RBAC}/v1",
             "kind": f"{kind}Binding",
             "metadata": meta,
-            "roleRef": {"apiGroup": group, "kind": kind, "name": AUTOSCALER + end},
-            "subjects": [{"kind": "ServiceAccount", "name": AUTOSCALER, "namespace": NAMESPACE}],
+            "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": ACCOUNT + end},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
         },
     ]
 
 
+def _viewer() -> str:
+    """Everything that the autoscaler sees, to be listed by a person."""
+    rules = [replace(rule, verbs=("list",)) for rule in OBSERVE if rule.resources != ("events",)]
+    role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": [_rule(rule) for rule in _joined(rules)]}
+    return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
+
+
+def _joined(rules: Iterable[Rule]) -> list[Rule]:
+    """One rule a group."""
+    found: dict[str, Rule] = {}
+    for rule in rules:
+        before = found.get(rule.group)
+        resources = sorted({*rule.resources, *(before.resources if before else ())})
+        found[rule.group] = replace(rule, resources=tuple(resources))
+    return list(found.values())
+
+
 def _rule(rule: Rule) -> Object:
-    names = {"resourceNames": list(rule.names)} if rule.names else {}
-    return {"apiGroups": [rule.group], "resources": list(rule.resources), **names, "verbs": list(rule.verbs)}
+    names = [ACCOUNT] if rule.resources == ("leases",) else list(rule.names)  # its Lease has its name
+    named = {"resourceNames": names} if names else {}
+    return {"apiGroups": [rule.group], "resources": list(rule.resources), **named, "verbs": list(rule.verbs)}
 
 
 def _sizes_only(word: str, kind: KindRights) -> list[Object]:
@@ -88,13 +123,13 @@ def _sizes_only(word: str, kind: KindRights) -> list[Object]:
     says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
     check = policies.only(sizes, f"key.startsWith('{NOTES}')")
     rule = (kind.group, kind.resource, ["UPDATE"])  # a patch is one too
-    return policies.policy(f"{AUTOSCALER}-resizes-{word}-only", AUTOSCALER, rule, says, check)
+    return policies.policy(f"{ACCOUNT}-resizes-{word}-only", rule, says, check)
 
 
 def _notes_only() -> list[Object]:
     says = f"the autoscaler may change the annotations {', '.join(POD_NOTES)} of a pod only"
     check = policies.only((), f"key in {list(POD_NOTES)}")
-    return policies.policy(f"{AUTOSCALER}-marks-pods-only", AUTOSCALER, ("", "pods", ["UPDATE"]), says, check)
+    return policies.policy(f"{ACCOUNT}-marks-pods-only", ("", "pods", ["UPDATE"]), says, check)
 
 
 def _taint_only() -> list[Object]:
@@ -102,7 +137,7 @@ def _taint_only() -> list[Object]:
     allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
     kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
     rule = ("", "nodes", ["UPDATE"])
-    return policies.policy(f"{AUTOSCALER}-taints-nodes-only", AUTOSCALER, rule, says, f"{allowed}\n&& {kept}")
+    return policies.policy(f"{ACCOUNT}-taints-nodes-only", rule, says, f"{allowed}\n&& {kept}")
 
 
 def _status_only() -> list[Object]:
@@ -111,12 +146,22 @@ def _status_only() -> list[Object]:
     check = f"{name}.startsWith('{PREFIX}') || {name} == '{MEMORY}'"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])
     says = f"the autoscaler may write ConfigMaps whose names begin with {PREFIX}, and {MEMORY}, only"
-    return policies.policy(f"{AUTOSCALER}-tells-of-queues-only", AUTOSCALER, rule, says, check)
+    return policies.policy(f"{ACCOUNT}-tells-of-queues-only", rule, says, check)
 
 
-def text(objects: Sequence[Object], program: str = AUTOSCALER) -> str:
-    """Objects of one of our programs as a file has them."""
-    marks = {"app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "turnout"}
+def template(objects: Sequence[Object], component: str, condition: str) -> str:
+    """Objects as a template of the chart: their names, namespace and labels are those of the release."""
+    of = f'(list . "{component}")'
+    text = dumped(objects, {"LABELS": component})
+    text = text.replace(policies.BY_ACCOUNT, f'{{{{ include "turnout.byAccount" {of} }}}}')
+    text = re.sub(r"labels: \{LABELS: \w+\}", f'labels: {{{{- include "turnout.labels" {of} | nindent 4 }}}}', text)
+    text = text.replace(NAMESPACE, "{{ .Release.Namespace }}").replace(ACCOUNT, "{{ $name }}")
+    name = f'{{{{- $name := include "turnout.name" {of} }}}}\n'
+    return f"{{{{- if {condition} }}}}\n{name}{text}{{{{- end }}}}\n"
+
+
+def dumped(objects: Sequence[Object], marks: Object) -> str:
+    """Objects with these labels as a file has them."""
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]
     made: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
     return made

@@ -25,6 +25,12 @@ _VERSION = {
 }
 
 
+# kubectl asks for this one, as protobuf alone, where the objects of a `kind: List` are applied. A document that knows
+# no schema (field 1, the version) makes it send them as they are.
+OPENAPI_V2 = b"\x0a\x032.0"
+OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
 def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
     """Return the answer of a discovery path; None for other paths and for groups that are not served."""
     groups = catalogue.groups()

@@ -59,6 +59,7 @@ class Container:
     not_before_s: float = 0.0  # when it may start again
     crashes: int = 0
     told: str = ""  # its last signal
+    answers: bool = True  # False while it has a readiness probe that has not been answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,9 @@ def phase(lifecycle: PodLifecycle) -> str:
 
 
 def ready(lifecycle: PodLifecycle) -> bool:
-    """True if every container that should be running runs."""
+    """True if every container that should be running runs, and has answered its readiness probe."""
     return lifecycle.leaves_s is None and all(
-        each.state is State.RUNNING for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
+        each.state is State.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
     )
 
 
@@ -170,11 +171,11 @@ def initialized(lifecycle: PodLifecycle) -> bool:
 # What has happened.
 
 
-def started(lifecycle: PodLifecycle, name: str, now_s: float) -> PodLifecycle:
-    """Record that a container runs."""
+def started(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
+    """Record that a container runs. answers: False if a readiness probe has yet to be answered."""
     was = lifecycle.named(name)
     again = 1 if was.end else 0
-    run = Container(name, was.part, State.RUNNING, "", "", was.restarts + again, now_s)
+    run = Container(name, was.part, State.RUNNING, "", "", was.restarts + again, now_s, answers=answers)
     return _with(lifecycle, replace(run, last=was.end or was.last, crashes=was.crashes))
 
 
@@ -197,6 +198,11 @@ def ended(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: 
     crashes = 0 if now_s - was.began_s >= _STEADY_S else was.crashes
     pause_s = min(lifecycle.backoff_s[0] * 2 ** (crashes - 1), lifecycle.backoff_s[1]) if crashes else 0.0
     return _with(lifecycle, replace(gone, crashes=crashes + 1, not_before_s=now_s + pause_s))
+
+
+def answered(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
+    """Record what a container's readiness probe has shown."""
+    return _with(lifecycle, replace(lifecycle.named(name), answers=answers))
 
 
 def signalled(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:

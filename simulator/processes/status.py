@@ -76,7 +76,7 @@ def _shown(each: Container, images: Mapping[str, str]) -> Object:
         "name": each.name,
         "image": image,
         "imageID": image,
-        "ready": runs if each.part is not Part.INIT else done,
+        "ready": (runs and each.answers) if each.part is not Part.INIT else done,
         "started": runs,
         "restartCount": each.restarts,
         "state": _state(each),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.codegen import fault_report_policy, rbac
+from hack.codegen import chart, fault_report_policy, rbac
 from tests.cluster import indexed_job, pytorch_job
 from tests.simulator.jobs.world import volcano_job
 from turnout.autoscaler.cache import Cache
@@ -21,7 +21,7 @@ from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 
 ROOT = Path(__file__).parents[2]
-ACT = ROOT / rbac.FOLDER / "act"
+ACT = ROOT / chart.MANIFESTS / "autoscaler/act"
 
 
 def group_and_resource(path):
@@ -40,7 +40,7 @@ def test_every_watch_of_the_autoscaler_may_be_read():
     assert len(watched) > len(KINDS)
     assert watched - readable == {("", "configmaps")}  # two of them, which follow
     (given,) = GIVEN
-    assert {default.configmap, default.orders} == {f"{rbac.NAMESPACE}/{name}" for name in given.names}
+    assert {default.configmap, default.orders} == {f"{chart.NAMESPACE}/{name}" for name in given.names}
 
 
 def of_rights(kind):
@@ -115,18 +115,16 @@ def test_the_files_are_those_that_the_code_writes():
 
 
 def test_the_policy_that_guards_verdicts_is_the_one_that_the_code_writes():
-    for file in (fault_report_policy.FILE, fault_report_policy.WITH_TAINTS):
-        assert (ROOT / file).read_text() == fault_report_policy.whole()
+    written = fault_report_policy.files()
+    assert {path: (ROOT / path).read_text() for path in written} == written
 
 
 def test_who_taints_nodes_guards_fault_reports_unless_an_admin_says_no():
-    component = yaml.safe_load((ROOT / fault_report_policy.WITH_TAINTS.parent / "kustomization.yaml").read_text())
-    assert fault_report_policy.WITH_TAINTS.name in component["resources"]
-    made = list(yaml.safe_load_all((ROOT / fault_report_policy.WITH_TAINTS).read_text()))
-    itself, binding = made[:2]
-    (rule,) = itself["spec"]["matchConstraints"]["resourceRules"]
+    installed = yaml.safe_load_all((ROOT / chart.MANIFESTS / "autoscaler/taint-nodes/role.yaml").read_text())
+    guards = {each["kind"]: each["spec"] for each in installed if each["metadata"]["name"] == fault_report_policy.NAME}
+    (rule,) = guards["ValidatingAdmissionPolicy"]["matchConstraints"]["resourceRules"]
     assert {"pods", "pods/status"} <= {*rule["resources"]}
-    (where,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    (where,) = guards["ValidatingAdmissionPolicyBinding"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert (where["operator"], where["values"]) == ("NotIn", ["false"])
 
 

@@ -9,6 +9,7 @@ from tests.controllers.elasticjobs import gone, job, lead, looked, made, master,
 from tests.controllers.jobs import NOW_S, conditions, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
+from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import ChildKey, Dialect, Phase, Reason, Refused, Replica, Seen, Setup
 from turnout.controllers.reconcile import reconcile
 
@@ -151,6 +152,21 @@ def test_the_master_runs(own, image, command, args, meets):
     found = main(pod_of(raw, "dlrover-master"))
     assert (found["image"], found["command"], found.get("args")) == (image, command, args)
     assert ("PET_RDZV_ENDPOINT" in env(pod_of(raw))) is meets
+
+
+@pytest.mark.parametrize(
+    ("own", "image"),
+    [
+        pytest.param(None, "masters:3", id="of the admin, where the job has no master of its own"),
+        pytest.param({"args": ["--coordinator-only"]}, "masters:3", id="of the admin, where its own names none"),
+        pytest.param({"image": "mine:2"}, "mine:2", id="of the job, where it names one"),
+    ],
+)
+def test_the_masters_image_is(own, image):
+    kind = by_api(["ElasticJob"], "masters:3")[f"/apis/{ELASTICJOB.apis[0]}"]
+    found = kind.read(job(lead=None if own is None else master(own)))
+    images = {role.name: role.template["spec"]["containers"][0]["image"] for role in found.roles}
+    assert images == {"dlrover-master": image, "worker": "train:1"}
 
 
 def test_the_master_is_told_what_a_coordinator_decides():

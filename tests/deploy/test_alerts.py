@@ -26,6 +26,17 @@ WELL = {
     'turnout_queue_gpus{queue="q",what="used"}': "8+0x200",
     'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+60x200",
     'turnout_queue_elastic_gpu_seconds_total{queue="q"}': "0+240x200",
+    "turnout_topology_hosts": "8+0x200",
+    "turnout_topology_faults": "0+0x200",
+    'turnout_extender_errors_total{verb="filter",reason="Stale"}': "0+0x200",
+    'turnout_extender_request_duration_seconds_bucket{verb="filter",le="0.1"}': "0+60x200",
+    'turnout_extender_request_duration_seconds_bucket{verb="filter",le="1"}': "0+60x200",
+    'turnout_extender_request_duration_seconds_bucket{verb="filter",le="+Inf"}': "0+60x200",
+    "turnout_tls_certificate_expiry_timestamp_seconds": "9999999+0x200",
+    "turnout_unenforced_pods": "0+0x200",
+    'turnout_nomination_failures_total{error="422"}': "0+0x200",
+    "turnout_controller_leading": "1+0x200",
+    "turnout_controller_faults_total": "0+0x200",
 }
 
 
@@ -66,6 +77,34 @@ WELL = {
             {'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+600x200"},
             "TurnoutLendingCostsMoreThanItGives",
             id="restarts eat it up",
+        ),
+        pytest.param({"turnout_topology_hosts": "_x200"}, "TurnoutNobodyAdvises", id="no extender is there"),
+        pytest.param(
+            {'turnout_extender_errors_total{verb="filter",reason="Stale"}': "0+1x200"},
+            "TurnoutExtenderGivesNoAdvice",
+            id="answers without advice",
+        ),
+        pytest.param(
+            {'turnout_extender_request_duration_seconds_bucket{verb="filter",le="0.1"}': "0+30x200"},
+            "TurnoutExtenderIsSlow",
+            id="slow answers",
+        ),
+        pytest.param({"turnout_topology_faults": "2+0x200"}, "TurnoutMapIsFaulty", id="a map with faults"),
+        pytest.param(
+            {"turnout_tls_certificate_expiry_timestamp_seconds": "99999+0x200"},
+            "TurnoutCertificateEnds",
+            id="a certificate that ends in a day",
+        ),
+        pytest.param({"turnout_unenforced_pods": "1+0x200"}, "TurnoutGangsAreNotWhole", id="a gang lies too wide"),
+        pytest.param(
+            {'turnout_nomination_failures_total{error="422"}': "0+2x200"},
+            "TurnoutNominationsFail",
+            id="patches that are refused",
+        ),
+        pytest.param({"turnout_controller_leading": "0+0x200"}, "TurnoutNobodyControlsJobs", id="no controller leads"),
+        pytest.param({"turnout_controller_leading": "_x200"}, "TurnoutNobodyControlsJobs", id="no controller is there"),
+        pytest.param(
+            {"turnout_controller_faults_total": "0+1x200"}, "TurnoutJobsCannotBeDecided", id="a fault of ours"
         ),
     ],
 )

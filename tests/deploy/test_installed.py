@@ -15,7 +15,7 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Pair
 from hack.controlplane.plane import free_ports
 from tests.cluster import bound, config_map, koordinator_gang, leaf_of, make_fabric
-from tests.deploy.test_manifests import MANIFESTS, arguments_of, rendered
+from tests.deploy.test_manifests import MANIFESTS, arguments_of, namespace, rendered
 
 pytestmark = pytest.mark.real
 
@@ -55,7 +55,7 @@ def _read(url):
 async def test_the_installed_extender_and_config_land_a_gang_under_one_leaf(control_plane, certificates):
     nodes, text = make_fabric(leaves=4, hosts_per_leaf=4, shuffle=random.Random(3))
     async with control_plane.api() as api:
-        for each in rendered("extender"):
+        for each in (namespace(), *rendered("extender")):
             await api.apply(each)
         example = yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())
         await api.apply({**example, "data": config_map(text)["data"]})
@@ -81,7 +81,7 @@ async def test_the_installed_nominator_has_its_own_account_lease_and_policy(cont
     nodes, text = make_fabric(leaves=4, hosts_per_leaf=4, shuffle=random.Random(3))
     probes = f"127.0.0.1:{free_ports(1)[0]}"
     async with control_plane.api() as api:
-        for each in [*rendered("extender"), *rendered("nominator")]:
+        for each in (namespace(), *rendered("extender"), *rendered("nominator")):
             await api.apply(each)
         example = yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())
         await api.apply({**example, "data": config_map(text)["data"]})

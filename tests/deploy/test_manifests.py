@@ -62,9 +62,12 @@ ALLOWED = {
     | may("create", "secrets")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),
+    "turnout-queue-admin": may("get list watch create", "configmaps")
+    | may("patch update", "configmaps/turnout-autoscaler"),
     "turnout-extender": READS | TELLS,
     "turnout-nominator": READS | TELLS | {("patch", "pods/status")},
-    "turnout-topology-reader": MAP,
+    "turnout-extender-topology": MAP,
+    "turnout-nominator-topology": MAP,
     "turnout-nominator-switch-path": {("patch", "pods")},
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
     "turnout-viewer": may("list", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
@@ -130,6 +133,11 @@ def elsewhere(folder, namespace, *parts, **more):
     return kustomized(overlay)
 
 
+def namespace():
+    """The namespace that the README makes first."""
+    return yaml.safe_load((MANIFESTS / "namespace.yaml").read_text())
+
+
 def rendered(part):
     return kustomized(PARTS[part])
 
@@ -154,7 +162,7 @@ async def api(module_plane):
 @pytest_asyncio.fixture
 async def installed(module_plane, api):
     """The plane with everything applied: all parts, the map, and certificates left out."""
-    for each in (*all_rendered(), yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())):
+    for each in (namespace(), *all_rendered(), yaml.safe_load((MANIFESTS / "node-topology-config.yaml").read_text())):
         await api.apply(each)
     return module_plane
 
@@ -187,7 +195,7 @@ def test_a_planted_fault_is_found(right, wrong, said, schema_folder, tmp_path):
 async def test_the_server_takes_everything_in_a_strict_dry_run(control_plane):
     async with control_plane.api() as api:
         objects = all_rendered()
-        await api.apply(next(each for each in objects if each["kind"] == "Namespace"))
+        await api.apply(namespace())
         for each in objects:
             answer = await api.apply(each, query="&dryRun=All&fieldValidation=Strict")
             assert answer["metadata"]["name"] == each["metadata"]["name"]

@@ -271,4 +271,5 @@ def test_one_version_everywhere():
     version = setup_cfg()["metadata"]["version"]
     cited = re.findall(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M)
     noted = re.findall(r"^## (\d[\w.]*)", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert (cited, noted[0]) == ([version], version)
+    charted = re.findall(r"^appVersion: (\S+)$", (ROOT / "deploy/charts/turnout/Chart.yaml").read_text(), re.M)
+    assert (cited, noted[0], charted) == ([version], version, [version])

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -16,6 +17,8 @@ from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+MANIFESTS = Path(__file__).parents[2] / "deploy/manifests"
 
 POD = """
 apiVersion: v1
@@ -196,3 +199,26 @@ async def test_a_job_of_each_kind_is_created_shown_and_done(kubectl):
     assert await kubectl("logs", "gang-w-1") == "1\n"
     await kubectl("delete", "vcjob", "gang", "--timeout=20s")
     await kubectl("wait", "--for=delete", "pod/gang-w-1", "--timeout=20s")
+
+
+@pytest.mark.parametrize("part", [pytest.param("", id="extender"), "nominator", "autoscaler/act", "controllers"])
+async def test_the_manifests_apply_and_go_again(kubectl, part):
+    """Roles, policies and network rules are kept and served; here they have no effect."""
+    folder = str(MANIFESTS / part)
+    await kubectl("apply", "-f", str(MANIFESTS / "namespace.yaml"))
+    first = await kubectl("apply", "-k", folder)
+    assert "created" in first
+    again = (await kubectl("apply", "-k", folder)).splitlines()
+    changed = [line for line in again if not line.endswith("unchanged")]
+    # kubectl replaces the selector of a PodDisruptionBudget each time.
+    assert [line for line in changed if "poddisruptionbudget" not in line] == []
+    assert (await kubectl("delete", "-k", folder)).count(" deleted") == first.count(" created")
+    assert "turnout-system" in await kubectl("get", "namespaces")
+
+
+async def test_a_list_of_objects_is_applied_as_its_items(kubectl):
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": []}
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [role, item]})
+    assert (await kubectl("apply", "-f", "-", stdin=text)).count("created") == 2
+    assert "c" in await kubectl("get", "configmaps", "-o", "name")

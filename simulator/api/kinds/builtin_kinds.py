@@ -161,6 +161,14 @@ DEFINITIONS = Kind(
     defaults=definition_defaults,
 )
 
+
+def _kept(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> Kind:
+    """Return a kind that is stored and served and has no effect here, so that manifests of any program apply."""
+    return Kind(group, "v1", kind, plural, namespaced=namespaced, counted=True, **more)
+
+
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+
 ROWS: tuple[Kind, ...] = (
     NAMESPACES,
     NODES,
@@ -179,6 +187,13 @@ ROWS: tuple[Kind, ...] = (
     QUOTAS,
     PRIORITIES,
     DEFINITIONS,
+    _kept(_RBAC, "Role", "roles", namespaced=True),
+    _kept(_RBAC, "RoleBinding", "rolebindings", namespaced=True),
+    _kept(_RBAC, "ClusterRole", "clusterroles"),
+    _kept(_RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    _kept(_ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", status=True),
+    _kept(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    _kept("networking.k8s.io", "NetworkPolicy", "networkpolicies", namespaced=True, short=("netpol",)),
     VOLCANO_JOBS,
     _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP),
     _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),

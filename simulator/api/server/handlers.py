@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from turnout.simulator.api import route
-from turnout.simulator.api.discovery import discovery
+from turnout.simulator.api.discovery import OPENAPI_V2, OPENAPI_V2_TYPE, discovery
 from turnout.simulator.api.errors import ApiRefusal, success
 from turnout.simulator.api.fault_injection import Faults
 from turnout.simulator.api.garbage_collector import collect
@@ -51,6 +51,8 @@ class Handlers:
             return web.Response(text="ok")
         if request.path in (FAULTS, _OLD_FAULTS):
             return await self._ask_for_fault(request)
+        if request.method == "GET" and request.path == "/openapi/v2":
+            return web.Response(body=OPENAPI_V2, content_type=OPENAPI_V2_TYPE)
         if request.method == "GET" and (told := discovery(self._store.catalogue, request.path)) is not None:
             return as_json(told)
         target = route.target(self._store.catalogue, request.path)

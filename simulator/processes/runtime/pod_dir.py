@@ -15,6 +15,7 @@ SHARED = "/.turnout"  # where a container finds the hosts file and the kubeconfi
 _FILES_ONLY = "hosts: files\n"
 _MOST_NOTE_BYTES = 4096  # as a kubelet reads of a termination message
 _NO_ONE_ELSE = 0o700
+_FOR_ALL = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,11 @@ class Folder:
             part.write_bytes(file.data)
             part.chmod(file.mode)
             part.replace(there)
+
+    def account(self, files: Mapping[str, bytes]) -> str:
+        """Write the service account's files. Returns their folder."""
+        self.write("service-account", {name: File(data, _FOR_ALL) for name, data in files.items()})
+        return str(self.disk / "volumes" / "service-account")
 
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
         """Return what to mount into a container: (source, target, read only). Raises NotToBeHad."""

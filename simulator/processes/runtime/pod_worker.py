@@ -6,21 +6,25 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.container_spec import BAD_CONFIG, Launch, NotToBeHad, launch_of
 from turnout.simulator.processes.pod_dns import hostname
 from turnout.simulator.processes.pod_lifecycle import PodLifecycle
+from turnout.simulator.processes.readiness import Probe, Readiness, after, probe_of
 from turnout.simulator.processes.runtime.container_process import Child, Order, start
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import SHARED, Folder
+from turnout.simulator.processes.service_account import FOLDER as ACCOUNT
+from turnout.simulator.processes.service_account import InCluster, in_cluster
 from turnout.simulator.processes.status import status_of
 from turnout.simulator.processes.volumes import Volume, volume_of
 
@@ -57,6 +61,7 @@ class Life:
         self.told: Object = {}
         self._news = asyncio.Event()
         self._waiting: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[None]] = set()
         self._gone = self._untold = False
 
     def look(self, pod: Object) -> None:
@@ -117,26 +122,48 @@ class Life:
         except (OSError, aiohttp.ClientError, ApiError, TimeoutError) as error:
             self.lifecycle = lifecycles.not_started(self.lifecycle, name, "RunContainerError", str(error), time.time())
             return
-        self.lifecycle = lifecycles.started(self.lifecycle, name, time.time())
+        probe = probe_of(self._container(name))
+        self.lifecycle = lifecycles.started(self.lifecycle, name, time.time(), probe is None)
         self._children[name] = child
-        waiting = asyncio.create_task(self._wait_for(name, child))
-        self._waiting.add(waiting)
-        waiting.add_done_callback(self._waiting.discard)
+        _begin(self._wait_for(name, child), self._waiting)
+        if probe is not None:
+            _begin(self._ask(name, child, probe), self._asking)
+
+    def _container(self, name: str) -> Object:
+        containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
+        found: Object = next(each for each in containers if each["name"] == name)
+        return found
+
+    async def _ask(self, name: str, child: Child, probe: Probe) -> None:
+        """Ask a container whether it is ready, for as long as it runs."""
+        found, pause_s = Readiness(), probe.delay_s
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=probe.timeout_s)) as session:
+            while True:
+                await asyncio.sleep(pause_s)
+                if self._children.get(name) is not child:
+                    return
+                now = after(found, await _is_good(session, probe.url(self.pod_ip)), probe)
+                if now.ready is not found.ready and self._children.get(name) is child:
+                    self.lifecycle = lifecycles.answered(self.lifecycle, name, now.ready)
+                    self._news.set()
+                found, pause_s = now, probe.period_s
 
     async def _order(self, name: str) -> tuple[Order, Path]:
         """Return everything that a container is started with. Raises NotToBeHad."""
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.told}}
-        containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
-        container = next(each for each in containers if each["name"] == name)
+        container = self._container(name)
         sources = await self._node.objects.of(pod)
         config = await self._node.objects.kubeconfig(pod)
         base = {**self._node.env, "HOSTNAME": hostname(pod)}
+        own = None
         if config is not None:
             base["KUBECONFIG"] = f"{SHARED}/kubeconfig"
+            own = await asyncio.to_thread(in_cluster, msgspec.json.decode(config))
+            base |= own.env if own is not None else {}
         launch = launch_of(pod, container, base, sources)
         volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
         tokens = await self._node.objects.tokens(pod, volumes.values())
-        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config)
+        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config, own)
 
     def _laid_out(
         self,
@@ -146,6 +173,7 @@ class Life:
         volumes: Mapping[str, Volume],
         tokens: Mapping[str, Any],
         config: bytes | None,
+        own: InCluster | None,
     ) -> tuple[Order, Path]:
         folder = self.folder
         folder.fill(volumes.values())
@@ -155,6 +183,8 @@ class Life:
             folder.write(volume, files)
         note = folder.note(name)
         binds = folder.binds(launch, volumes, note)
+        if own is not None:
+            binds.append((folder.account(own.files), ACCOUNT, True))
         if pod["spec"].get("dnsPolicy") != "Default":
             binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
         was = self.lifecycle.named(name)
@@ -180,8 +210,7 @@ class Life:
 
     def _message(self, name: str, code: int) -> str:
         words = self.folder.last_words(name)
-        containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
-        policy = next(each for each in containers if each["name"] == name).get("terminationMessagePolicy")
+        policy = self._container(name).get("terminationMessagePolicy")
         if not words and code and policy == "FallbackToLogsOnError" and (file := self.log_of(name, False)):
             return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
         return words
@@ -245,5 +274,22 @@ class Life:
 
     async def _end(self) -> None:
         await asyncio.gather(*(child.kill() for child in self._children.values()))
-        await asyncio.gather(*self._waiting, return_exceptions=True)
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._waiting, *self._asking, return_exceptions=True)
         await asyncio.to_thread(self.folder.remove)
+
+
+def _begin(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+    task = asyncio.create_task(work)
+    among.add(task)
+    task.add_done_callback(among.discard)
+
+
+async def _is_good(session: aiohttp.ClientSession, url: str) -> bool:
+    """Ask once. As a kubelet does it, no certificate is verified."""
+    try:
+        async with session.get(url, ssl=False, allow_redirects=False) as answer:
+            return 200 <= answer.status < 400
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False

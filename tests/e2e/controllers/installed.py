@@ -19,12 +19,11 @@ async def install(plane, api, *more):
     """Install the account and its roles and start the controller. more: arguments beside those of the Deployment."""
     await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     deployment = None
-    for file in ("account.yaml", "roles.yaml", "controller.yaml"):
-        for each in yaml.safe_load_all(await asyncio.to_thread((MANIFESTS / file).read_text)):
-            if each["kind"] == "Deployment":
-                deployment = each
-            elif each["kind"] not in ("PodDisruptionBudget", "NetworkPolicy"):
-                await api.create(each)
+    for each in yaml.safe_load_all(await asyncio.to_thread((MANIFESTS / "controller.yaml").read_text)):
+        if each["kind"] == "Deployment":
+            deployment = each
+        elif each["kind"] not in ("PodDisruptionBudget", "NetworkPolicy"):
+            await api.create(each)
     await asyncio.to_thread(start, plane, deployment, *more)
 
 

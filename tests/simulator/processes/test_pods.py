@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -301,3 +302,18 @@ async def test_an_unknown_container_has_no_log(pods):
         await pods.log("a", container="other")
     with pytest.raises(ApiError):
         await pods.api.call("GET", f"{PODS}/b/log")
+
+
+async def test_it_is_ready_while_its_probe_is_answered(pods, tmp_path):
+    """The folder of its HTTP server has the file that is asked for, then not, then again."""
+    file = tmp_path / "readyz"
+    script = f"exec {sys.executable} -m http.server 8080 --bind $POD_IP --directory {tmp_path}"
+    asked = {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 0.05, "failureThreshold": 1}
+    own = {"env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}
+    await pods.create(pod("server", script, container={"readinessProbe": asked, **own}))
+    assert not main_of(await pods.runs("server"))["ready"]
+    for there in (True, False, True):
+        (file.touch if there else file.unlink)()
+        found = await pods.until("server", lambda p, there=there: main_of(p)["ready"] is there)
+        (ready,) = (each for each in found["status"]["conditions"] if each["type"] == "Ready")
+        assert ready["status"] == str(there)

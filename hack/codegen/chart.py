@@ -1,0 +1,189 @@
+"""Write what the chart is made of beside its templates, and the manifests that are rendered from it.
+
+`python -m hack.codegen.chart` copies CRDs, alerts and dashboards into the chart, which helm packs as one folder, writes
+the table of values into its README, and renders deploy/manifests. tests/deploy holds that all of it is up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.controlplane.tools import cache
+
+ROOT = Path(__file__).parents[2]
+CHART = Path("deploy/charts/turnout")
+MANIFESTS = Path("deploy/manifests")
+NAMESPACE, RELEASE = "turnout-system", "turnout"
+KUBERNETES = "1.35.0"
+TABLE = ("<!-- values -->\n", "<!-- end of values -->\n")
+# Manifests are applied as they are, or moved by kustomize; certificates and the map are made beside them.
+_ALWAYS = {"guards": "anyNamespace", "extender.tls.mode": "existing", "topoMapper.create": "false"}
+_OFF = {f"{part}.enabled": "false" for part in ("extender", "nominator", "autoscaler", "controller")}
+_NOBODY = {"rbac.viewer": "false", "rbac.queueAdmin": "false"}
+_AUTOSCALER = {**_OFF, "autoscaler.enabled": "true"}
+_CONTROLLER = {
+    **_OFF,
+    **_NOBODY,
+    "controller.enabled": "true",
+    "controller.image": RELEASE,
+    "dlroverMaster.enabled": "false",
+}
+_CONTROLLED = "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}"
+_KINDS = ("ElasticJob", "Job", "LeaderWorkerSet", "MPIJob", "PyTorchJob", "RayCluster", "VolcanoJob")
+Object = dict[str, Any]
+
+
+class HelmRefused(Exception):
+    """Helm did not take the chart or its values; its words say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One file of manifests: the values that it is rendered with, and those whose objects it leaves out.
+
+    head: objects that come first.
+    """
+
+    values: Mapping[str, str]
+    without: Mapping[str, str] | None = None
+    head: str = ""
+
+
+def manifests() -> dict[str, Rendered]:
+    """Give each file of manifests by its path in MANIFESTS."""
+    nominator = {**_OFF, **_NOBODY, "nominator.enabled": "true"}
+    found = {
+        "extender.yaml": Rendered({**_OFF, **_NOBODY, "extender.enabled": "true"}),
+        "nominator/nominator.yaml": Rendered(nominator),
+        "nominator/switch-path/role.yaml": Rendered({**nominator, "nominator.annotateSwitchPath": "true"}, nominator),
+        "autoscaler/base/autoscaler.yaml": Rendered(_AUTOSCALER),
+        "autoscaler/mark-pods/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.markPods": "true"}, _AUTOSCALER),
+        "autoscaler/taint-nodes/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.taintNodes": "true"}, _AUTOSCALER),
+        "controllers/controller.yaml": Rendered(
+            {**_CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
+        ),
+    }
+    for kind in _KINDS:
+        acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": f"{{{kind}}}"}
+        found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(acts, _AUTOSCALER)
+    everything = {**_CONTROLLER, "controller.kinds": _CONTROLLED, "rbac.viewer": "true"}
+    found["controllers/install.yaml"] = Rendered(
+        everything, head=(ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
+    )
+    return found
+
+
+def copies() -> dict[Path, str]:
+    """Give the text of each file that the chart has from elsewhere in deploy, by its path."""
+    found = {
+        CHART / "files/crds" / each.name: each.read_text() for each in sorted((ROOT / "deploy/crds").glob("*.yaml"))
+    }
+    found[CHART / "files/rules.yaml"] = (ROOT / "deploy/prometheus/rules.yaml").read_text()
+    for each in sorted((ROOT / "deploy/grafana").glob("*.json")):
+        found[CHART / "files/dashboards" / each.name] = each.read_text()
+    return found
+
+
+def files() -> dict[Path, str]:
+    """Give the text of every file that is written here. Raises NotBuilt without helm."""
+    text = (ROOT / CHART / "README.md").read_text()
+    before, _, rest = text.partition(TABLE[0])
+    after = rest.partition(TABLE[1])[2]
+    found = {CHART / "README.md": before + TABLE[0] + table() + TABLE[1] + after}
+    for path, each in manifests().items():
+        found[MANIFESTS / path] = rendered(each)
+    return found
+
+
+def helm(*arguments: str) -> str:
+    """Run helm and return what it prints. Raises HelmRefused with its words, NotBuilt."""
+    done = subprocess.run(
+        [cache.binary("helm"), *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    if done.returncode:
+        raise HelmRefused(done.stderr.strip())
+    return done.stdout
+
+
+def render(values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE) -> str:
+    """Render the chart with these values."""
+    told = [f"--set={key}={value}" for key, value in values.items()]
+    return helm(
+        "template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *told, *more
+    )
+
+
+def rendered(wanted: Rendered) -> str:
+    """Give the text of one file of manifests."""
+    out = set() if wanted.without is None else {_key(each) for each in documents(render({**_ALWAYS, **wanted.without}))}
+    kept = [
+        text
+        for text in re.split(r"^---\n", render({**_ALWAYS, **wanted.values}), flags=re.M)
+        if (found := yaml.load(text, yaml.CSafeLoader)) and _key(found) not in out
+    ]
+    head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"
+    return head + wanted.head + "---\n".join(_plain(text) for text in kept)
+
+
+def documents(text: str) -> list[Object]:
+    """Read the objects of a YAML text."""
+    return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
+
+
+def _key(found: Object) -> tuple[str, str]:
+    return found["kind"], found["metadata"]["name"]
+
+
+def _plain(text: str) -> str:
+    """Leave out what only helm would say: who applies these is not helm."""
+    lines = [
+        line.rstrip()
+        for line in text.splitlines()
+        if not re.match(r"# Source: |\s*(app\.kubernetes\.io/managed-by|helm\.sh/chart):", line) and line.strip()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table() -> str:
+    """Give the table of the values, with what the comments in values.yaml say of them."""
+    rows = [f"| `{key}` | {text} | `{default}` |\n" for key, text, default in _values()]
+    return "".join(["| value | meaning | default |\n", "| --- | --- | --- |\n", *rows])
+
+
+def _values() -> Iterator[tuple[str, str, str]]:
+    """Yield each value that has a comment: its path, the comment, and its default."""
+    above: list[str] = []
+    said: list[str] = []
+    for line in (ROOT / CHART / "values.yaml").read_text().splitlines():
+        indent, text = len(line) - len(line.lstrip()), line.strip()
+        if text.startswith("# --"):
+            said = [text.removeprefix("# --").strip()]
+        elif text.startswith("#") and said:
+            said.append(text.removeprefix("#").strip())
+        elif match := re.match(r"(\w+):\s*(.*)$", text):
+            above = [*above[: indent // 2], match[1]]
+            if said:
+                default = json.dumps(yaml.safe_load(match[2].partition("  #")[0] or "{}"))
+                yield ".".join(above), " ".join(said).replace("|", "\\|"), default
+            said = []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write them all."""
+    for path, text in [*copies().items(), *files().items()]:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The README's path of a new user, its code blocks run as they stand, from the map to a gang under one leaf."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+
+import pytest
+import pytest_asyncio
+
+from hack.controlplane.tools import cache
+from tests.deploy.chart.world import APART, CHART, cluster
+from turnout.simulator.cluster.node_builder import places_of
+from turnout.topology.sources.configmap_text import read
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
+
+ROOT = CHART.parents[2]
+MARK = "<!-- the new user's path -->"
+# Pods of this cluster share one network: each listens at its own address, and one scheduler alone at 127.0.0.1.
+HELM = f"""#!/bin/sh
+exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*APART, "--set", "scheduler.replicas=1", "--timeout=60s"))}
+"""
+
+
+def blocks():
+    """Give the README's code blocks that a new user types, in order."""
+    return re.findall(rf"{MARK}\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def entries():
+    """The hosts of the README's map."""
+    (text,) = re.findall(r"topology.txt <<'EOF'\n(.*?)EOF\n", blocks()[0], re.DOTALL)
+    return read(text).entries
+
+
+@pytest_asyncio.fixture
+async def world(control_plane, tmp_path, monkeypatch):
+    """A machine with helm and kubectl on its path, in a clone. The image of kube-scheduler has that program."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "helm").write_text(HELM.format(helm=cache.binary("helm")))
+    (programs / "helm").chmod(0o755)
+    for name in ("deploy", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    kubernetes = cache.binary("kubectl").parent  # of kube-scheduler, too
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), os.environ["PATH"]]))
+    async with cluster(control_plane, tmp_path, places_of(entries())) as made:
+        yield made
+
+
+async def typed(world, folder, block):
+    """Run one block of the README in a shell that stops at the first fault. Gives what it printed."""
+    env = {"HOME": str(folder), "KUBECONFIG": str(world.plane.kubeconfig), "PATH": os.environ["PATH"]}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-euc", block],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}{await world.told()}"
+    return done.stdout
+
+
+async def test_the_readme_alone_leads_to_a_gang_under_one_leaf(world, tmp_path):
+    for block in blocks():
+        await typed(world, tmp_path, block)
+    pods = (await world.get("/api/v1/namespaces/default/pods"))["items"]
+    leaves = {place.name: place.path for place in places_of(entries())}
+    assert len(pods) == 4
+    assert len({leaves[pod["spec"]["nodeName"]] for pod in pods}) == 1

@@ -1,0 +1,273 @@
+"""The chart rendered from values: every toggle, every Kubernetes, what DLRover's users set, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from itertools import product
+
+import pytest
+import yaml
+
+from hack.codegen import chart
+from hack.controlplane import schemas
+from hack.controlplane.tools import cache
+from tests.deploy.test_manifests import _rights as rights
+
+pytestmark = pytest.mark.real
+
+VERSIONS = [f"1.{minor}.0" for minor in range(29, 38)]
+TOGGLES = ("extender", "nominator", "autoscaler", "controller", "scheduler", "networkPolicy")
+EVERYTHING = {
+    "nominator.enabled": "true",
+    "nominator.annotateSwitchPath": "true",
+    "autoscaler.act": "true",
+    "autoscaler.markPods": "true",
+    "autoscaler.taintNodes": "true",
+    "controller.kinds": "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}",
+    "controller.gang": "volcano",
+    "scheduler.enabled": "true",
+    "monitoring.podMonitors": "true",
+    "monitoring.rules": "true",
+    "monitoring.dashboards": "true",
+}
+# What no API server of ours knows the schema of.
+FOREIGN = {"PodMonitor", "PrometheusRule", "Certificate", "Issuer"}
+
+
+def rendered(values=None, *more, **told):
+    return chart.documents(chart.render(values or {}, *more, **told))
+
+
+def named(objects, kind, name):
+    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def container_of(objects, deployment, number=0):
+    return named(objects, "Deployment", deployment)["spec"]["template"]["spec"]["containers"][number]
+
+
+def images(objects):
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    return {container["image"] for pod in pods for container in pod["containers"]}
+
+
+@pytest.fixture(scope="module")
+def schema_folder(module_plane, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("schemas")
+    schemas.write(module_plane.request("GET", "/openapi/v2"), folder)
+    return folder
+
+
+@pytest.mark.contract("DL-01")
+def test_helm_finds_no_fault_in_it():
+    told = chart.helm("lint", "--strict", str(chart.CHART), "--kube-version=1.35")
+    assert "1 chart(s) linted, 0 chart(s) failed" in told
+
+
+def test_every_file_that_is_made_from_another_is_up_to_date():
+    for path, text in {**chart.copies(), **chart.files()}.items():
+        assert (chart.ROOT / path).read_text() == text, f"{path}: python -m hack.codegen.chart"
+
+
+def test_every_toggle_renders_valid_objects(schema_folder, tmp_path):
+    """64 choices in one call of kubeconform. Names are unique and namespaces the release's in each of them."""
+    files = []
+    for number, chosen in enumerate(product(("true", "false"), repeat=len(TOGGLES))):
+        values = {f"{part}.enabled": on for part, on in zip(TOGGLES, chosen, strict=True)}
+        objects = rendered({**EVERYTHING, **values}, namespace="gpu-team", release="mine")
+        keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
+        assert len(keys) == len(set(keys))
+        assert {space for _, space, _ in keys} <= {None, "gpu-team", "kube-system"}
+        assert all(
+            name.startswith("mine-") or kind in ("CustomResourceDefinition", "ValidatingAdmissionPolicy")
+            for kind, space, name in keys
+            if space is None and not name.startswith("turnout-verdicts-")
+        )
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(yaml.safe_dump_all([each for each in objects if each["kind"] not in FOREIGN]))
+        files.append(file)
+    results = schemas.kubeconform(schema_folder, files)
+    assert schemas.faults(results) == []
+    assert {each["filename"] for each in results} <= {str(file) for file in files}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_renders_for_kubernetes(version):
+    """Before 1.30 nothing bounds what an account may write, so only what writes nothing is installed."""
+    minor = int(version.split(".")[1])
+    told = f"--kube-version={version}"
+    if minor < 30:
+        with pytest.raises(chart.HelmRefused, match=r"autoscaler\.enabled needs Kubernetes 1\.30 or newer"):
+            rendered({}, told)
+        found = rendered({"autoscaler.enabled": "false"}, told)
+    else:
+        found = rendered(EVERYTHING, told)
+    guarded = {each["kind"] for each in found} & {"ValidatingAdmissionPolicy"}
+    assert bool(guarded) is (minor >= 30)
+
+
+@pytest.mark.contract("DL-02", "MS-35")
+def test_a_registry_goes_before_every_image():
+    plain, moved = images(rendered(EVERYTHING)), images(rendered({**EVERYTHING, "registry": "r.io/p"}))
+    assert moved == {f"r.io/p/{each}" for each in plain}
+    arguments = container_of(rendered({"registry": "r.io/p/"}), "turnout-controller-manager")["args"]
+    assert "--master-image=r.io/p/dlrover-master:0.1.0" in arguments
+
+
+@pytest.mark.contract("DL-03")
+def test_the_map_is_rendered_as_it_is_given(tmp_path):
+    text = "# ours\nasw-01 psw-01 10.0.1.11\n\n  asw-01  psw-01\t10.0.1.12\n"
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"topoMapper": {"topology_config": text}}))
+    found = named(rendered({}, f"--values={file}"), "ConfigMap", "node-topology-config")
+    assert found["data"] == {"topology_config": text}
+
+
+@pytest.mark.contract("DL-01", "DL-04", "DL-05", "DL-06", "DL-07")
+@pytest.mark.parametrize(
+    ("values", "image", "master"),
+    [
+        pytest.param({}, "elasticjob-controller:0.1.0", "dlrover-master:0.1.0", id="neither is set"),
+        pytest.param(
+            {"controller.image": "mine"}, "mine:0.1.0", "dlrover-master:0.1.0", id="the controller's name, as a string"
+        ),
+        pytest.param(
+            {"controller.image.tag": "v7", "dlroverMaster.image.tag": "v8"},
+            "elasticjob-controller:v7",
+            "dlrover-master:v8",
+            id="both tags alone",
+        ),
+        pytest.param(
+            {"controller.image.name": "a", "controller.image.tag": "1", "dlroverMaster.image": "b:2"},
+            "a:1",
+            "b:2",
+            id="a map, and a string with a tag",
+        ),
+    ],
+)
+def test_images_of_the_controller_and_the_master(values, image, master):
+    named_ = {"controller.deploymentName": "dlrover-controller-manager"}
+    texts = [f"--set-string={key}={value}" for key, value in values.items()]
+    container = container_of(rendered(named_, *texts), "dlrover-controller-manager")
+    assert container["image"] == image
+    assert f"--master-image={master}" in container["args"]
+
+
+def test_a_release_of_dlrovers_name_has_the_guides_deployment():
+    names = {each["metadata"]["name"] for each in rendered(release="dlrover") if each["kind"] == "Deployment"}
+    assert "dlrover-controller-manager" in names
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param({"extender.replica": "2"}, "additional properties 'replica' not allowed", id="a misspelt value"),
+        pytest.param({"extender.replicas": "two"}, "got string, want integer", id="a word for a number"),
+        pytest.param({"controller.kinds": "{TFJob}"}, "/controller/kinds/0", id="a kind that nobody controls"),
+        pytest.param({"extender.tls.mode": "none"}, "/extender/tls/mode", id="no TLS"),
+        pytest.param({"image.digest": "sha256:12"}, "/image/digest", id="a digest that is none"),
+    ],
+)
+def test_values_are_refused(values, said):
+    with pytest.raises(chart.HelmRefused, match=re.escape(said)):
+        rendered(values)
+
+
+def test_every_value_is_in_the_schema_and_nothing_else_is():
+    values = yaml.safe_load((chart.ROOT / chart.CHART / "values.yaml").read_text())
+    schema = json.loads((chart.ROOT / chart.CHART / "values.schema.json").read_text())
+
+    def same(given, of, at):
+        for key, each in given.items():
+            inner = of["properties"][key]
+            if isinstance(each, dict) and "properties" in inner:
+                assert inner["additionalProperties"] is False, at
+                assert {*inner["properties"]} == {*each}, f"{at}.{key}"
+                same(each, inner, f"{at}.{key}")
+
+    assert {*schema["properties"]} == {*values, "global"}
+    same(values, schema, "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds"),
+    [
+        pytest.param("selfSigned", {"Secret"}, id="helm makes a CA"),
+        pytest.param("certManager", {"Certificate", "Issuer"}, id="cert-manager makes one"),
+        pytest.param("existing", set(), id="the Secrets are there"),
+    ],
+)
+def test_certificates(mode, kinds):
+    found = rendered({"extender.tls.mode": mode})
+    assert {each["kind"] for each in found} & {"Secret", "Certificate", "Issuer"} == kinds
+    (volume,) = (
+        each["secret"]["secretName"]
+        for each in named(found, "Deployment", "turnout-extender")["spec"]["template"]["spec"]["volumes"]
+        if "secret" in each
+    )
+    made = {each["metadata"]["name"] for each in found if each["kind"] == "Secret"}
+    made |= {each["spec"]["secretName"] for each in found if each["kind"] == "Certificate"}
+    assert mode == "existing" or volume in made
+
+
+def test_every_account_has_the_rights_that_the_manifests_give_it():
+    """The manifests are rendered from the chart, and tests/deploy/test_manifests.py lists their rights."""
+    everything = {each["metadata"]["name"]: {*rights(each)} for each in rendered(EVERYTHING) if "rules" in each}
+    assert not [name for name, given in everything.items() if any("*" in str(right) for right in given)]
+    assert everything["turnout-scheduler"] == everything["turnout-extender"]
+    writes = {verb for verb, _ in everything["turnout-extender"]} - {"get", "list", "watch"}
+    assert writes == {"create", "patch"}  # Events
+    assert {of for verb, of in everything["turnout-extender"] if verb in writes} == {"events"}
+
+
+def test_alerts_and_dashboards_are_those_of_the_repository():
+    found = rendered(EVERYTHING)
+    rules = yaml.safe_load((chart.ROOT / "deploy/prometheus/rules.yaml").read_text())
+    assert named(found, "PrometheusRule", "turnout")["spec"] == rules
+    less = rendered({**EVERYTHING, "nominator.enabled": "false", "controller.enabled": "false"})
+    groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
+    assert groups == ["turnout-autoscaler", "turnout-extender"]
+    board = named(found, "ConfigMap", "turnout-dashboard-queue")
+    assert json.loads(board["data"]["queue.json"]) == json.loads((chart.ROOT / "deploy/grafana/queue.json").read_text())
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    monitored = {each["metadata"]["name"] for each in found if each["kind"] == "PodMonitor"}
+    assert monitored == {f"turnout-{part}" for part in TOGGLES if part != "networkPolicy"}
+
+
+@pytest.mark.contract("MS-04", "MS-05")
+@pytest.mark.asyncio
+async def test_one_file_installs_the_job_controllers(control_plane):
+    """Apply it by kubectl alone, twice: namespace, definitions, roles, and a Deployment of each."""
+    file = chart.ROOT / chart.MANIFESTS / "controllers/install.yaml"
+    argv = [cache.binary("kubectl"), "--kubeconfig", control_plane.kubeconfig, "apply", "-f", file]
+    for word in ("created", "unchanged"):
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        # kubectl replaces the selector of a PodDisruptionBudget each time, whoever wrote it.
+        lines = [line for line in done.stdout.splitlines() if "poddisruptionbudget" not in line]
+        assert len(lines) > 12
+        assert [line for line in lines if not line.endswith(word)] == []
+    async with control_plane.api() as api:
+        await api.get("/apis/apps/v1/namespaces/turnout-system/deployments/turnout-controller-manager")
+        served = await api.get("/apis/mindspore.gitee.com/v1")
+        assert "msjobs" in {each["name"] for each in served["resources"]}
+
+
+@pytest.mark.contract("MS-06")
+@pytest.mark.asyncio
+async def test_make_deploy_takes_another_image(control_plane, tmp_path):
+    told = [f"HELM={cache.binary('helm')}", "IMG=r.io/p/ours:7", "NAMESPACE=gpu-team"]
+    env = {"HOME": str(tmp_path), "KUBECONFIG": str(control_plane.kubeconfig), "PATH": os.environ["PATH"]}
+    argv = ["make", "deploy", *told]
+    done = await asyncio.to_thread(
+        subprocess.run, argv, cwd=chart.ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    async with control_plane.api() as api:
+        found = (await api.get("/apis/apps/v1/namespaces/gpu-team/deployments"))["items"]
+        assert images([{**each, "kind": "Deployment"} for each in found]) == {"r.io/p/ours:7"}
