@@ -17,23 +17,29 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long mutants check contract sbom advisories format bench controlplane deploy lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-long wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
 
+# Ends what needs it where there is no Python that is new enough and makes environments.
+define has-venv
+"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo 'Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }; \
+"$(PYTHON)" -c 'import ensurepip' 2>/dev/null \
+  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
+endef
+
 setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 
 # The stamp is younger than what it was made from, so a second run does nothing.
-.venv/ready: hack/locks/dev.txt setup.cfg pyproject.toml
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo 'Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null \
-	  || { echo 'This Python cannot make environments. On Debian: apt-get install python3-venv' >&2; exit 1; }
+.venv/ready: hack/locks/dev.txt setup.cfg pyproject.toml deploy/packages/dlrover-names/setup.cfg
+	@$(call has-venv)
 	@echo 'setup: .venv from hack/locks/dev.txt (a minute the first time)'
 	@test -x $(PY) || "$(PYTHON)" -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/dev.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e deploy/packages/dlrover-names
 	@touch .venv/ready
 
 setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
@@ -58,7 +64,18 @@ setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers i
 	  --no-deps --require-hashes --target .venv/colossalai-cli -r hack/locks/colossalai.txt
 	@touch .venv/colossalai
 
-demo: setup ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
+# Where there was no `make setup`, the demo brings what it runs on and no tools; a later `make setup` adds the rest.
+DEMO_READY := $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)
+
+.venv/demo: hack/locks/demo.txt setup.cfg pyproject.toml
+	@$(call has-venv)
+	@echo 'demo: .venv from hack/locks/demo.txt (half a minute the first time)'
+	@test -x $(PY) || "$(PYTHON)" -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/demo.txt
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(DEMO_READY) ## Watch gangs land under one switch, and a queue lend its idle GPUs (ARGS=--fast)
 	@$(PY) -m turnout.cli demo $(ARGS)
 	@echo && echo 'Next: make demo-train. A training job grows, gives way, loses a worker and a node, and no step (needs torch, 3 GB).'
 
@@ -70,6 +87,25 @@ test: setup-launcher controlplane ## Run all tests but the slow ones, with a rea
 
 test-long: setup-launcher controlplane ## Run the slow tests
 	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)
+
+wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into build/wheels
+	@$(PY) -m hack.images.wheels
+
+image: setup ## Build the images as OCI layouts in build/images; print digests, write bills of materials
+	@$(PY) -m hack.images $(ARGS)
+
+image-test: setup controlplane ## Build the images, start the controllers from theirs on a real kube-apiserver, train by the launcher's
+	@$(PY) -m pytest -n 0 -m 'long or not long' tests/images $(ARGS)
+
+IMG ?= turnout:0.1.0
+CONTAINER_TOOL ?= docker
+PYTHON_IMAGE ?= docker.io/library/python:3.11-slim-bookworm
+
+docker-build: wheels ## Build the controllers' image with docker (IMG=registry/name:tag, CONTAINER_TOOL=podman)
+	@$(CONTAINER_TOOL) build --build-arg PYTHON=$(PYTHON_IMAGE) -f deploy/images/controllers.Containerfile -t $(IMG) .
+
+docker-push: ## Push that image (IMG=registry/name:tag)
+	@$(CONTAINER_TOOL) push $(IMG)
 
 mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
 	@$(PY) -m hack.mutants $(ARGS)
@@ -114,5 +150,5 @@ lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: onl
 	@"$(PYTHON)" -m hack.codegen.lock $(ARGS)
 
 clean: ## Remove what the targets made in this folder: .venv, build, caches
-	@rm -rf .venv build turnout.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv build turnout.egg-info deploy/packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,7 @@ from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
 from turnout.autoscaler.observe.schedulable import SCHEDULERS
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.version import add_version
 
 _TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _MOST_TAINT_S = 365 * 86_400.0
@@ -105,6 +106,7 @@ def settings(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(
         prog="turnout-autoscaler", description="Lend a queue's idle GPUs to elastic jobs, and take them back first."
     )
+    add_version(parser)
     parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     parser.add_argument("--context", help="of the kubeconfig")
     parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
@@ -124,9 +126,7 @@ def settings(argv: Sequence[str] | None) -> Settings:
         help="hold a map that moves over 30%% of the hosts until confirmed, as the extender does by the same flag",
     )
     parser.add_argument(
-        "--orders",
-        default=default.orders,
-        help="ConfigMap of `turnout pause --all`, namespace/name (%(default)s)",
+        "--orders", default=default.orders, help="ConfigMap of `turnout pause --all`, namespace/name (%(default)s)"
     )
     parser.add_argument("--act", action="store_true", help="resize jobs; without it decisions are only told")
     parser.add_argument(

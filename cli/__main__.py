@@ -1,6 +1,6 @@
 """The `turnout` command, also `kubectl turnout`: what it can be asked, and nothing heavy until it is asked.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 looked and found something wrong, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 usage, 3 looked and found something wrong, 130 interrupted, 141 nobody reads the output.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from turnout.cli.commands.replay import add as replay_command
 from turnout.cli.commands.stacks import add as stacks_command
 from turnout.cli.commands.why import add as why_command
 from turnout.cli.local_cluster.commands import add as local_commands
+from turnout.kube.version import add_version
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
@@ -48,6 +49,7 @@ def stacktrace_viewer() -> int:
 def parser() -> argparse.ArgumentParser:
     """Make the parser of the whole command."""
     top = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
+    add_version(top)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
@@ -121,11 +123,8 @@ def _nominate_clear(args: argparse.Namespace) -> int:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    try:
-        import shtab
-    except ModuleNotFoundError:
-        print("turnout completion: needs shtab, which comes with pip install 'turnout[completion]'", file=sys.stderr)
-        return FAILED
+    import shtab
+
     print(shtab.complete(parser(), shell=args.shell))
     return 0
 
@@ -145,4 +144,6 @@ def _topo_check(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from turnout.cli.programs import turnout
+
+    sys.exit(turnout())

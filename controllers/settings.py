@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Dialect, Setup
 from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.version import add_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def settings(argv: Sequence[str] | None = None) -> Settings:
     """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
     default = Settings(kinds=tuple(KINDS))
     parser = argparse.ArgumentParser(prog="turnout-controller", description="Run jobs of the kinds that are named.")
+    add_version(parser)
     parser.add_argument("--kubeconfig", help="its file; the pod's own account without it")
     parser.add_argument("--context", help="of the kubeconfig")
     parser.add_argument("--kinds", type=_names, default=(), metavar="KIND,…", help=f"of {', '.join(sorted(KINDS))}")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from turnout.launcher.agent.bootstrap import run_agent
+from turnout.launcher.agent.can_start import check_command, check_metrics
 from turnout.launcher.agent.coordinator_only import run_coordinator
 from turnout.launcher.agent.identity import CannotListen
 from turnout.launcher.cli.explain import explain
@@ -27,7 +28,7 @@ say = into(log, quiet=["member_joined"])  # one event for each worker: too many 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
     """Run one worker's agent; return an exit code of model.Exit."""
-    settings = read(sys.argv[1:] if argv is None else argv, os.environ, program)
+    settings = read(sys.argv[1:] if argv is None else argv, os.environ, program, _version)
     if isinstance(settings, Answer):
         print(settings.text, file=sys.stdout if settings.exit is Exit.DONE else sys.stderr)
         return int(settings.exit)
@@ -39,8 +40,10 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
     for note in settings.notes:
         log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
+        check_metrics(settings.output.metrics_port)
         if settings.coordinates:
             return int(asyncio.run(run_coordinator(settings, say)))
+        check_command(settings.command)
         check_torch()
         return int(asyncio.run(run_agent(settings, os.environ, say)))
     except (BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
@@ -51,6 +54,12 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
 def dlrover_run() -> int:
     """Run the launcher under the guide's name. Source: DL-42"""
     return main(program="dlrover-run")
+
+
+def _version() -> object:
+    from turnout.kube.version import build
+
+    return build()
 
 
 def _more_files() -> None:

@@ -26,6 +26,7 @@ from turnout.kube.client.lease import Elector
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
 from turnout.kube.labels import GPU_RESOURCES, SWITCH_PATH
+from turnout.kube.version import add_version
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
 from turnout.scheduler_ext.server.extender import Extender
@@ -130,6 +131,7 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
     parser = argparse.ArgumentParser(
         prog="turnout-nominator", description="Write the plan ahead: status.nominatedNodeName of waiting pods."
     )
+    add_version(parser)
     add_common(parser, default.configmap, default.metrics_bind)
     parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
     parser.add_argument(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from turnout.kube.cli_flags import BadSetting, address, build, check_name
 from turnout.kube.labels import GPU_RESOURCES
+from turnout.kube.version import add_version
 from turnout.scheduler_ext.model import Rules
 
 
@@ -51,6 +52,7 @@ def extender_settings(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(
         prog="turnout-extender", description="Tell kube-scheduler which nodes keep a gang under the fewest switches."
     )
+    add_version(parser)
     add_common(parser, default.configmap, default.metrics_bind)
     parser.add_argument("--bind", default=default.bind, help="where the verbs are served (%(default)s)")
     parser.add_argument("--tls-cert", type=Path, help="PEM certificate chain; read again when it changes")

@@ -16,6 +16,9 @@ LOCKS = ROOT / "hack" / "locks"
 NAMES = [
     "dev.txt",
     "controllers.txt",
+    "demo.txt",
+    "launcher-image.txt",
+    "pythons.txt",
     "launcher.txt",
     "launcher-floor.txt",
     "adapters.txt",
@@ -49,8 +52,11 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
 @pytest.mark.parametrize(
     ("name", "extras"),
     [
-        pytest.param("dev.txt", ["dev", "completion"], id="dev"),
-        pytest.param("controllers.txt", [], id="controllers"),
+        pytest.param("dev.txt", ["cli", "dev", "completion"], id="dev"),
+        pytest.param("controllers.txt", ["controllers"], id="controllers"),
+        pytest.param("demo.txt", ["cli"], id="the demo"),
+        pytest.param("pythons.txt", ["cli", "completion"], id="other Pythons"),
+        pytest.param("launcher-image.txt", ["kubernetes"], id="the launcher's image"),
         pytest.param("launcher.txt", ["launcher"], id="launcher"),
         pytest.param("launcher-floor.txt", ["launcher"], id="the floor"),
         pytest.param("adapters.txt", ["launcher", "adapters"], id="adapters"),
@@ -67,14 +73,25 @@ def test_the_image_runs_on_a_part_of_what_was_tested():
     assert controllers.items() <= dev.items()
     assert {"torch", "pytest", "ruff", "mypy", "ortools", "hypothesis"} & controllers.keys() == set()
     assert "torch" not in dev
+    assert controllers.items() <= pinned("demo.txt").items() <= dev.items()
+    assert {"torch", "pytest", "ruff", "mypy", "ortools", "hypothesis"} & pinned("demo.txt").keys() == set()
+
+
+def test_the_launchers_image_brings_all_of_its_extra_but_torch():
+    launcher = {canonicalize_name(each.name) for each in asked("launcher")} - {"torch"}
+    image = pinned("launcher-image.txt")
+    assert launcher <= image.keys()
+    assert "torch" not in image
+    tested = pinned("dev.txt") | pinned("launcher.txt")
+    assert image.items() <= tested.items()
 
 
 def test_dev_and_launcher_go_into_one_environment():
     dev, launcher = pinned("dev.txt"), pinned("launcher.txt")
     both = dev.keys() & launcher.keys()
     assert {name: launcher[name] for name in both} == {name: dev[name] for name in both}
-    assert pinned("controllers.txt").items() <= launcher.items()
     assert "torch" in launcher
+    assert "kubernetes" not in launcher
 
 
 def test_adapters_change_nothing_that_is_there():

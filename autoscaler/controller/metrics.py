@@ -26,6 +26,7 @@ from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, 
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.jobs.model import JobKey
 from turnout.kube.client.clock import Clock, RealClock
+from turnout.kube.client.probes import build_info
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")
@@ -45,6 +46,7 @@ class Metrics:
         self._gpu, self._clock, self._restart_s = gpu, clock or RealClock(), restart_s
         self.registry = registry = WithOldNames()
         ProcessCollector(registry=registry)
+        build_info(registry)
         self.decide_s = Histogram(
             "turnout_autoscaler_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
         )

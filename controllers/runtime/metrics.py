@@ -14,6 +14,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from turnout.kube.client.probes import build_info
+
 _LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
 
 
@@ -24,6 +26,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
+        build_info(registry)
         self.look_s = Histogram(
             "turnout_controller_decide_seconds", "Time for one decision on one job.", buckets=_LOOK_S, registry=registry
         )

@@ -1,11 +1,13 @@
 """Resolve hack/locks/*.txt afresh from setup.cfg: `python -m hack.codegen.lock`. Needs uv on PATH or in this Python.
 
 Every wheel is named by its hash and none by its address, so that any index may serve it. dev.txt is what
-`make setup` installs; controllers.txt is the part of it that the controllers' image runs on; launcher.txt is what
-`make setup-launcher` adds, torch and what it needs, and repeats what the two share; adapters.txt is launcher.txt
-and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a trainer have,
-and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the ColossalAI runner
-with what its command line imports and the environment lacks, without the rest that it asks for.
+`make setup` installs; demo.txt is the part of it that `make demo` installs where there was no setup; controllers.txt
+is the part that the controllers' image runs on; launcher-image.txt is what the launcher's image brings along, without
+torch, which is the training image's. launcher.txt is what `make setup-launcher` adds, torch and what it needs, and
+repeats what the two share; pythons.txt runs the tests without torch on Python 3.11 and newer alike. adapters.txt is
+launcher.txt and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a
+trainer have, and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the
+ColossalAI runner with what its command line imports and the environment lacks, without the rest that it asks for.
 """
 
 from __future__ import annotations
@@ -28,13 +30,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     upgrade = [] if parser.parse_args(argv).keep else ["--upgrade"]
     uv = [found] if (found := shutil.which("uv")) else [sys.executable, "-m", "uv"]
     dev = LOCKS / "dev.txt"
-    _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "dev", "--extra", "completion", *upgrade], dev)
-    _compile(uv, ["setup.cfg", "--constraint", str(dev)], LOCKS / "controllers.txt")
+    extras = ["--extra", "cli", "--extra", "dev", "--extra", "completion"]
+    _compile(uv, ["setup.cfg", str(LOCKS / "tools.in"), *extras, *upgrade], dev)
+    _compile(uv, ["setup.cfg", "--extra", "controllers", "--constraint", str(dev)], LOCKS / "controllers.txt")
+    demo = ["setup.cfg", str(LOCKS / "tools.in"), "--extra", "cli", "--constraint", str(dev)]
+    _compile(uv, demo, LOCKS / "demo.txt")
+    others = ["setup.cfg", str(LOCKS / "pythons.in"), "--extra", "cli", "--extra", "completion", "--universal"]
+    _compile(uv, [*others, "--constraint", str(dev)], LOCKS / "pythons.txt")
     _compile(uv, ["setup.cfg", "--extra", "launcher", "--constraint", str(dev), *upgrade], LOCKS / "launcher.txt")
     launcher = str(LOCKS / "launcher.txt")
+    image = ["setup.cfg", str(LOCKS / "launcher-image.in"), "--extra", "kubernetes", "--constraint", str(dev)]
+    _compile(uv, [*image, "--constraint", launcher], LOCKS / "launcher-image.txt")
     both = ["--extra", "launcher", "--extra", "adapters", "--constraint", str(dev), "--constraint", launcher]
     _compile(uv, ["setup.cfg", *both, *upgrade], LOCKS / "adapters.txt")
-    oldest = ["setup.cfg", str(LOCKS / "floor.in"), "--extra", "launcher", "--resolution", "lowest-direct"]
+    extras = ["--extra", "launcher", "--extra", "cli"]
+    oldest = ["setup.cfg", str(LOCKS / "floor.in"), *extras, "--resolution", "lowest-direct"]
     _compile(uv, [*oldest, *upgrade], LOCKS / "launcher-floor.txt")
     for name in ("anchors", "colossalai"):
         _compile(uv, [str(LOCKS / f"{name}.in"), "--no-deps", *upgrade], LOCKS / f"{name}.txt")

@@ -31,8 +31,10 @@ FLOORS = {
 # Rooms and modules that may touch clock, network, disk and environment: docs/architecture.md lists them, too.
 IO_ROOMS = (
     "kube.client",
+    "kube.version",  # reads what pip noted of this installation
     "launcher.agent.agent",
     "launcher.agent.bootstrap",
+    "launcher.agent.can_start",
     "launcher.agent.coordinator_only",
     "launcher.agent.coordinator_session",
     "launcher.agent.events",
@@ -95,6 +97,7 @@ IO_ROOMS = (
     "cli.local_cluster.daemon",
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
+    "cli.programs",
 )
 
 MOST_LINES, MOST_MODULES, MOST_FUNCTION_LINES = 400, 12, 40

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge
+
+from turnout.kube.version import build
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,6 +29,13 @@ def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes])
         return web.Response(body=metrics(), headers={"Content-Type": _METRICS_TYPE})
 
     return {"/healthz": lambda _: text(200, "ok"), "/readyz": readyz, "/metrics": scrape}
+
+
+def build_info(registry: CollectorRegistry) -> None:
+    """Add turnout_build_info, which is always 1: which version serves this page."""
+    told = Gauge("turnout_build_info", "The build that runs.", ["version", "commit"], registry=registry)
+    made = build()
+    told.labels(made.version, made.commit).set(1)
 
 
 def text(status: int, line: str) -> web.Response:

@@ -99,8 +99,10 @@ def of_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
         return (), ""
     if not hosts:
         return (), f"none of {', '.join(HOST_ENVS)} says which host this is"
-    from turnout.topology.sources import parse  # with a YAML parser: only where there is a map
-
+    try:
+        from turnout.topology.sources import parse  # with a YAML parser: only where there is a map
+    except ModuleNotFoundError as error:
+        return (), f"reading it needs pip install 'turnout[launcher]': {error}"
     reading = parse.read(data)
     if reading.faults:
         first = reading.faults[0]

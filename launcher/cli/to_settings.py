@@ -5,7 +5,7 @@ The command line overrides PET_* variables, which override other variables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -47,14 +47,21 @@ class Answer:
     exit: Exit
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str], program: str = "turnout-run") -> Settings | Answer:
+def read(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    program: str = "turnout-run",
+    version: Callable[[], object] = lambda: "",
+) -> Settings | Answer:
     """Read the agent's settings. argv: without the program's name. An invalid line gives an Answer that names the
-    fault.
+    fault. version: looks up what --version prints.
     """
     try:
         line = take_apart(argv)
         if "help" in line.given:
             return Answer(help.usage(program), Exit.DONE)
+        if "version" in line.given:
+            return Answer(f"{program} {version()}", Exit.DONE)
         if shell := line.given.get("print-completion"):
             return Answer(help.completion(str(shell.value), program), Exit.DONE)
         return _settings(line, environ)

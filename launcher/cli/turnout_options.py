@@ -233,6 +233,7 @@ _TELLING = (
         choices=("text", "json"),
         origin=Origin.OURS,
     ),
+    Option("version", "print the version, and exit.", origin=Origin.OURS),
     Option("help", "print the options, and exit.", short="h", origin=Origin.OURS),
 )
 

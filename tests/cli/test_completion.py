@@ -1,7 +1,6 @@
 """`turnout completion`: shells can read what it prints, and bash completes by it."""
 
 import subprocess
-import sys
 
 import pytest
 
@@ -46,12 +45,6 @@ def test_every_shell_gets_a_script_that_names_the_verbs(shell, capsys):
     assert main(["completion", shell]) == 0
     told = capsys.readouterr().out
     assert all(verb in told for verb in ("local", "replay-decisions", "untaint"))
-
-
-def test_without_shtab_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 1
-    assert "pip install 'turnout[completion]'" in capsys.readouterr().err
 
 
 def test_another_shell_is_usage(capsys):

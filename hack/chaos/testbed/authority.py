@@ -36,6 +36,19 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class Authority:
     """A CA of its own."""
 
@@ -45,6 +58,7 @@ class Authority:
         self._certificate = (
             self._build(self._name, self._key, NOW - DAY, NOW + 90 * DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)  # without it Python 3.13 trusts no authority
             .add_extension(identity, critical=False)
             .sign(self._key, hashes.SHA256())
         )

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,8 @@ def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> Pod:
     """Find this worker's pod by its service account's token, else by POD_NAMESPACE, POD_NAME and POD_UID. Raises
     BadSettings.
     """
+    if find_spec("kubernetes") is None:
+        raise BadSettings("--node-verdicts needs pip install 'turnout[kubernetes]'")
     if (told := _bound_to(token)) is not None:
         return told
     namespace, name = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")

@@ -132,7 +132,10 @@ class LeaseLock:
 
             return Client, BadKubeconfig
 
-        client, bad_kubeconfig = await asyncio.to_thread(load)
+        try:
+            client, bad_kubeconfig = await asyncio.to_thread(load)
+        except ModuleNotFoundError as error:
+            raise LockRefused(f"Lease {name}", str(error), "pip install 'turnout[kubernetes]'") from error
         try:
             opened = await client.open(kubeconfig, context)
         except bad_kubeconfig as error:

@@ -176,9 +176,10 @@ def test_nobody_is_done_before_the_last(crew):
     pytest.param(("--nnodes", "0", "x.py"), "0", id="no workers"),
     pytest.param(("--no-such-option", "x.py"), "--no-such-option", id="an option that nobody knows"),
     pytest.param((), "nothing to run", id="nothing to run"),
-    pytest.param(("--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29400", "--local-addr", "192.0.2.2", "x.py"),
+    pytest.param(("--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29400", "--local-addr", "192.0.2.2", str(TOY)),
                  "token", id="other hosts without a token"),
-    pytest.param(("--nnodes", "2", "--token-file", "/no/such/file", "x.py"), "/no/such/file", id="no token there"),
+    pytest.param(("--nnodes", "2", "--token-file", "/no/such/file", str(TOY)), "/no/such/file", id="no token there"),
+    pytest.param(("--standalone", "no-file.py"), "no script 'no-file.py'", id="a script that is not there"),
 ])  # fmt: skip
 def test_a_command_line_that_cannot_be_obeyed(crew, options, why):
     agent = crew().start("w0", argv=(*RUN, *options))

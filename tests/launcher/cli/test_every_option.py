@@ -154,5 +154,5 @@ def test_a_completion_script_knows_every_option(shell):
 
 
 def test_a_page_is_only_for_who_types_it():
-    assert {option.name for option in OPTIONS if option.asks} == {"help", "print-completion"}
+    assert {option.name for option in OPTIONS if option.asks} == {"help", "print-completion", "version"}
     assert settings([], {"PET_HELP": "1", "PET_PRINT_COMPLETION": "frogs", "TURNOUT_HELP": "1"})

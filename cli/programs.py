@@ -1,0 +1,136 @@
+"""The programs by the names that pip puts on PATH. Each is imported when it is started, and only with what it needs.
+
+What a program does is its own room's. Here is which extra it needs, and how it ends when nobody reads its output.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from turnout.kube.version import build
+
+# What each extra brings, by the names of modules. setup.cfg has them by the names of distributions.
+_API = ("kubernetes", "aiohttp")
+_SERVICE = (*_API, "prometheus_client", "yaml", "networkx", "cryptography")
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "controllers": _SERVICE,
+    "cli": (*_SERVICE, "rich"),
+    "launcher": ("torch", "safetensors", "fsspec", "py_spy", "prometheus_client", "yaml", "networkx"),
+    "kubernetes": _API,
+    "completion": ("shtab",),
+}
+
+# Commands of `turnout` that start other programs, which would tell what they lack in a log.
+START_OTHERS = frozenset(["demo", "local"])
+USAGE, NOBODY_READS = 2, 141  # the second as a shell tells SIGPIPE
+
+
+def turnout() -> int:
+    """Run the user's command. Which of its commands needs more than the base is found when it imports it."""
+    return start("turnout", "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
+
+
+def kubectl_turnout() -> int:
+    """Run the user's command for `kubectl turnout`."""
+    return start("kubectl-turnout", "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
+
+
+def extender() -> int:
+    """Run the scheduler extender."""
+    return start("turnout-extender", "turnout.scheduler_ext.__main__", "controllers", at_once=True)
+
+
+def nominator() -> int:
+    """Run the nominator."""
+    return start("turnout-nominator", "turnout.scheduler_ext.nominator", "controllers", at_once=True)
+
+
+def autoscaler() -> int:
+    """Run the autoscaler."""
+    return start("turnout-autoscaler", "turnout.autoscaler.__main__", "controllers", at_once=True)
+
+
+def controller() -> int:
+    """Run the job controllers."""
+    return start("turnout-controller", "turnout.controllers.__main__", "controllers", at_once=True)
+
+
+def run() -> int:
+    """Run the launcher."""
+    return start("turnout-run", "turnout.launcher.__main__", "launcher")
+
+
+def dlrover_run() -> int:
+    """Run the launcher under the guide's name. Source: DL-42"""
+    return start("dlrover-run", "turnout.launcher.__main__", "launcher", function="dlrover_run")
+
+
+def xpu_timer_launch() -> int:
+    """Become a program that is watched, under the guide's name. Source: DL-112"""
+    return start("xpu_timer_launch", "turnout.launcher.health.hang_monitor.launch", "launcher")
+
+
+def xpu_timer_stacktrace_viewer() -> int:
+    """Run `turnout stacks` under the guide's name. Source: DL-115"""
+    return start("xpu_timer_stacktrace_viewer", "turnout.cli.__main__", "cli", function="stacktrace_viewer")
+
+
+def start(program: str, module: str, extra: str, *, function: str = "main", at_once: bool = False) -> int:
+    """Run a program and return its exit code: 2 with one line if its extra is missing, 141 if nobody reads its output.
+
+    at_once: the program needs all of the extra, which is looked for before anything else; else what its commands
+    import late is told then.
+    """
+    wants_version = sys.argv[1:2] == ["--version"]
+    if at_once and not wants_version and lacking(EXTRAS[extra]):
+        return _told(program, extra)
+    try:
+        try:
+            if wants_version:
+                print(f"{program} {build()}")
+                return 0
+            code: int = getattr(import_module(module), function)()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # else the interpreter does, and tells a traceback
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return NOBODY_READS
+    except ModuleNotFoundError as error:
+        if (brings := bringing((error.name or "").partition(".")[0], extra)) is None:
+            raise
+        return _told(program, brings)
+    return code
+
+
+def lacking(modules: Sequence[str]) -> list[str]:
+    """Name the modules that are not installed, without importing any."""
+    return [name for name in modules if find_spec(name) is None]
+
+
+def bringing(module: str, extra: str) -> str | None:
+    """Name the extra that brings a module: this one if it does. None if no extra does."""
+    return next((name for name in (extra, *EXTRAS) if module in EXTRAS[name]), None)
+
+
+def _starts_others(argv: Sequence[str]) -> bool:
+    return bool(START_OTHERS & {*argv[:1]}) and not {"-h", "--help"} & {*argv}
+
+
+def _nobody_reads() -> bool:
+    """True if the reader of our output has gone. A connection that breaks raises the same error."""
+    asked = select.poll()
+    asked.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
+
+
+def _told(program: str, extra: str) -> int:
+    print(f"{program} needs pip install 'turnout[{extra}]'", file=sys.stderr)
+    return USAGE

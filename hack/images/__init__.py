@@ -1,0 +1,1 @@
+"""Build what is published: wheels, and images as OCI layouts, without a daemon and without root."""

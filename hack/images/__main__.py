@@ -1,0 +1,78 @@
+"""`python -m hack.images [NAME …]`: build images as OCI layouts below build/images; print digests, write SBOMs.
+
+No daemon, no root, no registry: Debian packages and wheels, each pinned by its hash, become layers. `lock` renews the
+Debian packages, `run NAME PROGRAM …` runs a program of an image that was built, as a container runtime would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from hack.images import debian, python_wheels
+from hack.images.bill import bill
+from hack.images.oci import write
+from hack.images.recipes import IMAGES, USUAL, Sources, WrongPython
+from hack.images.rootfs import command, unpack
+from hack.images.wheels import ROOT
+
+OUT = ROOT / "build" / "images"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; 1 for a package that cannot be had."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["run"] and len(words) > 2:
+        return _run(words[1], words[2:])
+    if words == ["lock"]:
+        debian.relock()
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m hack.images", description="Build our images as OCI layouts.")
+    known = ", ".join(IMAGES)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {known} (the first two); or lock; or run NAME PROGRAM …"
+    )
+    words = parser.parse_args(words).names
+    if unknown := sorted(set(words) - set(IMAGES)):
+        parser.error(f"{', '.join(unknown)}: one of {', '.join(IMAGES)} is needed")
+    sources = Sources(metadata.version("turnout"), revision(), python_wheels.cache_folder())
+    try:
+        for name in words or USUAL:
+            digest = write(IMAGES[name](sources), OUT / name)
+            sbom = OUT / f"{name}.cdx.json"
+            sbom.write_text(json.dumps(bill(name, sources.version), indent=1) + "\n")
+            size = sum(blob.stat().st_size for blob in (OUT / name / "blobs").rglob("*") if blob.is_file())
+            print(f"{name} {digest} {size / 1e6:.1f} MB oci:{_short(OUT / name)} sbom:{_short(sbom)}")
+    except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.CalledProcessError) as error:
+        print(f"hack.images: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def revision() -> str:
+    """Return the commit that this tree is, "" if it differs from it."""
+    git = ["git", "-C", str(ROOT)]
+    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+    if changed.returncode or changed.stdout.strip():
+        return ""
+    return subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _run(name: str, program: Sequence[str]) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        config = unpack(OUT / name, Path(folder, "root"))
+        return subprocess.run(command(config, Path(folder, "root"), program), check=False).returncode
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

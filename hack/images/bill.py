@@ -1,0 +1,34 @@
+"""Writes an image's bill of materials: the Python packages of its lock, its Debian packages. Source: CycloneDX 1.5."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from hack.images import debian
+from hack.images.recipes import LOCK_OF, LOCKS
+from hack.sbom.__main__ import licences
+from hack.sbom.cyclonedx import document, packages
+
+_WITH_DEBIAN = frozenset(["turnout"])
+
+
+def bill(name: str, version: str) -> dict[str, Any]:
+    """Return the document of one image."""
+    lock = LOCK_OF[name]
+    made = document(name, version, packages({lock: (LOCKS / lock).read_text()}), licences())
+    if name in _WITH_DEBIAN:
+        made["components"] += [_component(deb) for deb in debian.lock()]
+    return made
+
+
+def _component(deb: debian.Deb) -> dict[str, Any]:
+    purl = f"pkg:deb/debian/{quote(deb.name)}@{quote(deb.version)}?distro=bookworm"
+    return {
+        "type": "library",
+        "name": deb.name,
+        "version": deb.version,
+        "bom-ref": purl,
+        "purl": purl,
+        "hashes": [{"alg": "SHA-256", "content": deb.sha256}],
+    }

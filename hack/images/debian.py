@@ -1,0 +1,115 @@
+"""Reads Debian packages into an image: pinned by hash, taken from any mirror, unpacked without dpkg and without root.
+
+No maintainer script runs. What one would have made and a Python needs, users and the bundle of certificates, is
+made in recipes.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import subprocess
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hack.images.layer import Entry
+
+LOCK = Path(__file__).parent / "debian.lock"
+MIRROR_ENV = "TURNOUT_DEBIAN_MIRROR"  # the address of a mirror in place of HOST, with its scheme
+HOST = "deb.debian.org"
+WANTED = (
+    *("base-files", "ca-certificates", "gcc-12-base", "libbz2-1.0", "libc6", "libcrypt1", "libexpat1", "libffi8"),
+    *("libgcc-s1", "liblzma5", "libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libstdc++6", "libuuid1"),
+    *("netbase", "python3.11-minimal", "zlib1g"),
+)
+_MERGED = re.compile(r"^(bin|sbin|lib|lib64)/")  # Debian has these below /usr since bookworm
+_DROPPED = re.compile(r"usr/share/(man|lintian|info|locale|doc/[^/]+/(?!copyright$))|usr/lib/[^/]+/gconv/")
+
+
+class NoPackage(Exception):
+    """A package of the lock cannot be had, or is another one. Its message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deb:
+    """One package. path: below a mirror, as debian/pool/… or debian-security/pool/…."""
+
+    name: str
+    version: str
+    sha256: str
+    path: str
+
+
+def lock() -> tuple[Deb, ...]:
+    """Read the lock."""
+    return tuple(Deb(*line.split()) for line in LOCK.read_text().splitlines() if not line.startswith("#"))
+
+
+def relock() -> None:
+    """Write the lock afresh, by what this machine's apt knows of Debian bookworm. `apt-get update` comes before."""
+    command = ["apt-get", "download", "--print-uris", *WANTED]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = []
+    for url, file, sha256 in re.findall(r"^'([^']+)' (\S+) \d+ SHA256:([0-9a-f]{64})$", told, re.M):
+        name, version, _ = urllib.parse.unquote(file).split("_")
+        path = urllib.parse.urlsplit(url).path.lstrip("/")
+        lines.append(f"{name} {version} {sha256} {path}")
+    head = "# name version sha256 path; written by `python -m hack.images lock`\n"
+    LOCK.write_text(head + "".join(f"{line}\n" for line in sorted(lines)))
+
+
+def fetched(deb: Deb, cache: Path) -> bytes:
+    """Return the package, from the cache or a mirror. Raises NoPackage."""
+    at = cache / deb.sha256
+    if not at.exists():
+        mirror = os.environ.get(MIRROR_ENV, f"https://{HOST}").rstrip("/")
+        url = f"{mirror}/{deb.path}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                data: bytes = answer.read()
+        except (urllib.error.URLError, OSError) as error:
+            raise NoPackage(
+                f"{deb.name} {deb.version}: {url}: {error}. Name another mirror by {MIRROR_ENV}; where a mirror has "
+                "only a newer one, `python -m hack.images lock` on Debian bookworm takes it up"
+            ) from error
+        if (got := hashlib.sha256(data).hexdigest()) != deb.sha256:
+            raise NoPackage(f"{deb.name} {deb.version}: {url} has SHA-256 {got}, not {deb.sha256}")
+        cache.mkdir(parents=True, exist_ok=True)
+        part = at.with_suffix(f".{os.getpid()}")
+        part.write_bytes(data)
+        part.rename(at)
+    return at.read_bytes()
+
+
+def files(package: bytes) -> dict[str, Entry]:
+    """Return what a package installs, without manuals and translations, with /lib and the like below /usr."""
+    data = next(data for name, data in _members(package) if name.startswith("data.tar"))
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as tar:
+        for member in tar:
+            path = _MERGED.sub(r"usr/\1/", member.name.removeprefix("./").removeprefix("/"))
+            if not path or path == "." or member.isdir() or _DROPPED.match(path):
+                continue
+            if member.issym():
+                found[path] = Entry(link=member.linkname)
+            elif (content := tar.extractfile(member)) is not None:
+                found[path] = Entry(content.read(), 0o755 if member.mode & 0o100 else 0o644)
+    return found
+
+
+def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """Give the members of an `ar` archive, which a package is."""
+    if not archive.startswith(b"!<arch>\n"):
+        raise NoPackage("this is no Debian package")
+    at = 8
+    while at + 60 <= len(archive):
+        name, size = archive[at : at + 16].decode().strip().rstrip("/"), int(archive[at + 48 : at + 58])
+        yield name, archive[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2

@@ -1,0 +1,57 @@
+"""Makes a layer of an image: a gzipped tar whose bytes are a function of its files and of nothing else.
+
+No owner but root, no time but one, every file in the order of its name. What is in a layer is decided in recipes.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+EPOCH_S = 1_767_225_600  # 2026-01-01: the time of every file in a wheel and in an image
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, a link or a folder of an image. link: the target of a link. folder: True for a folder without content."""
+
+    data: bytes = b""
+    mode: int = 0o644
+    link: str = ""
+    folder: bool = False
+
+
+Files = Mapping[str, Entry]  # by path without the leading slash
+
+
+def packed(files: Files) -> tuple[bytes, bytes]:
+    """Return the tar, and the same gzipped."""
+    into = io.BytesIO()
+    with tarfile.open(fileobj=into, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path, entry in sorted(with_folders(files).items()):
+            tar.addfile(_header(path, entry), io.BytesIO(entry.data))
+    plain = into.getvalue()
+    return plain, gzip.compress(plain, compresslevel=6, mtime=0)
+
+
+def with_folders(files: Files) -> dict[str, Entry]:
+    """Add the folders above every entry, with mode 0755, where they are not named."""
+    above = {str(parent) for path in files for parent in PurePosixPath(path).parents if str(parent) != "."}
+    return {path: Entry(mode=0o755, folder=True) for path in above} | dict(files)
+
+
+def _header(path: str, entry: Entry) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(path)
+    header.mtime, header.mode = EPOCH_S, entry.mode
+    header.uname = header.gname = ""
+    if entry.link:
+        header.type, header.linkname, header.mode = tarfile.SYMTYPE, entry.link, 0o777
+    elif entry.folder:
+        header.type = tarfile.DIRTYPE
+    else:
+        header.size = len(entry.data)
+    return header

@@ -1,0 +1,93 @@
+"""Reads wheels into an image: pinned by hash, fetched by pip for the image's Python, unpacked as PEP 427 has it."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from hack.images.layer import Entry
+
+_GLIBC = 36  # of Debian bookworm; every manylinux up to it runs there
+_SCRIPT = """#!{python}
+import sys
+from {module} import {name}
+
+sys.exit({name}())
+"""
+
+
+def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
+    """Have pip fetch every wheel of a lock, for a Python such as 3.11 on 64-bit Intel, and return them by name."""
+    cache.mkdir(parents=True, exist_ok=True)
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)]
+    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary", ":all:", "--require-hashes", "--implementation", "cp", "--python-version", python]
+    for abi in (f"cp{python.replace('.', '')}", "abi3", "none"):
+        command += ["--abi", abi]
+    for platform in platforms:
+        command += ["--platform", platform]
+    subprocess.run([*command, "-d", cache, "-r", lock], check=True, timeout=600)
+    wanted = {_normal(name): version for name, version in _pins(lock.read_text())}
+    found = {}
+    for wheel in cache.glob("*.whl"):
+        name, version, *_ = wheel.name.split("-")
+        tags = wheel.name.removesuffix(".whl").split("-")[-3]
+        fits = "py3" in tags or f"cp{python.replace('.', '')}" in tags or "abi3" in wheel.name
+        if fits and wanted.get(_normal(name)) == version:
+            found[_normal(name)] = wheel
+    if missing := sorted(wanted.keys() - found.keys()):
+        raise FileNotFoundError(f"pip brought no wheel of {', '.join(missing)}")
+    return [found[name] for name in sorted(found)]
+
+
+def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
+    """Return what a wheel installs. site, bin_: folders for modules and for programs. python: what programs run on."""
+    found: dict[str, Entry] = {}
+    with zipfile.ZipFile(wheel) as opened:
+        for info in opened.infolist():
+            if info.is_dir():
+                continue
+            data, executable = opened.read(info), bool(info.external_attr >> 16 & 0o100)
+            path = PurePosixPath(info.filename)
+            if path.parts[0].endswith(".data"):
+                kind, rest = path.parts[1], PurePosixPath(*path.parts[2:])
+                if kind == "scripts":
+                    found[f"{bin_}/{rest}"] = Entry(re.sub(rb"\A#!python", b"#!" + python.encode(), data), 0o755)
+                elif kind in ("purelib", "platlib"):
+                    found[f"{site}/{rest}"] = Entry(data)
+                continue
+            found[f"{site}/{path}"] = Entry(data, 0o755 if executable else 0o644)
+            if path.name == "entry_points.txt":
+                found |= _scripts(data.decode(), bin_, python)
+    return found
+
+
+def _scripts(text: str, bin_: str, python: str) -> dict[str, Entry]:
+    parser = configparser.ConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(text)
+    made = {}
+    for name, target in parser["console_scripts"].items() if "console_scripts" in parser else ():
+        module, _, function = target.partition("[")[0].strip().partition(":")
+        script = _SCRIPT.format(python=python, module=module, name=function)
+        made[f"{bin_}/{name}"] = Entry(script.encode(), 0o755)
+    return made
+
+
+def _pins(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.M)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def cache_folder() -> Path:
+    """Return where packages are kept between builds."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "images"

@@ -1,0 +1,85 @@
+"""Unpacks an image and starts its programs as a container runtime would: its root read-only, its user not root.
+
+Two namespaces of users are nested, so that it works without root wherever a user may make one.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.images.oci import layers_of
+
+# Mounts, as root of the outer namespace: the root read-only, /tmp in memory, a few devices, the folders that are given.
+_MOUNTS = """set -e
+root=$1; shift
+mount --bind "$root" "$root"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+while [ "$1" != -- ]; do mkdir -p "$root/run/$2"; mount --bind "$1" "$root/run/$2"; shift 2; done
+shift
+mount -o remount,bind,ro "$root"
+exec "$@"
+"""
+
+
+def unpack(layout: Path, into: Path) -> dict[str, Any]:
+    """Unpack an image's layers one over another; return its configuration."""
+    config, layers = layers_of(layout)
+    into.mkdir(parents=True)
+    for layer in layers:
+        with tarfile.open(layer, "r:gz") as tar:
+            tar.extractall(into, filter="tar")
+    return config
+
+
+def command(
+    config: Mapping[str, Any],
+    root: Path,
+    program: Sequence[str],
+    mounts: Mapping[Path, str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return the command line that runs a program in an unpacked image. mounts: folders here, by names below /run.
+
+    The network is this machine's. It ends with the program, whose exit code it has; a signal reaches the program.
+    """
+    user, group = config["config"]["User"].split(":")
+    outer = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]
+    outer += ["sh", "-c", _MOUNTS, "mounts", str(root)]
+    for here, there in (mounts or {}).items():
+        outer += [str(here), there]
+    inner = [
+        shutil.which("unshare") or "unshare",
+        "--user",
+        f"--map-user={user}",
+        f"--map-group={group}",
+        f"--root={root}",
+        "--wd=/",
+    ]
+    variables = [*config["config"]["Env"], *(f"{key}={value}" for key, value in (env or {}).items())]
+    loader = _program(root, program[0], dict(each.split("=", 1) for each in variables)["PATH"])
+    return [*outer, "--", "env", "-i", *variables, *inner, "--", loader, *program[1:]]
+
+
+def why_not() -> str:
+    """Say why no image can be started here, "" if one can."""
+    if shutil.which("unshare") is None:
+        return "unshare is missing (util-linux)"
+    probe = ["unshare", "--user", "--map-root-user", "--mount", "unshare", "--user", "--map-user=65532", "true"]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"{shlex.join(probe)}: {done.stderr.strip()}"
+
+
+def _program(root: Path, name: str, path: str) -> str:
+    """Find a program on the image's PATH, as a path of the image."""
+    for folder in path.split(":"):
+        if (root / folder.lstrip("/") / name).exists():
+            return f"{folder}/{name}"
+    return name

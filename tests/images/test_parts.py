@@ -1,0 +1,165 @@
+"""The parts of an image: a layer's bytes, a layout's digests, what a Debian package and a wheel install."""
+
+import io
+import json
+import re
+import tarfile
+import zipfile
+
+import pytest
+
+from hack.images import debian, python_wheels
+from hack.images.bill import bill
+from hack.images.layer import Entry, packed
+from hack.images.oci import Image, config, digest, layers_of, write
+from hack.images.recipes import LOCK_OF, USER, layer
+from hack.images.wheels import ROOT
+
+IMAGES = ROOT / "deploy" / "images"
+
+
+def members(tar):
+    with tarfile.open(fileobj=io.BytesIO(tar), mode="r:*") as opened:
+        return {each.name: each for each in opened}
+
+
+def test_a_layer_is_a_function_of_its_files_whatever_their_order():
+    files = {"b/x": Entry(b"1", 0o755), "a": Entry(link="b/x"), "tmp": Entry(mode=0o1777, folder=True)}
+    plain, gzipped = packed(files)
+    assert packed(dict(reversed(files.items()))) == (plain, gzipped)
+    found = members(gzipped)
+    assert list(found) == ["a", "b", "b/x", "tmp"]
+    assert {(each.uid, each.gid, each.uname, each.mtime) for each in found.values()} == {(0, 0, "", 1_767_225_600)}
+    assert [oct(each.mode) for each in found.values()] == ["0o777", "0o755", "0o755", "0o1777"]
+
+
+@pytest.fixture
+def image():
+    made = layer({"etc/word": Entry(b"hello")}, "a word")
+    return Image("x:1", (made,), "65532:65532", {"PATH": "/bin"}, ("run",), {"org.opencontainers.image.version": "1"})
+
+
+def test_a_layout_has_every_blob_under_its_digest_and_one_manifest(tmp_path, image):
+    named = write(image, tmp_path / "layout")
+    blobs = list((tmp_path / "layout/blobs/sha256").iterdir())
+    assert [digest(blob.read_bytes()) for blob in blobs] == [f"sha256:{blob.name}" for blob in blobs]
+    (entry,) = json.loads((tmp_path / "layout/index.json").read_text())["manifests"]
+    assert entry["digest"] == named
+    assert entry["annotations"] == {"org.opencontainers.image.ref.name": "x:1"}
+    found, (one,) = layers_of(tmp_path / "layout")
+    assert found == config(image)
+    assert members(one.read_bytes())["etc/word"].size == 5
+    assert write(image, tmp_path / "again") == named
+
+
+def test_a_configuration_says_who_runs_what(image):
+    told = config(image)
+    assert told["config"]["User"] == "65532:65532"
+    assert told["config"]["Env"] == ["PATH=/bin"]
+    assert told["rootfs"]["diff_ids"] == [digest(packed({"etc/word": Entry(b"hello")})[0])]
+
+
+def deb(**files):
+    """A package as dpkg reads it."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:xz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"./{name}")
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                tar.addfile(member)
+            else:
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    parts = [("debian-binary", b"2.0\n"), ("data.tar.xz", data.getvalue())]
+    heads = [
+        (f"{name:<16}{'0':<12}{'0':<6}{'0':<6}{'100644':<8}{len(body):<10}`\n".encode(), body) for name, body in parts
+    ]
+    return b"!<arch>\n" + b"".join(head + body + b"\n" * (len(body) % 2) for head, body in heads)
+
+
+@pytest.mark.parametrize(
+    ("path", "at"),
+    [
+        pytest.param("usr/bin/a", "usr/bin/a", id="a file where it says"),
+        pytest.param("lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libc.so.6", id="/lib is below /usr"),
+        pytest.param("usr/share/doc/a/copyright", "usr/share/doc/a/copyright", id="its licence"),
+        pytest.param("usr/share/doc/a/changelog.gz", None, id="no changelog"),
+        pytest.param("usr/share/man/man1/a.1.gz", None, id="no manual"),
+    ],
+)
+def test_a_debian_package_is_unpacked(path, at):
+    found = debian.files(deb(**{path: b"1", "usr/lib/b": "../a"}))
+    assert found.pop("usr/lib/b") == Entry(link="../a")
+    assert found == ({at: Entry(b"1")} if at else {})
+
+
+def test_what_is_no_package_is_refused():
+    with pytest.raises(debian.NoPackage, match="no Debian package"):
+        debian.files(b"<html>")
+
+
+def test_a_package_that_a_mirror_exchanged_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "pool").write_bytes(b"another")
+    monkeypatch.setenv(debian.MIRROR_ENV, tmp_path.as_uri())
+    with pytest.raises(debian.NoPackage, match=r"a 1: file:.* has SHA-256 \w+, not 00"):
+        debian.fetched(debian.Deb("a", "1", "00", "pool"), tmp_path / "cache")
+
+
+def test_the_lock_of_debian_pins_each_package_that_is_wanted():
+    locked = debian.lock()
+    assert {each.name for each in locked} == set(debian.WANTED)
+    assert [each for each in locked if not re.fullmatch("[0-9a-f]{64}", each.sha256)] == []
+    assert {each.path.split("/")[0] for each in locked} <= {"debian", "debian-security"}
+
+
+def test_a_wheel_is_unpacked_with_its_programs(tmp_path):
+    with zipfile.ZipFile(wheel := tmp_path / "a-1-py3-none-any.whl", "w") as opened:
+        opened.writestr("a/__init__.py", "x = 1\n")
+        opened.writestr("a-1.dist-info/entry_points.txt", "[console_scripts]\nrun-a = a.b:main\n[other]\nx = y\n")
+        opened.writestr("a-1.data/scripts/old", "#!python\nprint()\n")
+        opened.writestr("a-1.data/purelib/c.py", "")
+        opened.writestr("a-1.data/headers/a.h", "")
+    found = python_wheels.files(wheel, "site", "bin", "/usr/bin/env python3")
+    assert sorted(found) == [
+        "bin/old",
+        "bin/run-a",
+        "site/a-1.dist-info/entry_points.txt",
+        "site/a/__init__.py",
+        "site/c.py",
+    ]
+    assert found["bin/old"] == Entry(b"#!/usr/bin/env python3\nprint()\n", 0o755)
+    assert found["bin/run-a"].mode == 0o755
+    assert found["bin/run-a"].data.startswith(b"#!/usr/bin/env python3\nimport sys\nfrom a.b import main\n")
+
+
+def test_a_bill_of_materials_names_wheels_and_debian_packages_by_hash():
+    told = bill("turnout", "1")
+    kinds = {each["purl"].split("/")[0] for each in told["components"]}
+    assert kinds == {"pkg:pypi", "pkg:deb"}
+    assert [each["name"] for each in told["components"] if not each["hashes"]] == []
+    assert "torch" not in {each["name"] for each in told["components"]}
+
+
+@pytest.mark.contract("MS-14", "MS-34")
+@pytest.mark.parametrize("name", ["controllers", "launcher"])
+def test_a_containerfile_starts_from_an_image_that_can_be_exchanged(name):
+    text = (IMAGES / f"{name}.Containerfile").read_text()
+    (base,) = re.findall(r"^ARG PYTHON=(\S+)$", text, re.M)
+    assert base.startswith("docker.io/library/python:3.11-slim")
+    assert set(re.findall(r"^FROM (\S+)", text, re.M)) <= {"${PYTHON}", "scratch"}
+    assert "--require-hashes" in text
+
+
+def test_the_containerfiles_install_what_the_builder_does():
+    controllers, launcher = ((IMAGES / f"{name}.Containerfile").read_text() for name in ("controllers", "launcher"))
+    assert f"hack/locks/{LOCK_OF['turnout']}" in controllers
+    assert f"USER {USER}" in controllers
+    assert f"hack/locks/{LOCK_OF['turnout-launcher']}" in launcher
+    assert "/opt/turnout/dlrover-names" in launcher
+
+
+@pytest.mark.contract("MS-34")
+def test_nothing_that_builds_an_image_comes_from_gcr():
+    files = [*IMAGES.glob("*.Containerfile"), *(ROOT / "hack/images").iterdir(), ROOT / "Makefile"]
+    assert [file.name for file in files if file.is_file() and "gcr.io" in file.read_text()] == []

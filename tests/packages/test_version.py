@@ -1,0 +1,35 @@
+"""turnout_build_info: every service of ours says on its page which build it is."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from turnout.autoscaler.controller.metrics import Metrics as Autoscaler
+from turnout.controllers.runtime.metrics import Metrics as Controller
+from turnout.kube.version import Build, build
+from turnout.scheduler_ext.server.metrics import Metrics as Extender
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(lambda: Extender().page(), id="the extender and the nominator"),
+        pytest.param(lambda: Autoscaler("nvidia.com/gpu").page(), id="the autoscaler"),
+        pytest.param(lambda: Controller(int).page(), id="the job controllers"),
+    ],
+)
+def test_a_service_tells_its_build_on_its_page(page):
+    (info,) = [family for family in families(page().decode()) if family.name == "turnout_build_info"]
+    (sample,) = info.samples
+    assert (sample.labels, sample.value) == ({"version": build().version, "commit": build().commit}, 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        pytest.param(Build("0.1.0"), "0.1.0", id="a release"),
+        pytest.param(Build("0.1.0", "5af553b1d5a7c8e2"), "0.1.0 (5af553b1d5a7)", id="a commit"),
+        pytest.param(build("no-such-package"), "0+unknown", id="nothing that pip installed"),
+    ],
+)
+def test_a_build_is_told_as(made, told):
+    assert str(made) == told
