@@ -33,7 +33,7 @@ def meant(wanted: str, namespace: str, keys: Iterable[JobKey]) -> JobKey:
     if kind is not None and (kind := _kind(kind, there)) is None:
         known = ", ".join(sorted({*KINDS, *(key.kind for key in there)}))
         raise NoSuchJob(f"{parts[0]!r} is no kind of job here; those are {known}")
-    found = [key for key in there if (key.name, key.namespace) == (name, where) and kind in (None, key.kind)]
+    found = [key for key in there if (key.name, key.namespace) == (name, where) and _is(key.kind, kind)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -49,9 +49,17 @@ def near(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
     return [key for each in like for key in keys if key.name == each][:most]
 
 
+def _is(kind: str, wanted: str | None) -> bool:
+    """True for the kind that is wanted, in whichever group; None wants any."""
+    return wanted is None or kind == wanted or kind.startswith(f"{wanted}.")
+
+
 def _kind(text: str, keys: Iterable[JobKey]) -> str | None:
-    """A kind as people write it: in any case, in the plural, or short."""
+    """A kind as people write it: in any case, in the plural, with its group as kubectl has it, or short."""
     known = {kind.lower(): kind for kind in (*KINDS, *(key.kind for key in keys))} | _ALIASES
+    for kind in KINDS.values():
+        group, plural = kind.api_version.partition("/")[0], kind.path.rpartition("/")[2]
+        known[f"{plural}.{group}"] = kind.kind
     return known.get(text.lower()) or known.get(text.lower().removesuffix("s"))
 
 

@@ -147,6 +147,7 @@ KEYS = [
     JobKey("PyTorchJob", "x", "a"),
     JobKey("PyTorchJob", "x", "bert"),
     JobKey("VolcanoJob", "y", "bert"),
+    JobKey("PyTorchJob.ctyun.cn", "y", "gpt"),
 ]
 
 
@@ -158,6 +159,9 @@ KEYS = [
         ("vcjob/bert", "y", KEYS[3]),
         ("bert", "x", KEYS[2]),
         ("bert", "y", KEYS[3]),
+        ("pytorchjobs.ctyun.cn/y/gpt", "x", KEYS[4]),
+        ("PyTorchJob.ctyun.cn/gpt", "y", KEYS[4]),
+        ("pytorch/gpt", "y", KEYS[4]),
     ],
 )
 def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, found):
@@ -170,7 +174,7 @@ def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, f
         ("a", "'a' may be Job/x/a or PyTorchJob/x/a: say which"),
         ("berth", "there is no job 'berth' in namespace x; did you mean PyTorchJob/x/bert, VolcanoJob/y/bert?"),
         ("VolcanoJob/bert", "there is no VolcanoJob 'bert' in namespace x; did you mean"),
-        ("zzz", "there is no job 'zzz' in namespace x; there are 4 jobs in all"),
+        ("zzz", "there is no job 'zzz' in namespace x; there are 5 jobs in all"),
         ("cronjob/a", "'cronjob' is no kind of job here; those are"),
         ("a/b/c/d", "is no name of a job"),
         ("Job//a", "is no name of a job"),
