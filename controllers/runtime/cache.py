@@ -15,6 +15,7 @@ import msgspec
 
 from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Kind, Object, Phase, PodSeen, Seen
 from turnout.kube.objects import ObjectMeta, Struct
+from turnout.kube.times import since_1970
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
@@ -28,6 +29,8 @@ class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    started_at: str = ""
+    finished_at: str = ""
 
 
 class ContainerState(Struct):
@@ -59,6 +62,7 @@ class PodStatus(Struct):
 
     phase: str = ""
     reason: str = ""
+    start_time: str = ""
     conditions: list[PodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
@@ -259,4 +263,6 @@ def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
         ended[0].message[-_LAST_WORDS:] if ended else "",
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
+        since_1970((ended[0].started_at if ended else "") or status.start_time),
+        since_1970(ended[0].finished_at) if ended else None,
     )
