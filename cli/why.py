@@ -83,6 +83,12 @@ def rows(chain: Chain) -> list[Row]:
     return told
 
 
+def with_account(told: Sequence[Row], text: str, remedy: str) -> list[Row]:
+    """The links after how the job stands with its controller. remedy: goes before what the autoscaler advises."""
+    found = [("controller", text), *((label, each) for label, each in told if not remedy or label != "next")]
+    return [*found, ("next", remedy)] if remedy else found
+
+
 def _queue(queue: QueueLink) -> list[Row]:
     if queue.known:
         parts = [f"{queue.used} of {gpus(queue.limit)} used" if queue.limit is not None else f"{gpus(queue.used)} used"]

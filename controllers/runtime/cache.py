@@ -29,8 +29,8 @@ class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
-    started_at: str = ""
-    finished_at: str = ""
+    started_at: str | None = None  # the API server says null for what the kubelet has not
+    finished_at: str | None = None
 
 
 class ContainerState(Struct):
@@ -62,7 +62,7 @@ class PodStatus(Struct):
 
     phase: str = ""
     reason: str = ""
-    start_time: str = ""
+    start_time: str | None = None
     conditions: list[PodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
@@ -263,6 +263,6 @@ def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
         ended[0].message[-_LAST_WORDS:] if ended else "",
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
-        since_1970((ended[0].started_at if ended else "") or status.start_time),
+        since_1970((ended[0].started_at if ended else None) or status.start_time),
         since_1970(ended[0].finished_at) if ended else None,
     )

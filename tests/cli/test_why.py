@@ -11,7 +11,7 @@ from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.reporting.runtime_stats import Lives
-from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title
+from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
@@ -140,6 +140,16 @@ def test_a_start_is_told_with_how_sure_it_is(times, text):
 )
 def test_times_are_told_as_people_say_them(s, text):
     assert lasting(s) == text
+
+
+def test_what_its_controller_waits_for_goes_before_the_autoscalers_advice():
+    told = [("room", "enough"), ("next", "wait")]
+    assert with_account(told, "it is suspended", "resume it") == [
+        ("controller", "it is suspended"),
+        ("room", "enough"),
+        ("next", "resume it"),
+    ]
+    assert with_account(told, "2 of 2 pods run", "") == [("controller", "2 of 2 pods run"), *told]
 
 
 KEYS = [

@@ -67,7 +67,7 @@ ALLOWED = {
     "turnout-topology-reader": MAP,
     "turnout-nominator-switch-path": {("patch", "pods")},
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
-    "turnout-viewer": may("list", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
+    "turnout-viewer": may("list", "events", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
     | may("list", *GROUPS, "queues.scheduling.volcano.sh")
     | may("list", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
     | may("list", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")

@@ -63,8 +63,8 @@ def test_what_is_gone_stays_gone_and_older_versions_are_passed_over(cache):
     assert (cache.job(KEY)[1].pods, dict(cache.job(KEY)[1].others)) == ((), {})
 
 
-def ended(name):
-    state = {"exitCode": 1, "startedAt": "2026-01-01T00:00:10Z", "finishedAt": "2026-01-01T00:00:40Z"}
+def ended(name, began="2026-01-01T00:00:10Z", at="2026-01-01T00:00:40Z"):
+    state = {"exitCode": 1, "startedAt": began, "finishedAt": at}
     return {"name": name, "state": {"terminated": state}}
 
 
@@ -73,6 +73,7 @@ def ended(name):
     [
         pytest.param({"startTime": "2026-01-01T00:00:00Z"}, (0, None), id="its pod's start, while it runs"),
         pytest.param({"containerStatuses": [ended("pytorch")]}, (10, 40), id="its own"),
+        pytest.param({"containerStatuses": [ended("pytorch", None, None)]}, (None, None), id="unknown, as a null"),
         pytest.param({"containerStatuses": [ended("other")]}, (None, None), id="not another container's"),
     ],
 )
