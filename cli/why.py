@@ -227,9 +227,9 @@ def gpus(number: int) -> str:
     return count(number, "GPU")
 
 
-def running(gang: BareGang, resource: str) -> str:
-    """A gang that has its min and is nobody's job, in a sentence."""
-    held = sum(dict(shape.requests).get(resource, 0) for _, shape in gang.placed)
+def running(gang: BareGang, resources: tuple[str, ...]) -> str:
+    """A gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
+    held = sum(shape.gpus(resources) for _, shape in gang.placed)
     return (
         f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
         f"queue {gang.queue}. No job of a kind that the autoscaler knows owns it, so it is never resized."

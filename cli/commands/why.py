@@ -28,7 +28,6 @@ _LABEL = 11  # columns
 _FLAGS: Mapping[str, type] = {
     "configmap": str,
     "orders": str,
-    "gpu-resource": str,
     "headroom-gpus": int,
     "cooldown-s": float,
     "restart-s": float,
@@ -50,6 +49,7 @@ def add(commands: Any) -> None:
     flags = why.add_argument_group("the autoscaler's own flags", "as it was started with; else its defaults")
     for flag, kind in _FLAGS.items():
         flags.add_argument(f"--{flag}", type=kind)
+    flags.add_argument("--gpu-resource", action="append", help="repeatable")
     why.set_defaults(run=_why)
 
 
@@ -77,6 +77,7 @@ def _why(args: argparse.Namespace) -> int:
     from turnout.kube.errors import BadKubeconfig, KubeError
 
     given = {flag.replace("-", "_"): getattr(args, flag.replace("-", "_")) for flag in _FLAGS}
+    given["gpu_resource"] = None if args.gpu_resource is None else tuple(args.gpu_resource)
     try:
         wanted = Settings(
             args.kubeconfig, args.context, **{key: each for key, each in given.items() if each is not None}
@@ -141,7 +142,7 @@ def _view(wanted: Settings) -> Any:
 
     class Kept(Cache):
         def __init__(self) -> None:
-            super().__init__(KINDS, (wanted.gpu_resource,))
+            super().__init__(KINDS, wanted.gpu_resource)
             self.kept: dict[str, Node] = {}
 
         def put_node(self, node: Node) -> None:
@@ -176,11 +177,11 @@ def _meant(args: argparse.Namespace, cluster_view: ClusterView, namespace: str) 
 
 async def _account(wanted: Settings, key: JobKey) -> Account | None:
     """Give how the job stands with its controller."""
-    from turnout.cli.commands.controlled import look
+    from turnout.cli.commands.listing import account_of
     from turnout.kube.client.api_client import Client
 
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        return await look(client, key)
+        return await account_of(client, key)
 
 
 def _found(wanted: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | Partly | str:

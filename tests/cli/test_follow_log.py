@@ -53,7 +53,7 @@ class Scenes:
 
 
 def followed(*scenes):
-    """What is shown, what is told beside it, and the server after it."""
+    """Return what is shown, what is told beside it, and the server after it."""
     server, shown, told = Scenes(*scenes), [], []
     asyncio.run(LogFollower(server, server, KINDS["PyTorchJob"], JOB, PODS, 3, shown.append, told.append).run())
     return b"".join(shown).decode(), told, server

@@ -21,7 +21,7 @@ def told(name, at, policy=POLICY):
     """Title and text by what it is about."""
     steps = decide(at, policy, NOW_S)
     key = JobKey("Job", "ns", name)
-    found = chain(key, at, steps, policy, NOW_S, [], GPU, forecast(at, steps, Lives(), NOW_S).get(key))
+    found = chain(key, at, steps, policy, NOW_S, [], (GPU,), forecast(at, steps, Lives(), NOW_S).get(key))
     return title(found), dict(rows(found))
 
 
