@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.controllers import children, conditions
+from turnout.controllers.devices import not_offered
 from turnout.controllers.model import (
     ChildKey,
     ChildSeen,
@@ -111,6 +112,8 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
         status.says += [Say(Reason.ADVICE, text, warning=True) for text in kind.advice(view)]
+        if seen.offered is not None:
+            status.says += [Say(Reason.NOT_OFFERED, text, True) for text in not_offered(view, seen.offered)]
     if view.policy.suspended:
         return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):

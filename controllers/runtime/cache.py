@@ -14,12 +14,14 @@ from typing import Any
 import msgspec
 
 from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Kind, Object, Phase, PodSeen, Seen
+from turnout.controllers.runtime.node_resources import NodeResources
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.times import since_1970
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
 _LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
+_WAITS = 1_024  # characters of a scheduler's reasons
 _REMEMBERED = 20_000  # uids of objects that are gone
 
 
@@ -55,6 +57,7 @@ class PodCondition(Struct):
 
     type: str = ""
     status: str = ""
+    message: str = ""
 
 
 class PodStatus(Struct):
@@ -118,6 +121,7 @@ class Cache:
 
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
         self._changed = changed
+        self.nodes = NodeResources()
         self._kinds = {kind.kind: kind for kind in kinds.values()}
         self._jobs: dict[JobKey, _Job] = {}
         self._keys: dict[_Owner, JobKey] = {}
@@ -195,7 +199,7 @@ class Cache:
             return None
         owner = key.namespace, found.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), Seen(tuple(pods.values()), dict(others))
+        return msgspec.json.decode(found.raw), Seen(tuple(pods.values()), dict(others), self.nodes.offered)
 
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""
@@ -265,4 +269,11 @@ def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
         since_1970((ended[0].started_at if ended else None) or status.start_time),
         since_1970(ended[0].finished_at) if ended else None,
+        _waits(obj),
     )
+
+
+def _waits(obj: OwnedPod) -> str:
+    """Return why a pod has no node, in its scheduler's words."""
+    told = (each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False")
+    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in told), "")

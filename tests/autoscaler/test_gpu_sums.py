@@ -1,4 +1,4 @@
-"""What counts as a GPU: the same names in the autoscaler and the extender, and sums over several makes of them."""
+"""GPUs by their resources: the same names in the autoscaler and the extender, and sums over several makes of them."""
 
 import json
 

@@ -286,6 +286,17 @@ def test_how_a_launcher_ends_its_job(pod, phase):
         assert after(raw, *later)["status"]["phase"] == phase
 
 
+@pytest.mark.contract("CA-14")
+def test_why_a_pod_has_no_node_stands_in_the_status_until_it_has_one():
+    words = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    raw = after(job(), worker(0), worker(1, P, waits=words))
+    (task,) = [each for each in raw["status"]["tasks"] if each["type"] == "worker"]
+    assert [each.get("message") for each in task["replicas"]] == [None, words]
+    assert raw["status"]["aggregate"]["pending"] == 1
+    (task,) = [each for each in after(raw, *ALL)["status"]["tasks"] if each["type"] == "worker"]
+    assert [each.get("message") for each in task["replicas"]] == [None, None]
+
+
 @pytest.mark.contract("CA-21", "CA-57")
 def test_a_worker_that_starts_again_fails_the_job_and_says_so():
     pods = (launcher(), worker(0, restarts=1), worker(1, restarts=2))

@@ -60,6 +60,7 @@ ALLOWED = {
     | may("get list watch create delete", "pods", "services")
     | may("get list watch create patch delete", "configmaps")
     | may("create", "secrets")
+    | may("list watch", "nodes")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),
     "turnout-extender": READS | TELLS,

@@ -63,6 +63,15 @@ def test_what_is_gone_stays_gone_and_older_versions_are_passed_over(cache):
     assert (cache.job(KEY)[1].pods, dict(cache.job(KEY)[1].others)) == ((), {})
 
 
+@pytest.mark.contract("CA-14")
+@pytest.mark.parametrize(("node", "waits"), [("", "0/4 nodes"), ("n1", "")], ids=["while it has none", "then no more"])
+def test_a_scheduler_says_why_a_pod_has_no_node(cache, node, waits):
+    said = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
+    pod = {**child(), "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [said]}}
+    cache.put_pod(msgspec.convert(pod, OwnedPod))
+    assert [each.waits for each in cache.job(KEY)[1].pods] == [waits]
+
+
 def ended(name, began="2026-01-01T00:00:10Z", at="2026-01-01T00:00:40Z"):
     state = {"exitCode": 1, "startedAt": began, "finishedAt": at}
     return {"name": name, "state": {"terminated": state}}

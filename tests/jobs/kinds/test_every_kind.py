@@ -205,7 +205,7 @@ def test_one_order_of_priorities_for_all_kinds():
 # A new kind.
 
 
-@pytest.mark.contract("VE-05", "XD-01", "XD-02")
+@pytest.mark.contract("MS-13", "VE-05", "XD-01", "XD-02")
 def test_a_new_kind_is_one_module():  # XD-01
     def read(raw):
         head = common.head(raw, "Dummy")
