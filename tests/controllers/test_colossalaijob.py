@@ -24,6 +24,7 @@ from turnout.controllers.model import (
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
+from turnout.kube.times import rfc3339
 
 READ = yaml.safe_load((Path(__file__).parents[2] / "examples/jobs/colossalaijob.yaml").read_text())
 CONFIG, SERVICE = ChildKey("ConfigMap", "colossal-config"), ChildKey("Service", "colossal")
@@ -342,6 +343,16 @@ def test_the_status_of_a_job_whose_training_failed_is_the_guides():
 def test_a_replica_that_failed_is_told():
     raw = after(after(job(), *ALL), launcher(F), worker(0), worker(1))
     assert conditions(raw)["ReplicaFailure"] == "True"
+
+
+def test_a_condition_has_the_time_at_which_it_came_about():
+    raw = after(job(), *ALL)
+    raw = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 60)
+    times = {each["type"]: each["lastTransitionTime"] for each in raw["status"]["conditions"]}
+    assert (times["Initialized"], times["Failed"]) == (rfc3339(NOW_S), rfc3339(NOW_S + 60))
+    raw["status"]["conditions"][0]["lastTransitionTime"] = 7
+    again = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 90)
+    assert again["status"]["conditions"][0]["lastTransitionTime"] == rfc3339(NOW_S + 90)
 
 
 @pytest.mark.contract("CA-59")

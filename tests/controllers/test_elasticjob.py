@@ -49,6 +49,22 @@ def test_the_gangs_resources_are_those_of_its_workers_alone():
     assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
 
 
+def test_a_job_without_workers_has_not_succeeded():
+    raw = with_status(job(worker(0)), looked(job(worker(0)), lead()))
+    assert raw["status"]["phase"] == "Pending"
+
+
+def test_a_name_may_be_as_long_as_its_services_allow():
+    assert view(job(name="b" * 37)).name == "b" * 37
+
+
+def test_a_container_beside_the_training_one_is_as_its_template_says():
+    raw = job(worker())
+    beside = {"name": "logs", "image": "logs:1"}
+    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"].append(beside)
+    assert pod_of(raw)["spec"]["containers"][1] == beside
+
+
 @pytest.mark.contract("DL-23")
 def test_the_guides_job_gives_each_worker_this():
     assert env(pod_of(guide(), replica=Replica(1, 5, 2))) == {

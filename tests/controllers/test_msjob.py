@@ -270,6 +270,12 @@ def test_known_last_words_are_explained():
     assert "MS_RECOVERY_PATH" in outcome.status["conditions"][-1]["message"]
 
 
+@pytest.mark.contract("MS-41")
+def test_last_words_of_a_pod_that_has_not_failed_explain_nothing():
+    outcome = looked(job(), pod(index=1, phase=F), *workers(R)[:1], pod(index=2, phase=R, last_words="bindIP failed"))
+    assert "MS_RECOVERY_PATH" not in outcome.status["conditions"][-1]["message"]
+
+
 SHARED = {"volumes": [{"name": "data", "hostPath": {"path": "/data"}}, {"name": "own", "emptyDir": {}}]}
 MOUNT = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.controllers.jobs import CONTAINER, NOW_S, conditions, job, looked, others, pod, role, view, with_status
+from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import ChildKey, ChildSeen, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
 from turnout.controllers.reconcile import NOTHING, reconcile
@@ -86,6 +87,22 @@ def test_defaults_of_the_api_server_are_no_difference():
     there = others(raw)
     there[key] = replace(there[key], spec={**there[key].spec, "behavior": {"scaleUp": {}}})
     assert reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S).writes == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "expected"),
+    [
+        pytest.param([1, 2], [1, 2], True, id="equal lists"),
+        pytest.param([1, 2], [1], False, id="a shorter list"),
+        pytest.param([1, 2], [1, 3], False, id="a list with another value"),
+        pytest.param([1], "1", False, id="no list"),
+        pytest.param({"a": 1}, {"a": 1, "b": 2}, True, id="a field more"),
+        pytest.param({"a": 1}, {"b": 2}, False, id="a field that is missing"),
+        pytest.param({"a": 1}, None, False, id="no object"),
+    ],
+)
+def test_a_child_is_as_it_is_wanted_with(wanted, there, expected):
+    assert children.same(wanted, there) is expected
 
 
 @pytest.mark.contract("XD-09")
