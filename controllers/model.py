@@ -217,11 +217,12 @@ class ChildSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The objects that a job owns. offered: extended resources that nodes have, None where nobody has seen nodes."""
+    """The objects that a job owns. offered: extended resources of nodes, None while unknown. unread: pods are old."""
 
     pods: Sequence[PodSeen] = ()
     others: Mapping[ChildKey, ChildSeen] = field(default_factory=dict)
     offered: frozenset[str] | None = None
+    unread: bool = False
 
 
 class Create(NamedTuple):

@@ -114,7 +114,7 @@ def _phase(told: Sequence[Object], view: JobView | None, seen: Seen) -> str:
             return str(word.value)
     if conditions.is_true(told, Reason.SUSPENDED):
         return "Paused"
-    if any(pod.phase is Phase.UNKNOWN for pod in seen.pods):
+    if seen.unread or any(pod.phase is Phase.UNKNOWN for pod in seen.pods):
         return "Unknown"
     run = sum(pod.phase is Phase.RUNNING and not pod.deleting for pod in seen.pods)
     if view is not None and run >= view.gang.min_member:

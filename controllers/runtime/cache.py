@@ -122,7 +122,9 @@ class Cache:
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
         self._changed = changed
         self.nodes = NodeResources()
+        self._unread = False
         self._kinds = {kind.kind: kind for kind in kinds.values()}
+        self._by_api = dict(kinds)
         self._jobs: dict[JobKey, _Job] = {}
         self._keys: dict[_Owner, JobKey] = {}
         self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
@@ -199,7 +201,18 @@ class Cache:
             return None
         owner = key.namespace, found.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), Seen(tuple(pods.values()), dict(others), self.nodes.offered)
+        return msgspec.json.decode(found.raw), Seen(
+            tuple(pods.values()), dict(others), self.nodes.offered, self._unread
+        )
+
+    def pods_are_read(self, *, yes: bool) -> None:
+        """Note whether pods can be read. Jobs whose status tells of each pod are looked at when that changes."""
+        if self._unread is not yes:
+            return
+        self._unread = not yes
+        for key in self._jobs:
+            if (kind := self._by_api.get(key.api)) is not None and kind.tells_containers:
+                self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""

@@ -16,6 +16,8 @@ from turnout.kube.client.informer_factory import Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
 from turnout.kube.watch_events import Key
 
+LOOK_S = 10.0
+UNREAD_S = 60.0  # without pods, until a status says so
 _NODES = "nodes"
 _WHOLE = ("PodGroup", "HorizontalPodAutoscaler")  # few, and ours have no label of a job
 
@@ -40,6 +42,7 @@ class ControllerInformers(InformerFactory):
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
         self.watch(_NODES, node_resources.PATH, OfferingNode, cache.nodes)
+        self._works.append(self._note_reading)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
         for name, prefix in child_paths.prefixes(setup).items():
@@ -49,6 +52,16 @@ class ControllerInformers(InformerFactory):
                 continue
             for label in sorted({kind.child_labels.job for kind in kinds.values() if name in kind.owns}):
                 self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
+
+    async def _note_reading(self) -> None:
+        """Tell the cache, until cancelled, whether pods can be read: no watch of them was broken at each look."""
+        read_s = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(LOOK_S)
+            pods = [each for name, each in self.reflectors.items() if name.startswith("Pod/")]
+            if all(each.watching_since_s is not None for each in pods):
+                read_s = self._clock.monotonic()
+            self._cache.pods_are_read(yes=self._clock.monotonic() - read_s < UNREAD_S)
 
     def unsynced(self) -> list[str]:
         """Name the kinds that are waited for. An account that may not list nodes controls its jobs all the same."""

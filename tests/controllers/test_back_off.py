@@ -86,6 +86,16 @@ def test_a_time_that_is_still_to_come_makes_no_longer_pause(ahead_s, expected_s)
 KILLED = pod(1, Phase.FAILED, exit_code=137)
 
 
+@pytest.mark.parametrize("index", ["x", "-1", "²", "12345678"])
+def test_what_is_no_index_counts_for_nothing(index):
+    assert BackOff.read({"quickFailures": {index: 4}, "lastFailures": {index: 7}}, NOW_S) == BackOff(NOW_S)
+
+
+@pytest.mark.parametrize("count", [0, -1, 65, True, "4", 4.0, None])
+def test_what_is_no_count_counts_for_nothing(count):
+    assert BackOff.read({"quickFailures": {"1": count}}, NOW_S) == BackOff(NOW_S)
+
+
 def fails(raw, times, of=looked, one=KILLED, beside=()):
     """The job after so many pods of one index have failed at once, one after another, and the last look."""
     outcome = None

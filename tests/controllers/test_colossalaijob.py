@@ -345,6 +345,21 @@ def test_a_replica_that_failed_is_told():
     assert conditions(raw)["ReplicaFailure"] == "True"
 
 
+def test_a_paused_job_that_is_resumed_is_paused_no_more_once():
+    raw = after(after(job(), *ALL), *ALL)
+    paused = after({**raw, "spec": {**raw["spec"], "runMode": {"pause": {"enabled": True}}}}, *ALL)
+    assert conditions(paused)["Paused"] == "True"
+    resumed = after({**paused, "spec": raw["spec"]})
+    assert (conditions(resumed)["Paused"], resumed["status"]["phase"]) == ("False", "Resuming")
+    assert not [each for each in looked(resumed).says if each.reason is Reason.RESUMED]
+
+
+def test_a_worker_runs_one_process_unless_its_job_says_more():
+    raw = job()
+    del raw["spec"]["worker"]["procPerWorker"]
+    assert view(raw).spec["processes"] == 1
+
+
 def test_a_condition_has_the_time_at_which_it_came_about():
     raw = after(job(), *ALL)
     raw = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 60)

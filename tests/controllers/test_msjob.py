@@ -30,6 +30,7 @@ from turnout.controllers.model import (
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
+from turnout.kube.times import rfc3339
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/msjob-dataparallel.yaml"
 CONTAINER = {"name": "mindspore", "image": "ms:1"}
@@ -254,6 +255,19 @@ def test_a_job_that_has_started_is_never_late_to_start():
     policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}
     raw = after(job(run=policy), *workers(R, R, R, R))
     assert conditions(after(raw, *workers(R, P, R, R), now_s=NOW_S + 600))[-1] == "Running"
+
+
+def test_a_job_without_workers_has_not_succeeded():
+    raw = job({"Scheduler": role(), "Worker": role(0)}, successPolicy="AllWorkers")
+    assert "Succeeded" not in conditions(after(raw, pod("scheduler")))
+
+
+def test_a_gang_that_has_just_started_in_time_goes_on():
+    raw = job(run={"schedulingPolicy": {"scheduleTimeoutSeconds": 600}})
+    created = {"type": "Created", "status": "True", "reason": "MSJobCreated"}
+    raw["status"] = {"startTime": rfc3339(NOW_S - 600), "conditions": [created]}
+    assert conditions(after(raw, *workers(R, R, R, R)))[-1] == "Running"
+    assert conditions(after(raw, *workers(R, R, R)))[-1] == "Failed"
 
 
 @pytest.mark.contract("MS-46")

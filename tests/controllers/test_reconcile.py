@@ -6,6 +6,7 @@ import pytest
 
 from tests.controllers.jobs import CONTAINER, NOW_S, conditions, job, looked, others, pod, role, view, with_status
 from turnout.controllers import children
+from turnout.controllers.conditions import with_condition
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import ChildKey, ChildSeen, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
 from turnout.controllers.reconcile import NOTHING, reconcile
@@ -179,6 +180,22 @@ def test_restarts_of_containers_count_against_the_limit():
     raw = job(worker=role(2), run={"backoffLimit": 2}, status=RUNS)
     assert "Failed" not in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1))))
     assert "Failed" in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1, restarts=1))))
+
+
+def test_only_an_end_ends_what_a_job_was_running():
+    running = {"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "lastTransitionTime": rfc3339(NOW_S)}
+    held = with_condition([running], Reason.SUSPENDED, "PyTorchJob", "held", NOW_S)
+    done = with_condition([running], Reason.SUCCEEDED, "PyTorchJob", "done", NOW_S)
+    created = {**running, "type": "Created"}
+    both = with_condition([created, running], Reason.FAILED, "PyTorchJob", "failed", NOW_S)
+    assert [each["status"] for each in held] == ["True", "True"]
+    assert [each["status"] for each in done] == ["False", "True"]
+    assert [each["status"] for each in both] == ["True", "False", "True"]
+
+
+def test_a_suspended_job_counts_no_pod_as_active():
+    raw = job(worker=role(2), run={"suspend": True}, status={**RUNS, "replicaStatuses": {"Worker": {"active": 2}}})
+    assert with_status(raw, looked(raw, pod(0), pod(1)))["status"]["replicaStatuses"] == {"Worker": {"active": 0}}
 
 
 @pytest.mark.contract("XD-10")

@@ -1,4 +1,4 @@
-"""What the workers of DLRover's samples train here: five steps of a linear model in step. argv: the folder of notes."""
+"""Trains five steps of a linear model in step, as the workers of DLRover's samples. argv: the folder of notes."""
 
 import os
 import sys
