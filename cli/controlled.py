@@ -84,8 +84,9 @@ def _account(kind: Kind, raw: Object, name: str, there: There, now_s: float) -> 
         return end
     if isinstance(view, JobView) and view.elsewhere:
         return Account(f"it is left to {view.elsewhere}, which its managedBy names", "ask that controller")
-    if not told:
-        return _new(kind, view, meta, now_s)
+    if not told:  # a status is written once the children are there
+        held_up = _refusal(there.said, view, now_s) if isinstance(view, JobView) else None
+        return held_up or _new(kind, view, meta, now_s)
     if (behind := _behind(meta, status)) is not None:
         return behind
     if isinstance(view, Refused):
