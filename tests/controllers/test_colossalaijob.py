@@ -348,10 +348,15 @@ def test_a_replica_that_failed_is_told():
 def test_a_paused_job_that_is_resumed_is_paused_no_more_once():
     raw = after(after(job(), *ALL), *ALL)
     paused = after({**raw, "spec": {**raw["spec"], "runMode": {"pause": {"enabled": True}}}}, *ALL)
-    assert conditions(paused)["Paused"] == "True"
+    assert (conditions(paused)["Paused"], conditions(paused)["Running"]) == ("True", "False")
     resumed = after({**paused, "spec": raw["spec"]})
     assert (conditions(resumed)["Paused"], resumed["status"]["phase"]) == ("False", "Resuming")
     assert not [each for each in looked(resumed).says if each.reason is Reason.RESUMED]
+
+
+def test_a_job_that_has_succeeded_has_run():
+    raw = after(after(job(), *ALL), launcher(S), worker(0), worker(1))
+    assert (conditions(raw)["Completed"], conditions(raw)["Running"]) == ("True", "True")
 
 
 def test_a_worker_runs_one_process_unless_its_job_says_more():

@@ -303,3 +303,16 @@ def test_the_label_of_a_lead_is_on(raw, leads):
 @pytest.mark.parametrize(("replicas", "refused"), [(10_000, False), (10_001, True)])
 def test_so_many_replicas_are_made_and_no_more(replicas, refused):
     assert isinstance(PYTORCHJOB.read(job(worker=role(replicas))), Refused) is refused
+
+
+@pytest.mark.parametrize(
+    ("manager", "elsewhere"),
+    [
+        (None, ""),
+        ("", ""),
+        ("kubeflow.org/training-operator", ""),
+        ("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue"),
+    ],
+)
+def test_a_job_is_elsewhere_that_names_another_manager(manager, elsewhere):
+    assert view(job(worker=role(1), run={"managedBy": manager})).elsewhere == elsewhere

@@ -182,6 +182,11 @@ def test_restarts_of_containers_count_against_the_limit():
     assert "Failed" in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1, restarts=1))))
 
 
+def test_restarts_of_a_role_that_is_never_restarted_are_no_tries():
+    raw = job(worker=role(2, restart="Never"), run={"backoffLimit": 2}, status=RUNS)
+    assert "Failed" not in conditions(with_status(raw, looked(raw, pod(0, restarts=5), pod(1))))
+
+
 def test_only_an_end_ends_what_a_job_was_running():
     running = {"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "lastTransitionTime": rfc3339(NOW_S)}
     held = with_condition([running], Reason.SUSPENDED, "PyTorchJob", "held", NOW_S)
