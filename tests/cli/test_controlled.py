@@ -155,7 +155,7 @@ def test_of_one_that_lacks_pods_it_says_who_refuses_them(said, text, remedy):
     assert (text in found.text, remedy in found.next) == (True, True), found
 
 
-def test_who_refuses_the_first_pods_of_a_new_job_is_told_before_it_has_a_status():
+def test_who_refuses_a_new_jobs_pods_is_told_before_it_has_a_status():
     raw = with_meta(job(worker=role(2)), creationTimestamp=rfc3339(NOW_S - 60))
     assert stands(raw, said=[refused()]).next.startswith("kubectl describe quota -n ns")
 
