@@ -61,7 +61,7 @@ async def serve(wanted: Settings) -> None:
     """Watch always, act while leading, until the process is told to end."""
     clock = RealClock()
     async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        view = Cache(KINDS, (wanted.gpu_resource,), wanted.schedulers)
+        view = Cache(KINDS, wanted.gpu_resource, wanted.schedulers)
         news = asyncio.Event()
         of_faults = wanted.taint_key, wanted.gpu_resource, news.set
         fault_reports = FaultReportCache(*of_faults) if wanted.taint_nodes else None

@@ -262,8 +262,8 @@ class Cache:
         """Give a job's kind, API version and uid at the API server; None for a job that is gone."""
         if (uid := self._uids.get(key)) is None:
             return self.strays.about.get(key)
-        version = self._kinds[key.kind].path.removeprefix("/apis/").rpartition("/")[0]
-        return "Job" if key.kind == "VolcanoJob" else key.kind, version, uid
+        kind = self._kinds[key.kind]
+        return kind.object_kind or kind.kind, kind.api_version, uid
 
     def pods_of(self, key: JobKey) -> list[Pod]:
         """The pods of a job."""

@@ -54,6 +54,8 @@ class KindRights:
 KINDS = {
     "Job": KindRights("batch", "jobs", ("spec.parallelism", "spec.completions")),
     "PyTorchJob": KindRights("kubeflow.org", "pytorchjobs", ("spec.pytorchReplicaSpecs.Worker.replicas",)),
+    "PyTorchJob.ctyun.cn": KindRights("ctyun.cn", "pytorchjobs", ("spec.pytorchReplicaSpecs.Worker.replicas",)),
+    "MSJob": KindRights("mindspore.gitee.com", "msjobs", ("spec.msReplicaSpecs.Worker.replicas",)),
     "VolcanoJob": KindRights("batch.volcano.sh", "jobs", ("spec.tasks[].replicas", "spec.tasks[].minAvailable")),
     "MPIJob": KindRights("kubeflow.org", "mpijobs", ("spec.mpiReplicaSpecs.Worker.replicas",)),
     "RayCluster": KindRights(

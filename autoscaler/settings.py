@@ -12,6 +12,7 @@ from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
 from turnout.autoscaler.observe.schedulable import SCHEDULERS
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
 _TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -42,7 +43,7 @@ class Settings:
     restart_budget: float = 0.0
     least_gain: float = 0.05
     headroom_gpus: int = 0
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: tuple[str, ...] = GPU_RESOURCES
     schedulers: tuple[str, ...] = SCHEDULERS
     decision_log: str | None = None
     log_level: str = "info"
@@ -89,7 +90,7 @@ class Settings:
 
     def policy(self) -> Policy:
         """Return the settings that a decision depends on."""
-        headroom = {self.gpu_resource: self.headroom_gpus} if self.headroom_gpus else {}
+        headroom = dict.fromkeys(self.gpu_resource, self.headroom_gpus) if self.headroom_gpus else {}
         return Policy(
             self.cooldown_s,
             least_gain=self.least_gain,
@@ -171,7 +172,11 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
     parser.add_argument(
         "--headroom-gpus", type=int, default=default.headroom_gpus, help="kept free in each queue (%(default)s)"
     )
-    parser.add_argument("--gpu-resource", default=default.gpu_resource, help="what a GPU is called (%(default)s)")
+    parser.add_argument(
+        "--gpu-resource",
+        action="append",
+        help=f"resource that counts as a GPU; repeatable ({', '.join(default.gpu_resource)})",
+    )
     parser.add_argument(
         "--schedulers",
         type=_names,

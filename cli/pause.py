@@ -8,7 +8,7 @@ from typing import Any
 
 from turnout.autoscaler.model import AdminOverride
 from turnout.autoscaler.observe import admin_override
-from turnout.jobs.kinds.annotations import duration_s
+from turnout.jobs.annotations import duration_s
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey
 from turnout.kube import labels

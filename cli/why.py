@@ -33,7 +33,7 @@ def meant(wanted: str, namespace: str, keys: Iterable[JobKey]) -> JobKey:
     if kind is not None and (kind := _kind(kind, there)) is None:
         known = ", ".join(sorted({*KINDS, *(key.kind for key in there)}))
         raise NoSuchJob(f"{parts[0]!r} is no kind of job here; those are {known}")
-    found = [key for key in there if (key.name, key.namespace) == (name, where) and kind in (None, key.kind)]
+    found = [key for key in there if (key.name, key.namespace) == (name, where) and _is(key.kind, kind)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -49,9 +49,17 @@ def near(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
     return [key for each in like for key in keys if key.name == each][:most]
 
 
+def _is(kind: str, wanted: str | None) -> bool:
+    """True for the kind that is wanted, in whichever group; None wants any."""
+    return wanted is None or kind == wanted or kind.startswith(f"{wanted}.")
+
+
 def _kind(text: str, keys: Iterable[JobKey]) -> str | None:
-    """A kind as people write it: in any case, in the plural, or short."""
+    """A kind as people write it: in any case, in the plural, with its group as kubectl has it, or short."""
     known = {kind.lower(): kind for kind in (*KINDS, *(key.kind for key in keys))} | _ALIASES
+    for kind in KINDS.values():
+        group, plural = kind.api_version.partition("/")[0], kind.path.rpartition("/")[2]
+        known[f"{plural}.{group}"] = kind.kind
     return known.get(text.lower()) or known.get(text.lower().removesuffix("s"))
 
 
@@ -73,6 +81,12 @@ def rows(chain: Chain) -> list[Row]:
     if chain.start is not None:
         told.append(("start", start(chain.start, chain.now_s)))
     return told
+
+
+def with_account(told: Sequence[Row], text: str, remedy: str) -> list[Row]:
+    """The links after how the job stands with its controller. remedy: goes before what the autoscaler advises."""
+    found = [("controller", text), *((label, each) for label, each in told if not remedy or label != "next")]
+    return [*found, ("next", remedy)] if remedy else found
 
 
 def _queue(queue: QueueLink) -> list[Row]:
@@ -213,9 +227,9 @@ def gpus(number: int) -> str:
     return count(number, "GPU")
 
 
-def running(gang: BareGang, resource: str) -> str:
-    """A gang that has its min and is nobody's job, in a sentence."""
-    held = sum(dict(shape.requests).get(resource, 0) for _, shape in gang.placed)
+def running(gang: BareGang, resources: tuple[str, ...]) -> str:
+    """A gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
+    held = sum(shape.gpus(resources) for _, shape in gang.placed)
     return (
         f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
         f"queue {gang.queue}. No job of a kind that the autoscaler knows owns it, so it is never resized."

@@ -40,6 +40,8 @@ class Reason(Enum):
     INVALID = "Invalid"  # the object cannot be obeyed: a field is named
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
     ADVICE = "Advice"  # the job runs, and may surprise its owner
+    NOT_OFFERED = "NoNodeOffers"  # a device that a role asks for
+    BACK_OFF = "BackOff"  # a pod that failed again and again is made anew later
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
 
 
@@ -176,7 +178,9 @@ class PodSeen:
 
     reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
     last_words: what the training container left at its end, or the end of its log where the kubelet was asked for it.
-    mode: the label of that name. containers: their statuses as they are, where the kind tells them.
+    mode: the label of that name. containers: their statuses as they are, where the kind tells them. began_s, ended_s:
+    of the training container, else of the pod, since 1970, None where the kubelet has not said. waits: why its
+    scheduler has no node for it, "" for one with a node.
     """
 
     name: str
@@ -193,6 +197,9 @@ class PodSeen:
     last_words: str = ""
     mode: str = ""
     containers: Sequence[Object] = ()
+    began_s: float | None = None
+    ended_s: float | None = None
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +217,12 @@ class ChildSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The objects that a job owns."""
+    """The objects that a job owns. offered: extended resources of nodes, None while unknown. unread: pods are old."""
 
     pods: Sequence[PodSeen] = ()
     others: Mapping[ChildKey, ChildSeen] = field(default_factory=dict)
+    offered: frozenset[str] | None = None
+    unread: bool = False
 
 
 class Create(NamedTuple):

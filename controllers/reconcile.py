@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.controllers import children, conditions, replicas
+from turnout.controllers import children, conditions
+from turnout.controllers.devices import not_offered
 from turnout.controllers.model import (
     ChildKey,
     ChildSeen,
@@ -19,7 +20,6 @@ from turnout.controllers.model import (
     Counts,
     Create,
     Delete,
-    Dialect,
     JobView,
     Kind,
     Moment,
@@ -38,6 +38,7 @@ from turnout.controllers.model import (
     Verdict,
     Write,
 )
+from turnout.controllers.role_pods import RoleLook, look_at, soonest
 from turnout.kube.times import rfc3339, since_1970
 
 NOTHING = Outcome()
@@ -108,9 +109,13 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         return NOTHING
     if conditions.ended(status.conditions):
         return _ended(view, status, seen, now_s)
+    if seen.unread:
+        return _outcome(status, ())  # nothing is decided on pods as they were a while ago
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
         status.says += [Say(Reason.ADVICE, text, warning=True) for text in kind.advice(view)]
+        if seen.offered is not None:
+            status.says += [Say(Reason.NOT_OFFERED, text, True) for text in not_offered(view, seen.offered)]
     if view.policy.suspended:
         return _suspended(kind, view, status, seen, setup)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
@@ -193,13 +198,16 @@ def _suspended(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Se
     status.start = None
     if (left := kind.asleep(view)) is None:
         return _outcome(status, [*_all_pods(seen.pods), *_all_others(seen)])
-    named = {role.label for role in left.roles}
+    named, looks = {role.label for role in left.roles}, list[RoleLook]()
     writes = [*_others(kind.extras(left, seen), seen)]
     writes += _all_pods(pod for pod in seen.pods if pod.role not in named)
     for role in left.roles:
-        look = _look(kind, left, role, seen, status.replicas.get(role.name, {}), setup)
+        look = look_at(kind, left, role, seen, status.replicas.get(role.name, {}), setup, status.now_s)
         writes += look.writes
-    return _outcome(status, writes)
+        looks.append(look)
+        status.says += look.says
+        status.replicas = {**status.replicas, role.name: {**status.replicas.get(role.name, {}), **look.kept}}
+    return replace(_outcome(status, writes), again_s=soonest(looks), status_first=any(each.restarted for each in looks))
 
 
 def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> str | None:
@@ -235,12 +243,13 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
     writes = [*_others(extras, seen)]
     counts: dict[str, Counts] = {}
     failure: Verdict | None = None
-    restarted = False
+    looks = list[RoleLook]()
     for role in view.roles:
-        look = _look(kind, view, role, seen, status.replicas.get(role.name, {}), setup)
+        look = look_at(kind, view, role, seen, status.replicas.get(role.name, {}), setup, status.now_s)
         writes += look.writes
+        looks.append(look)
         counts[role.name] = look.counts
-        restarted |= look.restarted
+        status.says += look.says
         if look.restarted:
             status.note(Reason.RESTARTING, f"job {view.name} is restarting because {role.name} replica(s) failed.")
         elif look.failure:
@@ -256,66 +265,8 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
             status.note(verdict.reason, verdict.text)
     began_s = since_1970(status.start) or status.now_s
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
-    left_s = min((end - status.now_s for end in bounds if end > status.now_s), default=None)
-    return replace(_outcome(status, writes), again_s=left_s, status_first=restarted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """The pods of one role. kept: what its status remembers. failure: why the job fails by them, "" if it does not."""
-
-    writes: Sequence[Write]
-    counts: Counts
-    restarted: bool
-    failure: str
-    kept: Object
-
-
-def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup) -> _Look:
-    """Decide on the pods of one role. before: its part of the status."""
-    mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
-    old = [pod for pod in mine if kind.outdated(view, pod)]
-    # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
-    gone = [*old, *(pod for pod in mine if kind.numbered and pod.deleting)]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in gone]
-    past = replicas.Past.read(role, before, mine, numbered=kind.numbered, faulty=kind.faulty)
-    again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
-    failure = ""
-    if any(not past.may(pod) for pod in failed):
-        failure = f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
-    elif any(_is_final(kind, view, role, pod) for pod in failed if pod not in again):
-        failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
-    past = past.counted(again)
-    above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    leave = [pod for pod in (*above, *again, *old) if not pod.deleting]
-    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in leave]
-    there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
-    if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
-        for index in range(role.replicas):
-            if index not in there:
-                replica, past = past.replica(index)
-                writes.append(Create(children.pod(kind, view, role, replica, seen, setup)))
-    counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in again)]
-    return _Look(writes, _counted(counted), bool(again), failure, past.kept())
-
-
-def _waits(seen: Seen, setup: Setup) -> bool:
-    """True while Volcano has not admitted the job's PodGroup: pods made now would only wait. Source: MS-46"""
-    groups = [each for each in seen.others.values() if each.key.kind == "PodGroup"]
-    return setup.dialect is Dialect.VOLCANO and (not groups or any(each.phase in ("", "Pending") for each in groups))
-
-
-def _made_anew(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
-    if (said := kind.again(view, role, pod)) is not None:
-        return said
-    if role.restart is Restart.EXIT_CODE:
-        return pod.exit_code is not None and pod.exit_code >= kind.restarts_at
-    return role.restart is not Restart.NEVER
-
-
-def _is_final(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
-    """True if a pod's failure is the job's, without asking how many others there are."""
-    return role.restart is Restart.EXIT_CODE or kind.again(view, role, pod) is False
+    again_s = soonest(looks, *(end - status.now_s for end in bounds if end > status.now_s))
+    return replace(_outcome(status, writes), again_s=again_s, status_first=any(each.restarted for each in looks))
 
 
 def _others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
@@ -346,15 +297,6 @@ def _all_others(seen: Seen) -> Iterator[Write]:
 
 def _last_first(child: ChildSeen) -> tuple[str, int]:
     return child.key.kind, -child.index
-
-
-def _counted(pods: Iterable[PodSeen]) -> Counts:
-    active = succeeded = failed = 0
-    for pod in pods:
-        active += pod.phase is Phase.RUNNING and not pod.deleting
-        failed += pod.phase is Phase.FAILED or (pod.phase is Phase.RUNNING and pod.deleting)
-        succeeded += pod.phase is Phase.SUCCEEDED
-    return Counts(active, succeeded, failed)
 
 
 def _replica_status(kind: Kind, view: JobView, role: Role, count: Counts) -> Object:

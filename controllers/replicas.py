@@ -59,11 +59,15 @@ class Past:
         most = self.role.most_restarts
         return most is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < most
 
+    def fresh(self, again: Iterable[PodSeen]) -> list[PodSeen]:
+        """Return those of these pods that are not counted yet."""
+        return [pod for pod in again if pod.uid not in self.uids]
+
     def counted(self, again: Iterable[PodSeen]) -> Past:
         """Return it with these pods counted, each once."""
         again = list(again)
         by_index = dict(self.by_index)
-        fresh = [pod for pod in again if pod.uid not in self.uids]
+        fresh = self.fresh(again)
         for pod in fresh if self.role.most_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
         starved, nodes = dict(self.starved), list(self.nodes)

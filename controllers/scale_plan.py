@@ -15,6 +15,7 @@ from turnout.controllers.kinds.fields import MOST_REPLICAS
 from turnout.controllers.model import Object
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
+from turnout.kube import labels
 from turnout.kube.times import rfc3339
 
 DONE, FAILED = "Succeeded", "Failed"
@@ -61,9 +62,17 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
         return Scaling(None, _status(FAILED, str(error), now_s))
+    return Scaling(_patch(plan, job, workers), _status(DONE, f"{owner_of(plan)} has {workers} workers{beside}", now_s))
+
+
+def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
+    """Return what changes of the job: its size, and a note for the autoscaler that the plan it waits for is done."""
     has = Part(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
-    patch = None if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
-    return Scaling(patch, _status(DONE, f"{owner_of(plan)} has {workers} workers{beside}", now_s))
+    size = {} if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
+    name, notes = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
+    if not name or notes.get(labels.SCALE_PLAN) != name or notes.get(labels.SCALED_PLAN) == name:
+        return size or None
+    return {"metadata": {"annotations": {labels.SCALED_PLAN: name}}, **size}
 
 
 def _workers(spec: Part) -> tuple[int, str]:

@@ -204,7 +204,7 @@ class JobKind:
     read raises BadJob for an object that cannot be understood. resize is asked only of jobs that are not refused.
     naming: resizes, too, where a shrink has to name the pods that leave. again: what may have been lost after a
     resize of ours, to be written again while the job does not follow; None when there is nothing. pods: how its pods
-    are known.
+    are known. object_kind: in its objects, where groups have that name in common and `kind` tells them apart.
     """
 
     kind: str
@@ -214,6 +214,12 @@ class JobKind:
     naming: Callable[[Object, int, tuple[str, ...]], Change] | None = None
     again: Callable[[Object], Change | None] | None = None
     pods: PodMarks = USUAL
+    object_kind: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """The `GROUP/VERSION` of its objects."""
+        return self.path.removeprefix("/apis/").rpartition("/")[0]
 
     def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
         """Make the change that gives the job so many workers. leaving: the names of the pods that are meant to go."""

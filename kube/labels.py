@@ -27,6 +27,7 @@ SUBMITTED_WORKERS = "turnout.dev/submitted-workers"  # the size that it had befo
 RESIZED_AT = "turnout.dev/resized-at"  # when, as RFC 3339
 SIZED_AT_START = "turnout.dev/sized-at-start"  # true | false: was its last change made as it started, at no cost?
 WISH_WORKERS = "turnout.dev/wish-workers"  # the size that a person set by hand
+SCALED_PLAN = "turnout.dev/scaled-plan"  # ours: the one of these that our job controller has carried out
 SCALE_PLAN = "turnout.dev/scale-plan"  # ours: the ScalePlan by which an ElasticJob was resized last
 TERM = "turnout.dev/lease-transitions"  # the leader's term in which a size was written
 CONDITIONS = "turnout.dev/conditions"  # what we can do for a job, as conditions in JSON

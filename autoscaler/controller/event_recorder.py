@@ -16,7 +16,7 @@ from turnout.autoscaler.node_faults.model import Claim, NodeReason, NodeState, R
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
 from turnout.autoscaler.node_faults.model import Plan as NodePlan
 from turnout.autoscaler.node_faults.model import Step as NodeStep
-from turnout.jobs.kinds.annotations import unread
+from turnout.jobs.annotations import unread
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.times import rfc3339

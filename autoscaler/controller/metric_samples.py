@@ -12,6 +12,7 @@ from functools import lru_cache
 from heapq import nsmallest
 from math import isfinite
 
+from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
 from turnout.autoscaler.model import JobState, Queue, QueueOrder, Reason, Step
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import bounds_several
@@ -72,41 +73,44 @@ def waits_since(seen: JobState, now_s: float) -> float:
     return lost if seen.placed or seen.done else since_1970(seen.job.created) or lost
 
 
-def lent(jobs: Iterable[JobState], gpu: str) -> Counter[str]:
+def lent(jobs: Iterable[JobState], gpus: Gpus) -> Counter[str]:
     """GPUs of workers above the min, by queue."""
     found: Counter[str] = Counter()
     for each in jobs:
         if each.evictable_nodes:
-            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpu)
+            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
     return found
 
 
-def samples(look: Look, starts: Mapping[JobKey, Start], gpu: str, most: int = MOST_JOBS) -> Iterator[Sample]:
-    """Every number of a look. starts: when waiting jobs may start. gpu: what a GPU is called. most: jobs by name."""
-    shown = _shown(look.jobs, gpu, most)
-    yield from _of_queues(look, gpu)
-    yield from _sums(look, gpu, shown)
+def samples(look: Look, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
+    """Every number of a look. starts: when waiting jobs may start. gpus: what counts as a GPU. most: jobs by name."""
+    shown = _shown(look.jobs, gpus, most)
+    yield from _of_queues(look, gpus)
+    yield from _sums(look, gpus, shown)
     yield "autoscaler_last_look_timestamp_seconds", (), look.now_s
     keys = {each.job.key for each in shown}
     reasons = {step.key: step.reason for step in look.steps if step.key in keys}
     for each in shown:
         key = each.job.key
-        yield from _of_job(each, gpu, reasons.get(key), look.since.get(key), starts.get(key))
+        yield from _of_job(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
 
 
 @lru_cache(maxsize=4096)
-def gpus_of(shape: PodShape, gpu: str) -> int:
+def gpus_of(shape: PodShape, gpus: Gpus) -> int:
     """How many GPUs one pod asks for."""
-    return next((amount for name, amount in shape.requests if name == gpu), 0)
+    return shape.gpus(gpus)
 
 
-def _of_queues(look: Look, gpu: str) -> Iterator[Sample]:
+def _of_queues(look: Look, gpus: Gpus) -> Iterator[Sample]:
     for name, queue in look.queues.items():
         if bounds_several(name):
             continue
-        used, limit = queue.used.get(gpu, 0), queue.limit.get(gpu)
-        free = None if limit is None else max(0, limit - used)
-        told = {"limit": limit, "deserved": queue.deserved.get(gpu), "used": used, "free": free}
+        told = {
+            "limit": bound(queue.limit, gpus),
+            "deserved": bound(queue.deserved, gpus),
+            "used": total(queue.used, gpus),
+            "free": free(queue.limit, queue.used, gpus),
+        }
         for what, amount in told.items():
             if amount is not None:
                 yield "queue_gpus", (name, what), amount
@@ -123,13 +127,13 @@ class _Sums:
     left_out: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, seen: JobState, gpu: str) -> None:
+    def add(self, seen: JobState, gpus: Gpus) -> None:
         """One more job, which is not shown so far."""
         self.states[_state(seen)] += 1
-        least_gpus, elastic_gpus = _parts(seen, gpu)
+        least_gpus, elastic_gpus = _parts(seen, gpus)
         self.least_gpus += least_gpus
         self.elastic_gpus += elastic_gpus
-        self.lacking_gpus += _lacking(seen, gpu) if seen.waits else 0
+        self.lacking_gpus += _lacking(seen, gpus) if seen.waits else 0
         self.left_out += 1
 
     def told(self, name: str) -> Iterator[Sample]:
@@ -144,12 +148,12 @@ class _Sums:
             yield "queue_reasons", (name, reason), jobs
 
 
-def _sums(look: Look, gpu: str, shown: Iterable[JobState]) -> Iterator[Sample]:
+def _sums(look: Look, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
     sums = {name: _Sums() for name in sorted(look.names())}
     of: dict[JobKey, _Sums] = {}
     for each in look.jobs:
         mine = of[each.job.key] = sums[each.job.queue]
-        mine.add(each, gpu)
+        mine.add(each, gpus)
     for each in shown:
         of[each.job.key].left_out -= 1
     for step in look.steps:
@@ -160,16 +164,16 @@ def _sums(look: Look, gpu: str, shown: Iterable[JobState]) -> Iterator[Sample]:
 
 
 def _of_job(
-    seen: JobState, gpu: str, reason: Reason | None, since_s: float | None, start: Start | None
+    seen: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
 ) -> Iterator[Sample]:
     labels = (seen.job.queue, *seen.job.key)
-    for part, gpus in zip(("min", "elastic"), _parts(seen, gpu), strict=True):
-        yield "job_gpus", (*labels, part), gpus
+    for part, amount in zip(("min", "elastic"), _parts(seen, gpus), strict=True):
+        yield "job_gpus", (*labels, part), amount
     if reason is not None:
         yield "job_reason", (*labels, reason.value), 1
     if not seen.waits:
         return
-    yield "job_lacking_gpus", labels, _lacking(seen, gpu)
+    yield "job_lacking_gpus", labels, _lacking(seen, gpus)
     if since_s is not None:
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
@@ -178,7 +182,7 @@ def _of_job(
                 yield "job_estimated_start_timestamp_seconds", (*labels, bound), at_s
 
 
-def _shown(jobs: Iterable[JobState], gpu: str, most: int) -> list[JobState]:
+def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
     """The jobs with series of their own: of each queue those that wait, by their turn, then those with most GPUs.
 
     The first of every queue come before the second of any, so that no crowd hides the jobs of another queue.
@@ -188,7 +192,7 @@ def _shown(jobs: Iterable[JobState], gpu: str, most: int) -> list[JobState]:
         by_queue[each.job.queue].append(each)
 
     def order(seen: JobState) -> tuple[bool, int, QueueOrder]:
-        return not seen.waits, 0 if seen.waits else -seen.placed * gpus_of(seen.job.shape, gpu), seen.queue_order
+        return not seen.waits, 0 if seen.waits else -seen.placed * gpus_of(seen.job.shape, gpus), seen.queue_order
 
     places = [
         (place, name, each)
@@ -204,15 +208,15 @@ def _state(seen: JobState) -> str:
     return "waits" if seen.waits else "runs"
 
 
-def _parts(seen: JobState, gpu: str) -> tuple[int, int]:
+def _parts(seen: JobState, gpus: Gpus) -> tuple[int, int]:
     """GPUs of its running workers up to the min, and above it."""
-    gpus, least, placed = gpus_of(seen.job.shape, gpu), seen.job.bounds.least, seen.placed
-    return (gpus * placed, 0) if placed <= least else (gpus * least, gpus * (placed - least))
+    each, least, placed = gpus_of(seen.job.shape, gpus), seen.job.bounds.least, seen.placed
+    return (each * placed, 0) if placed <= least else (each * least, each * (placed - least))
 
 
-def _lacking(seen: JobState, gpu: str) -> int:
+def _lacking(seen: JobState, gpus: Gpus) -> int:
     """GPUs of the pods that are missing to the min, those of its other roles included."""
     job = seen.job
-    workers = max(0, job.bounds.least - seen.placed - seen.done) * gpus_of(job.shape, gpu)
+    workers = max(0, job.bounds.least - seen.placed - seen.done) * gpus_of(job.shape, gpus)
     beside = zip(seen.beside or (0,) * len(job.beside), job.beside, strict=False)
-    return workers + sum(max(0, wanted - there) * gpus_of(shape, gpu) for there, (shape, wanted) in beside)
+    return workers + sum(max(0, wanted - there) * gpus_of(shape, gpus) for there, (shape, wanted) in beside)

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from turnout.autoscaler.controller import metric_samples
 from turnout.autoscaler.controller.metric_aliases import WithOldNames
 from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, gpus_of
+from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.jobs.model import JobKey
 from turnout.kube.client.clock import Clock, RealClock
@@ -39,11 +40,11 @@ _CHANGES = (
 
 
 class Metrics:
-    """One page. gpu: the resource that counts as a GPU. restart_s: what a change costs a job that does not say."""
+    """One page. gpus: the resources that count as a GPU. restart_s: what a change costs a job that does not say."""
 
-    def __init__(self, gpu: str, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
+    def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._gpu, self._clock, self._restart_s = gpu, clock or RealClock(), restart_s
+        self._counts, self._clock, self._restart_s = gpus, clock or RealClock(), restart_s
         self.registry = registry = WithOldNames()
         ProcessCollector(registry=registry)
         build_info(registry)
@@ -82,7 +83,7 @@ class Metrics:
         starts: as for `expects`; None keeps what was expected before.
         """
         self._age_s, self._at_s = seen.age_s, self._clock.monotonic()
-        self._lent.now(metric_samples.lent(seen.jobs, self._gpu))
+        self._lent.now(metric_samples.lent(seen.jobs, self._counts))
         before = self._look.since if self._look is not None else {}
         now_s = self._clock.wall()
         since = {
@@ -118,7 +119,7 @@ class Metrics:
         direction = "grow" if step.target > step.current else "shrink"
         self.changes.labels(queue, direction, step.reason.value, word).inc()
         if word == "Written" and seen is not None:
-            gpus = gpus_of(seen.job.shape, self._gpu)
+            gpus = gpus_of(seen.job.shape, self._counts)
             self._resized.labels(queue, direction).inc(gpus * abs(step.target - step.current))
             usual_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
             cost_s = 0.0 if step.at_start else usual_s
@@ -131,7 +132,7 @@ class Metrics:
 
     def _samples(self) -> Iterator[metric_samples.Sample]:
         if self._look is not None:
-            yield from metric_samples.samples(self._look, self._starts, self._gpu)
+            yield from metric_samples.samples(self._look, self._starts, self._counts)
             yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
 
     def _stopped(self) -> None:

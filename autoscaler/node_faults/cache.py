@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 
+from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeEntry, NodeState, Record, Step, read
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
@@ -24,8 +26,8 @@ class FaultReportCache:
     faults: records that cannot be read, by node.
     """
 
-    def __init__(self, key: str, gpu: str, news: Callable[[], None] = lambda: None) -> None:
-        self._key, self._gpu, self._news = key, gpu, news
+    def __init__(self, key: str, gpus: Gpus, news: Callable[[], None] = lambda: None) -> None:
+        self._key, self._gpus, self._news = key, gpus, news
         self._nodes: dict[str, NodeEntry] = {}
         self._notable: set[str] = set()
         self._gpu_nodes = 0
@@ -104,9 +106,9 @@ class FaultReportCache:
             return None
 
     def _offers(self, node: Node) -> bool:
-        for offered in (node.status.allocatable, node.status.capacity):
+        for offered, gpu in product((node.status.allocatable, node.status.capacity), self._gpus):
             try:
-                if amount(self._gpu, (offered or {}).get(self._gpu, 0)) > 0:
+                if amount(gpu, (offered or {}).get(gpu, 0)) > 0:
                     return True
             except KubeError:
                 continue  # a number that nobody can read is none

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnout.autoscaler.memory import Terms, short
-from turnout.jobs.kinds.annotations import unknown
+from turnout.jobs.annotations import unknown
 from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
 from turnout.kube import labels
 from turnout.kube.times import since_1970

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnout.jobs.kinds.annotations import points
+from turnout.jobs.annotations import points
 from turnout.jobs.model import BadJob
 from turnout.jobs.scaling_curve import Curve, capped
 from turnout.kube import labels

@@ -13,8 +13,8 @@ from typing import Any
 
 from turnout.autoscaler.model import JobState, Worker
 from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
+from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
-from turnout.jobs.kinds.annotations import spread
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
 from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Reason, Step
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.never import BareGang, Beside, cause, members
@@ -125,11 +126,11 @@ def chain(
     policy: Policy,
     now_s: float,
     nodes: Iterable[Node],
-    gpu: str,
+    gpus: Gpus,
     start: Estimate | None = None,
     beside: Beside | None = None,
 ) -> Chain | None:
-    """The chain of one job, None for one that was not seen. gpu: the resource that counts as a GPU."""
+    """The chain of one job, None for one that was not seen. gpus: the resources that count as a GPU."""
     beside = beside or Beside()
     found = next((each for each in zip(seen.jobs, steps, strict=True) if each[0].job.key == key), None)
     if found is None:
@@ -141,9 +142,9 @@ def chain(
         _state(job, step),
         _since(job),
         now_s,
-        _queue(job.job.queue, seen, policy, gpu, beside),
+        _queue(job.job.queue, seen, policy, gpus, beside),
         _quota(job, seen.queues.get(job.job.queue)),
-        room_link(job, seen, list(nodes), worker_of(job.job.shape, gpu)),
+        room_link(job, seen, list(nodes), worker_of(job.job.shape, gpus)),
         _gang(job, members(job, beside)),
         None if job.waits else _size(job, policy, now_s),
         step.reason,
@@ -169,45 +170,40 @@ def _since(seen: JobState) -> float | None:
     return min(worker.since_s for worker in seen.workers) or None
 
 
-def _queue(name: str, seen: Observation, policy: Policy, gpu: str, beside: Beside) -> QueueLink:
+def _queue(name: str, seen: Observation, policy: Policy, gpus: Gpus, beside: Beside) -> QueueLink:
     mine = [each for each in seen.jobs if each.job.queue == name and each.placed]
     told_of = {each.job.key for each in mine}
     bare = [gang for gang in beside.gangs.values() if gang.queue == name and gang.key not in told_of]
     holders = sorted(
-        [*(_holder(each, gpu) for each in mine), *(_bare(gang, gpu) for gang in bare)],
+        [*(_holder(each, gpus) for each in mine), *(_bare(gang, gpus) for gang in bare)],
         key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job),
     )
     holders = [each for each in holders if each.least_gpus or each.elastic_gpus]
     queue = seen.queues.get(name)
     told = queue or Queue(name)
-    used = told.used.get(gpu, 0) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
-    limit = told.limit.get(gpu)
+    used = total(told.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
     return QueueLink(
         name,
         queue is not None,
         told.open,
-        limit,
-        told.deserved.get(gpu),
+        bound(told.limit, gpus),
+        bound(told.deserved, gpus),
         used,
-        None if limit is None else max(0, limit - used),
-        max(policy.headroom.get(gpu, 0), told.headroom.get(gpu, 0)),
+        free(told.limit, told.used, gpus),
+        max(largest(policy.headroom, gpus), largest(told.headroom, gpus)),
         tuple(holders[:MOST_HOLDERS]),
         max(0, len(holders) - MOST_HOLDERS),
     )
 
 
-def _holder(seen: JobState, gpu: str) -> Holder:
-    each, least = _of(seen.job.shape, gpu), seen.job.bounds.least
-    beside = sum(there * _of(shape, gpu) for there, (shape, _) in zip(seen.beside, seen.job.beside, strict=False))
+def _holder(seen: JobState, gpus: Gpus) -> Holder:
+    each, least = seen.job.shape.gpus(gpus), seen.job.bounds.least
+    beside = sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.beside, strict=False))
     return Holder(str(seen.job.key), min(seen.placed, least) * each + beside, max(0, seen.placed - least) * each)
 
 
-def _bare(gang: BareGang, gpu: str) -> Holder:
-    return Holder(str(gang.key), sum(_of(shape, gpu) for _, shape in gang.placed), 0)
-
-
-def _of(shape: PodShape, resource: str) -> int:
-    return next((amount for name, amount in shape.requests if name == resource), 0)
+def _bare(gang: BareGang, gpus: Gpus) -> Holder:
+    return Holder(str(gang.key), sum(shape.gpus(gpus) for _, shape in gang.placed), 0)
 
 
 def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
@@ -222,9 +218,9 @@ def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
     )
 
 
-def worker_of(shape: PodShape, gpu: str) -> str:
+def worker_of(shape: PodShape, gpus: Gpus) -> str:
     """Say what one worker asks for, GPUs first."""
-    asked = sorted(shape.requests, key=lambda each: (each[0] != gpu, each[0]))
+    asked = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
     return ", ".join(amount_of(what, amount) for what, amount in asked if what != "pods") or "nothing"
 
 

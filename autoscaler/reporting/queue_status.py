@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
 from turnout.autoscaler.model import JobState, Observation, Queue, Step
 from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import bounds_several
@@ -26,32 +27,36 @@ def name_of(queue: str) -> str:
     return f"{PREFIX}{plain}-{digest}" if plain else PREFIX + digest
 
 
-def pages(seen: Observation, steps: Iterable[Step], gpu: str, dry_run: bool) -> dict[str, dict[str, str]]:
+def pages(seen: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
     """The data of each queue's ConfigMap, by queue; nothing in it changes while nothing else does."""
     of: dict[str, list[JobState]] = {name: [] for name in seen.queues if not bounds_several(name)}
     for each in seen.jobs:
         of.setdefault(each.job.queue, []).append(each)
     decided = {step.key: step for step in steps}
     return {
-        name: {"queue": name, "status": json.dumps(_page(seen.queues.get(name), jobs, decided, gpu, dry_run), indent=1)}
+        name: {
+            "queue": name,
+            "status": json.dumps(_page(seen.queues.get(name), jobs, decided, gpus, dry_run), indent=1),
+        }
         for name, jobs in of.items()
     }
 
 
 def _page(
-    queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpu: str, dry_run: bool
+    queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
 ) -> dict[str, Any]:
     waiting = [each for each in jobs if each.waits]
     lent = sorted((each for each in jobs if _elastic(each)), key=lambda each: (-_elastic(each), each.job.key))
     page: dict[str, Any] = {"mode": "observe" if dry_run else "act"}
     if queue is not None:
-        used = queue.used.get(gpu, 0)
-        page |= {"open": queue.open, "gpus": {"used": used}}
-        for what, amounts in (("limit", queue.limit), ("deserved", queue.deserved), ("headroom", queue.headroom)):
-            if gpu in amounts:
-                page["gpus"][what] = amounts[gpu]
-        if gpu in queue.limit:
-            page["gpus"]["free"] = max(0, queue.limit[gpu] - used)
+        told = {
+            "used": total(queue.used, gpus),
+            "limit": bound(queue.limit, gpus),
+            "deserved": bound(queue.deserved, gpus),
+            "headroom": largest(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
+            "free": free(queue.limit, queue.used, gpus),
+        }
+        page |= {"open": queue.open, "gpus": {what: amount for what, amount in told.items() if amount is not None}}
     page["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
     page["elasticWorkers"] = sum(_elastic(each) for each in lent)
     for title, some in (("waiting", waiting), ("lent", lent)):

@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
     logs = commands.add_parser("logs", help="print what a worker of a job has written")
     _job(logs)
     logs.add_argument("--rank", type=int, default=0, help="of the worker among its job's (%(default)s)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on, across restarts, until the job ends")
     logs.set_defaults(run=_logs)
     suspend = commands.add_parser("suspend", help="take a job's pods away until `turnout suspend --end`")
     _job(suspend)
@@ -144,22 +145,36 @@ async def _found(client: Client, text: str) -> tuple[Kind, Any, str]:
 
 def _logs(args: argparse.Namespace) -> int:
     async def look(client: Client) -> None:
+        from turnout.cli.log_runs import newest, selector
+
         kind, raw, core = await _found(client, args.job)
-        labels = kind.child_labels
-        chosen = f"{labels.job}={raw['metadata']['name']},{labels.index}={args.rank}"
-        pods = [
-            each
-            for each in await _items(client, f"{core}/pods", {"labelSelector": chosen})
-            if each["metadata"]["labels"].get(labels.role) == "worker"
-        ]
-        if not pods:
+        if args.follow:
+            await _follow(args, client, kind, raw, core)
+            return
+        name = raw["metadata"]["name"]
+        run = newest(kind, await _items(client, f"{core}/pods", {"labelSelector": selector(kind, name, args.rank)}))
+        if run is None:
             raise NoSuch(f"{args.job} has no worker of rank {args.rank}")
-        newest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))["metadata"]["name"]
-        container = next(each["name"] for pod in pods for each in pod["spec"]["containers"])
-        text = await client.get(f"{core}/pods/{newest}/log", {"container": container})
+        text = await client.get(f"{core}/pods/{run.pod}/log", {"container": run.container})
         sys.stdout.write(text.decode(errors="replace"))
 
     return _done("logs", args, look)
+
+
+async def _follow(args: argparse.Namespace, client: Client, kind: Kind, raw: Any, core: str) -> None:
+    from turnout.cli.commands.follow_log import LogFollower
+    from turnout.kube.client.clock import RealClock
+
+    def show(text: bytes) -> None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+
+    def tell(text: str) -> None:
+        print(f"turnout logs: {text}", file=sys.stderr)
+
+    meta = raw["metadata"]
+    job = f"/apis/{raw['apiVersion']}/namespaces/{meta['namespace']}/{kind.plural}/{meta['name']}"
+    await LogFollower(client, RealClock(), kind, job, f"{core}/pods", args.rank, show, tell).run()
 
 
 def _suspend(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnout.autoscaler.model import Observation
     from turnout.autoscaler.reporting.explain import Chain
     from turnout.autoscaler.settings import Settings
+    from turnout.cli.controlled import Account
     from turnout.cli.partly import Partly
     from turnout.jobs.model import JobKey
     from turnout.kube.objects import Node
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
 FAILED, USAGE = 1, 2
 _LIST_S = 60.0  # for everything
 _LOOK_S = 0.01
-_LABEL = 10  # columns
+_LABEL = 11  # columns
 # The autoscaler's flags that a decision hangs on, by what they are.
 _FLAGS: Mapping[str, type] = {
     "configmap": str,
     "orders": str,
-    "gpu-resource": str,
     "headroom-gpus": int,
     "cooldown-s": float,
     "restart-s": float,
@@ -49,6 +49,7 @@ def add(commands: Any) -> None:
     flags = why.add_argument_group("the autoscaler's own flags", "as it was started with; else its defaults")
     for flag, kind in _FLAGS.items():
         flags.add_argument(f"--{flag}", type=kind)
+    flags.add_argument("--gpu-resource", action="append", help="repeatable")
     why.set_defaults(run=_why)
 
 
@@ -76,6 +77,7 @@ def _why(args: argparse.Namespace) -> int:
     from turnout.kube.errors import BadKubeconfig, KubeError
 
     given = {flag.replace("-", "_"): getattr(args, flag.replace("-", "_")) for flag in _FLAGS}
+    given["gpu_resource"] = None if args.gpu_resource is None else tuple(args.gpu_resource)
     try:
         wanted = Settings(
             args.kubeconfig, args.context, **{key: each for key, each in given.items() if each is not None}
@@ -86,7 +88,9 @@ def _why(args: argparse.Namespace) -> int:
     try:
         namespace = _where(args)
         cluster_view = asyncio.run(_list(wanted, namespace))
-        _tell(args, cluster_view, _found(args, wanted, cluster_view, namespace))
+        key = _meant(args, cluster_view, namespace)
+        found = _found(wanted, cluster_view, key)
+        _tell(args, cluster_view, found, asyncio.run(_account(wanted, key)))
     except (NoSuchJob, CannotSee, KubeError, BadKubeconfig) as error:
         print(f"turnout why: {error}", file=sys.stderr)
         return FAILED
@@ -138,7 +142,7 @@ def _view(wanted: Settings) -> Any:
 
     class Kept(Cache):
         def __init__(self) -> None:
-            super().__init__(KINDS, (wanted.gpu_resource,))
+            super().__init__(KINDS, wanted.gpu_resource)
             self.kept: dict[str, Node] = {}
 
         def put_node(self, node: Node) -> None:
@@ -157,22 +161,38 @@ def _view(wanted: Settings) -> Any:
     return Kept()
 
 
-def _found(
-    args: argparse.Namespace, wanted: Settings, cluster_view: ClusterView, namespace: str
-) -> Chain | Partly | str:
-    """Give what is to be told of the job, a sentence for one of which nothing is decided. Raises NoSuchJob."""
+def _meant(args: argparse.Namespace, cluster_view: ClusterView, namespace: str) -> JobKey:
+    """Give the key of the job that is asked for. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
-    from turnout.cli.why import NoSuchJob, meant, running
+    from turnout.cli.why import NoSuchJob, meant
+
+    view = cluster_view.view
+    keys = {job.key for job in view.jobs.values()}
+    seen = {each.job.key for each in view.observation(time.time()).jobs}
+    try:
+        return meant(args.job, namespace, {*keys, *seen, *cluster_view.faults, *view.bare_gangs()})
+    except NoSuchJob as error:
+        raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
+
+
+async def _account(wanted: Settings, key: JobKey) -> Account | None:
+    """Give how the job stands with its controller."""
+    from turnout.cli.commands.listing import account_of
+    from turnout.kube.client.api_client import Client
+
+    async with await Client.open(wanted.kubeconfig, wanted.context) as client:
+        return await account_of(client, key)
+
+
+def _found(wanted: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | Partly | str:
+    """Give what is to be told of the job, a sentence for one of which nothing is decided."""
+    from turnout.cli.why import running
     from turnout.jobs.model import Life
 
     now_s, view = time.time(), cluster_view.view
     seen, bare = view.observation(now_s), view.bare_gangs()
     ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
     keys = {each.job.key for each in seen.jobs}
-    try:
-        key = meant(args.job, namespace, {*keys, *cluster_view.faults, *ended, *bare})
-    except NoSuchJob as error:
-        raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
     if key in cluster_view.faults:
         return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
     if key in keys:
@@ -240,7 +260,9 @@ def _namespace(args: argparse.Namespace) -> str:
     return str(chosen.get("context", {}).get("namespace") or "default")
 
 
-def _tell(args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Partly | str) -> None:
+def _tell(
+    args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Partly | str, account: Account | None
+) -> None:
     import msgspec
     from rich.text import Text
 
@@ -250,22 +272,24 @@ def _tell(args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Pa
 
     if args.json:
         told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
+        told["controller"] = None if account is None else msgspec.to_builtins(account)
         print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
         return
     console = terminal(args.plain)
     if isinstance(found, str):
-        console.print(Text(found), soft_wrap=True)
-        return
-    if isinstance(found, partly.Partly):
+        head, told_rows = found, list[why.Row]()
+    elif isinstance(found, partly.Partly):
         head, told_rows = partly.title(found), partly.rows(found)
     else:
         head, told_rows = why.title(found), why.rows(found)
-    console.print(Text(head, style="bold"), soft_wrap=True)
-    if cluster_view.unknown:
+    if account is not None:
+        told_rows = why.with_account(told_rows, account.text, account.next)
+    console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)
+    if cluster_view.unknown and not isinstance(found, str):
         told_rows.append(
             ("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin")
         )
-    if cluster_view.missing:
+    if cluster_view.missing and not isinstance(found, str):
         told_rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
     for label, text in told_rows:
         lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)

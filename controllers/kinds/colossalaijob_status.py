@@ -114,7 +114,7 @@ def _phase(told: Sequence[Object], view: JobView | None, seen: Seen) -> str:
             return str(word.value)
     if conditions.is_true(told, Reason.SUSPENDED):
         return "Paused"
-    if any(pod.phase is Phase.UNKNOWN for pod in seen.pods):
+    if seen.unread or any(pod.phase is Phase.UNKNOWN for pod in seen.pods):
         return "Unknown"
     run = sum(pod.phase is Phase.RUNNING and not pod.deleting for pod in seen.pods)
     if view is not None and run >= view.gang.min_member:
@@ -128,10 +128,14 @@ def _phase(told: Sequence[Object], view: JobView | None, seen: Seen) -> str:
 def _task(type_: str, pods: Sequence[PodSeen]) -> Object:
     """Return what is told of the replicas of one type, under both names that the manuals have for the list."""
     mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
-    each = [
-        {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)} for pod in mine
-    ]
+    each = [_replica(pod) for pod in mine]
     return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
+
+
+def _replica(pod: PodSeen) -> Object:
+    """Return what is told of one pod, with its scheduler's words while it has no node. Source: CA-14"""
+    told = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
+    return {**told, "message": pod.waits} if pod.waits else told
 
 
 def _aggregate(view: JobView | None, pods: Sequence[PodSeen]) -> Object:

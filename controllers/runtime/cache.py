@@ -14,11 +14,14 @@ from typing import Any
 import msgspec
 
 from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Kind, Object, Phase, PodSeen, Seen
+from turnout.controllers.runtime.node_resources import NodeResources
 from turnout.kube.objects import ObjectMeta, Struct
+from turnout.kube.times import since_1970
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
 _LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
+_WAITS = 1_024  # characters of a scheduler's reasons
 _REMEMBERED = 20_000  # uids of objects that are gone
 
 
@@ -28,6 +31,8 @@ class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    started_at: str | None = None  # the API server says null for what the kubelet has not
+    finished_at: str | None = None
 
 
 class ContainerState(Struct):
@@ -52,6 +57,7 @@ class PodCondition(Struct):
 
     type: str = ""
     status: str = ""
+    message: str = ""
 
 
 class PodStatus(Struct):
@@ -59,6 +65,7 @@ class PodStatus(Struct):
 
     phase: str = ""
     reason: str = ""
+    start_time: str | None = None
     conditions: list[PodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
@@ -114,7 +121,10 @@ class Cache:
 
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
         self._changed = changed
+        self.nodes = NodeResources()
+        self._unread = False
         self._kinds = {kind.kind: kind for kind in kinds.values()}
+        self._by_api = dict(kinds)
         self._jobs: dict[JobKey, _Job] = {}
         self._keys: dict[_Owner, JobKey] = {}
         self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
@@ -191,7 +201,18 @@ class Cache:
             return None
         owner = key.namespace, found.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), Seen(tuple(pods.values()), dict(others))
+        return msgspec.json.decode(found.raw), Seen(
+            tuple(pods.values()), dict(others), self.nodes.offered, self._unread
+        )
+
+    def pods_are_read(self, *, yes: bool) -> None:
+        """Note whether pods can be read. Jobs whose status tells of each pod are looked at when that changes."""
+        if self._unread is not yes:
+            return
+        self._unread = not yes
+        for key in self._jobs:
+            if (kind := self._by_api.get(key.api)) is not None and kind.tells_containers:
+                self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""
@@ -259,4 +280,13 @@ def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
         ended[0].message[-_LAST_WORDS:] if ended else "",
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
+        since_1970((ended[0].started_at if ended else None) or status.start_time),
+        since_1970(ended[0].finished_at) if ended else None,
+        _waits(obj),
     )
+
+
+def _waits(obj: OwnedPod) -> str:
+    """Return why a pod has no node, in its scheduler's words."""
+    told = (each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False")
+    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in told), "")

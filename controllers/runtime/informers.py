@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.controllers.model import Kind, Setup
-from turnout.controllers.runtime import child_paths, scale_plans
+from turnout.controllers.runtime import child_paths, node_resources, scale_plans
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.node_resources import OfferingNode
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
 from turnout.kube.watch_events import Key
 
+LOOK_S = 10.0
+UNREAD_S = 60.0  # without pods, until a status says so
+_NODES = "nodes"
 _WHOLE = ("PodGroup", "HorizontalPodAutoscaler")  # few, and ours have no label of a job
 
 
@@ -37,6 +41,8 @@ class ControllerInformers(InformerFactory):
         """namespace: the only one that is watched, "" for all."""
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
+        self.watch(_NODES, node_resources.PATH, OfferingNode, cache.nodes)
+        self._works.append(self._note_reading)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
         for name, prefix in child_paths.prefixes(setup).items():
@@ -46,6 +52,21 @@ class ControllerInformers(InformerFactory):
                 continue
             for label in sorted({kind.child_labels.job for kind in kinds.values() if name in kind.owns}):
                 self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
+
+    async def _note_reading(self) -> None:
+        """Tell the cache, until cancelled, whether pods can be read: no watch of them was broken at each look."""
+        read_s = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(LOOK_S)
+            pods = [each for name, each in self.reflectors.items() if name.startswith("Pod/")]
+            if all(each.watching_since_s is not None for each in pods):
+                read_s = self._clock.monotonic()
+            self._cache.pods_are_read(yes=self._clock.monotonic() - read_s < UNREAD_S)
+
+    def unsynced(self) -> list[str]:
+        """Name the kinds that are waited for. An account that may not list nodes controls its jobs all the same."""
+        refused = bool(self.reflectors[_NODES].last_error)
+        return [name for name in super().unsynced() if name != _NODES or not refused]
 
     def _watch_jobs(self, api: str, kind: Kind) -> None:
         cache = self._cache

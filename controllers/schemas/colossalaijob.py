@@ -73,7 +73,9 @@ def _resumed_as_before() -> tuple[str, str]:
 
 
 def _status() -> Object:
-    replica = _object({"phase": TEXT, "name": TEXT, "uid": TEXT, "containers": {"type": "array", "items": ANY}})
+    replica = _object(
+        {"phase": TEXT, "name": TEXT, "uid": TEXT, "message": TEXT, "containers": {"type": "array", "items": ANY}}
+    )
     several = {"type": "array", "items": replica}
     counts = ("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown")
     task = _object({"type": TEXT, "restartCount": COUNT, "status": several, "replicas": several})

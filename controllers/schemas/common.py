@@ -158,6 +158,8 @@ def job_status(of_role: Mapping[str, Any] | None = None, more: Mapping[str, Any]
             **dict.fromkeys(("active", "succeeded", "failed", "restarts"), COUNT),
             "selector": TEXT,
             "restartedPods": {"type": "array", "items": TEXT},
+            "quickFailures": {"type": "object", "additionalProperties": COUNT},
+            "lastFailures": {"type": "object", "additionalProperties": {"type": "integer", "format": "int64"}},
             **(of_role or {}),
         },
     }

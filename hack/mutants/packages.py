@@ -70,4 +70,19 @@ PACKAGES = (
             "tests/launcher/health/stack_traces/test_parse.py",
         ),
     ),
+    Package(
+        "controllers",
+        (
+            "controllers/back_off.py",
+            "controllers/children.py",
+            "controllers/conditions.py",
+            "controllers/devices.py",
+            "controllers/kinds",
+            "controllers/reconcile.py",
+            "controllers/replicas.py",
+            "controllers/role_pods.py",
+            "controllers/scale_plan.py",
+        ),
+        ("tests/controllers",),
+    ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.jobs.kinds import annotations as said_in
+from turnout.jobs import annotations as said_in
 from turnout.jobs.model import BadJob, Change, Job, JobKey, Life, Object, Sizes
 from turnout.jobs.typed_fields import Part
 from turnout.kube import labels

@@ -1,7 +1,8 @@
 """DLRover ElasticJobs, resized by ScalePlans: one new object for each change. Source: docs/facts/dlrover.md 5; VE-16.
 
 Only the owner's annotations make one elastic, since masters built after August 2025 (dlrover #1608) read no plans and
-the job does not say which it has. Its own replicas stay as they were, so what it was asked for last is what we noted.
+the job does not say which it has. A master leaves the job's replicas as they were, so what it was asked for last is
+what we noted. Our own job controller changes them and notes the plan: from then on they say the size, as with any kind.
 
 A change is two writes: our notes on the job, which only one writer of a version can make, then the plan, whose name
 comes from that version. A plan that was lost in between is known by the notes, and written again under its name.
@@ -9,8 +10,8 @@ comes from that version. A plan that was lost in between is known by the notes, 
 
 from __future__ import annotations
 
+from turnout.jobs import annotations as said_in
 from turnout.jobs import command_line
-from turnout.jobs.kinds import annotations as said_in
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
 from turnout.jobs.pod_identity import PodMarks, Said, first, number
@@ -23,13 +24,18 @@ _ROLES, _ALL_REDUCE = "spec.replicaSpecs", "AllreduceStrategy"
 
 
 def read(raw: Object) -> Job:
-    """Read one; its size is the one that we wrote last. Raises BadJob."""
+    """Read one; its size is the one that we wrote last, or its own replicas once our plan is carried out there.
+
+    Raises BadJob.
+    """
     head = common.head(raw, KIND)
     roles = head.spec.by_name("replicaSpecs")
     if "worker" not in roles:
         raise BadJob(f"{_ROLES}.worker is missing")
     worker = roles["worker"]
-    wrote = said_in.count(head.notes, labels.WROTE_WORKERS) if labels.SCALE_PLAN in head.notes else None
+    planned = head.notes.get(labels.SCALE_PLAN)
+    followed = planned is not None and head.notes.get(labels.SCALED_PLAN) == planned
+    wrote = said_in.count(head.notes, labels.WROTE_WORKERS) if planned is not None and not followed else None
     replicas = worker.count("replicas", 1, 1) if wrote is None else wrote
     template = worker.part("template")
     said = command_line.words(template)
@@ -57,16 +63,17 @@ def resize(raw: Object, workers: int) -> Change:
     """Note the size on the job, then ask its master for it."""
     head = common.head(raw, KIND)
     name = f"{head.key.name[:200]}-turnout-{head.version}"
-    noted = common.patch(read(raw), head.notes, PATH, workers, None)
+    noted = common.patch(read(raw), head.notes, PATH, workers, None, *common.BOTH)
     noted.body["metadata"]["annotations"][labels.SCALE_PLAN] = name
     return Change(noted.method, noted.path, noted.body, noted.form, then=_plan(head, name, workers))
 
 
 def again(raw: Object) -> Change | None:
-    """The plan of our last change."""
+    """The plan of our last change, unless it is known to be carried out."""
     head = common.head(raw, KIND)
     name, workers = head.notes.get(labels.SCALE_PLAN), said_in.count(head.notes, labels.WROTE_WORKERS)
-    return None if not name or workers is None else _plan(head, name, workers)
+    done = not name or name == head.notes.get(labels.SCALED_PLAN)
+    return None if done or name is None or workers is None else _plan(head, name, workers)
 
 
 def _plan(head: common.Head, name: str, workers: int) -> Change:

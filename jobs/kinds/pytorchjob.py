@@ -1,4 +1,6 @@
-"""PyTorchJobs of training-operator v1. Source: docs/facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
+"""PyTorchJobs of training-operator v1, and those of ctyun.cn, which are like them.
+
+Source: docs/facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
 
 An elastic one ends well as soon as any worker has ended well: a worker that is told to go must not exit with 0, which
 turnout-run sees to. What its pods know of its bounds, PET_NNODES, is written into each when it is made.
@@ -7,23 +9,24 @@ turnout-run sees to. What its pods know of its bounds, PET_NNODES, is written in
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
 from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
-KIND, PATH = "PyTorchJob", "/apis/kubeflow.org/v1/pytorchjobs"
+KIND = "PyTorchJob"
 _ROLES = "spec.pytorchReplicaSpecs"
 
 
-def read(raw: Object) -> Job:
-    """Read one. Raises BadJob.
+def read(kind: str, raw: Object) -> Job:
+    """Read one. kind: as it is called beside those of other groups. Raises BadJob.
 
     With an elasticPolicy annotations may only narrow its bounds: its pods know them as PET_NNODES. Without a
     schedulingPolicy no gang is said, and none is looked for.
     """
-    head = common.head(raw, KIND)
+    head = common.head(raw, kind)
     roles = {name.lower(): role for name, role in head.spec.by_name("pytorchReplicaSpecs").items()}  # in any case
     if "worker" not in roles:
         raise BadJob(f"{_ROLES}.Worker is missing")
@@ -53,13 +56,13 @@ def read(raw: Object) -> Job:
     return replace(job, refused=common.gang_differs(gang, needed, "all replicas"))
 
 
-def resize(raw: Object, workers: int) -> Change:
-    """Give it so many workers."""
-    head = common.head(raw, KIND)
+def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
+    """Give it so many workers. path: of its kind."""
+    head = common.head(raw, kind)
     name = next(name for name in head.spec.by_name("pytorchReplicaSpecs") if name.lower() == "worker")
     size = {"pytorchReplicaSpecs": {name: {"replicas": workers}}}
     keeps = () if head.spec.part("elasticPolicy").value else common.BOTH
-    return common.patch(read(raw), head.notes, PATH, workers, size, *keeps)
+    return common.patch(read(kind, raw), head.notes, path, workers, size, *keeps)
 
 
 def _bound(policy: Part, long: str, short: str, replicas: int) -> int:
@@ -76,4 +79,9 @@ def _refused(head: common.Head, policy: Part, has_master: bool) -> str:
     return ""
 
 
-PYTORCH_JOB = JobKind(KIND, PATH, read, resize)
+def _kind(name: str, path: str) -> JobKind:
+    return JobKind(name, path, partial(read, name), partial(resize, name, path), object_kind=KIND)
+
+
+PYTORCH_JOB = _kind(KIND, "/apis/kubeflow.org/v1/pytorchjobs")
+CTYUN_PYTORCH_JOB = _kind(f"{KIND}.ctyun.cn", "/apis/ctyun.cn/v1/pytorchjobs")

@@ -7,7 +7,8 @@ from turnout.jobs.kinds.elasticjob import ELASTIC_JOB
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB
 from turnout.jobs.kinds.leaderworkerset import LEADER_WORKER_SET
 from turnout.jobs.kinds.mpijob import MPI_JOB
-from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
+from turnout.jobs.kinds.msjob import MS_JOB
+from turnout.jobs.kinds.pytorchjob import CTYUN_PYTORCH_JOB, PYTORCH_JOB
 from turnout.jobs.kinds.raycluster import RAY_CLUSTER
 from turnout.jobs.kinds.trainjob import TRAIN_JOB
 from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
@@ -17,6 +18,7 @@ KINDS = {
     for kind in (
         VOLCANO_JOB,
         PYTORCH_JOB,
+        CTYUN_PYTORCH_JOB,
         INDEXED_JOB,
         ELASTIC_JOB,
         RAY_CLUSTER,
@@ -24,5 +26,6 @@ KINDS = {
         MPI_JOB,
         TRAIN_JOB,
         COLOSSALAI_JOB,
+        MS_JOB,
     )
 }

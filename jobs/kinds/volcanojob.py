@@ -93,4 +93,4 @@ def _refused(spec: Part, task: Part, least_pods: int) -> str:
     return ""
 
 
-VOLCANO_JOB = JobKind(KIND, PATH, read, resize)
+VOLCANO_JOB = JobKind(KIND, PATH, read, resize, object_kind="Job")

@@ -221,6 +221,17 @@ class Client:
         finally:
             response.close()  # never back to the pool: an unread rest would be somebody else's answer
 
+    async def stream(self, path: str, params: Params) -> AsyncIterator[bytes]:
+        """The pieces of an answer as they come, such as a log that is followed. Close it when leaving early."""
+        response = await self._send(_Ask("GET", path, params, CALL_S, stream=True))
+        try:
+            async for piece in response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable("GET", path, 0, f"the answer broke off: {error!r}") from error
+        finally:
+            response.close()
+
     async def _call(self, ask: _Ask) -> bytes:
         try:
             async with asyncio.timeout(ask.deadline_s):

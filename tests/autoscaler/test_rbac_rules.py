@@ -76,6 +76,13 @@ HEAD = {"groupName": "h", "template": TEMPLATE}
 JOBS = {
     "Job": indexed_job("a", 2),
     "PyTorchJob": pytorch_job("a", 2, most=4),
+    "PyTorchJob.ctyun.cn": pytorch_job("a", 2, most=4),
+    "MSJob": {
+        "spec": {
+            "enableDynamicWorker": True,
+            "msReplicaSpecs": {n: {"replicas": k, "template": TEMPLATE} for n, k in (("Scheduler", 1), ("Worker", 2))},
+        }
+    },
     "VolcanoJob": volcano_job(least=2),
     "MPIJob": {
         "spec": {

@@ -95,27 +95,32 @@ def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
     assert sorted(kubectl("logs", name) for name in names) == ["0 on says-0\n", "1 on says-1\n"]
     assert "2 Succeeded; they run as processes" in turnout("local", "status")
     if flags:
-        a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig)
+        a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig, tmp_path)
     turnout("local", "down")
     assert not (tmp_path / "turnout/yard/pods").exists() or not any((tmp_path / "turnout/yard/pods").iterdir())
 
 
-def a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig):
+def a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig, folder):
     """`turnout logs`: the pod is made by hand, with the labels that the job controllers give it."""
     kubectl("apply", "-f", str(HERE / "deploy/crds/pytorchjobs.kubeflow.org.yaml"))
     kubectl("wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org", "--timeout=20s")
     job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "bert"}}
-    container = {"name": "pytorch", "image": "i", "command": ["echo", "rank one"]}
+    again = "echo rank one; [ -e again ] || { touch again; exit 1; }"
+    container = {"name": "pytorch", "image": "i", "command": ["sh", "-c", again.replace("again", f"{folder}/again")]}
     template = {"spec": {"containers": [container]}}
     spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
     kubectl("create", "-f", "-", stdin=json.dumps({**job, "spec": spec}))
     labels = {KUBEFLOW.job: "bert", KUBEFLOW.role: "worker", KUBEFLOW.index: "1"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-1", "labels": labels}}
-    spec = {"restartPolicy": "Never", "containers": [container]}
+    spec = {"restartPolicy": "OnFailure", "containers": [container]}
     kubectl("create", "-f", "-", stdin=json.dumps({**pod, "spec": spec}))
     kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/bert-worker-1", "--timeout=40s")
     where = ("--kubeconfig", str(kubeconfig))
-    assert turnout("logs", "PyTorchJob/default/bert", "--rank", "1", *where) == "rank one\n"
+    bert = ("PyTorchJob/default/bert", "--rank", "1", *where)
+    assert turnout("logs", *bert) == "rank one\n"
+    done = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    kubectl("patch", "pytorchjob", "bert", "--subresource=status", "--type=merge", "-p", json.dumps({"status": done}))
+    assert turnout("logs", "-f", *bert) == "rank one\n"
 
 
 def test_a_map_gives_the_nodes(turnout, tmp_path):

@@ -11,7 +11,7 @@ from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.reporting.runtime_stats import Lives
-from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title
+from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
@@ -21,7 +21,7 @@ def told(name, at, policy=POLICY):
     """Title and text by what it is about."""
     steps = decide(at, policy, NOW_S)
     key = JobKey("Job", "ns", name)
-    found = chain(key, at, steps, policy, NOW_S, [], GPU, forecast(at, steps, Lives(), NOW_S).get(key))
+    found = chain(key, at, steps, policy, NOW_S, [], (GPU,), forecast(at, steps, Lives(), NOW_S).get(key))
     return title(found), dict(rows(found))
 
 
@@ -142,11 +142,22 @@ def test_times_are_told_as_people_say_them(s, text):
     assert lasting(s) == text
 
 
+def test_what_its_controller_waits_for_goes_before_the_autoscalers_advice():
+    told = [("room", "enough"), ("next", "wait")]
+    assert with_account(told, "it is suspended", "resume it") == [
+        ("controller", "it is suspended"),
+        ("room", "enough"),
+        ("next", "resume it"),
+    ]
+    assert with_account(told, "2 of 2 pods run", "") == [("controller", "2 of 2 pods run"), *told]
+
+
 KEYS = [
     JobKey("Job", "x", "a"),
     JobKey("PyTorchJob", "x", "a"),
     JobKey("PyTorchJob", "x", "bert"),
     JobKey("VolcanoJob", "y", "bert"),
+    JobKey("PyTorchJob.ctyun.cn", "y", "gpt"),
 ]
 
 
@@ -158,6 +169,9 @@ KEYS = [
         ("vcjob/bert", "y", KEYS[3]),
         ("bert", "x", KEYS[2]),
         ("bert", "y", KEYS[3]),
+        ("pytorchjobs.ctyun.cn/y/gpt", "x", KEYS[4]),
+        ("PyTorchJob.ctyun.cn/gpt", "y", KEYS[4]),
+        ("pytorch/gpt", "y", KEYS[4]),
     ],
 )
 def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, found):
@@ -170,7 +184,7 @@ def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, f
         ("a", "'a' may be Job/x/a or PyTorchJob/x/a: say which"),
         ("berth", "there is no job 'berth' in namespace x; did you mean PyTorchJob/x/bert, VolcanoJob/y/bert?"),
         ("VolcanoJob/bert", "there is no VolcanoJob 'bert' in namespace x; did you mean"),
-        ("zzz", "there is no job 'zzz' in namespace x; there are 4 jobs in all"),
+        ("zzz", "there is no job 'zzz' in namespace x; there are 5 jobs in all"),
         ("cronjob/a", "'cronjob' is no kind of job here; those are"),
         ("a/b/c/d", "is no name of a job"),
         ("Job//a", "is no name of a job"),

@@ -19,7 +19,7 @@ BERT = JobKey("PodGroup", "ns", "bert")
 def told(name, at, beside=None):
     """Title and text by what it is about."""
     key = JobKey("Job", "ns", name) if isinstance(name, str) else name
-    found = chain(key, at, decide(at, POLICY, NOW_S), POLICY, NOW_S, [], GPU, Estimate(0, 0, 0, "soon"), beside)
+    found = chain(key, at, decide(at, POLICY, NOW_S), POLICY, NOW_S, [], (GPU,), Estimate(0, 0, 0, "soon"), beside)
     return title(found), dict(rows(found))
 
 

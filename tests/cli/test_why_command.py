@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.autoscaler.world import GPU
+from tests.controllers.jobs import job, role
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.cli.commands.listing import VIEWER
@@ -59,7 +60,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
     head, *lines = out.splitlines()
     assert head.startswith("VolcanoJob/default/needs has waited for ")
     assert head.endswith(": NeedsMore")
-    text = {line[:10].strip(): line[10:] for line in lines}
+    text = {line[:11].strip(): line[11:] for line in lines}
     assert text["held by"] == "VolcanoJob/default/lends (2 + 6 elastic)"
     assert text["room"] == f"2 of 2 nodes let a worker in (1 {GPU}); no whole worker fits now"
     assert text["gang"] == "it needs 7 workers, 0 with a node: 7 lacking"
@@ -182,7 +183,7 @@ async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served)
     items["/api/v1/namespaces/team-a/pods"] = gang("bert", 2, why="0/4 nodes are available: the gang is not whole.")
     code, out, complaint = await turnout("why", "Pod/team-a/bert", "--kubeconfig", config)
     assert (code, complaint) == (0, "")
-    text = {line[:10].strip(): line[10:] for line in out.splitlines()[1:]}
+    text = {line[:11].strip(): line[11:] for line in out.splitlines()[1:]}
     assert out.startswith("Pod/team-a/bert waits for its min, for ")
     assert text["gang"] == "it needs 4 workers; 2 pods exist, 0 with a node: it waits for 2 more members"
     assert text["scheduler"] == "0/4 nodes are available: the gang is not whole."
@@ -205,6 +206,49 @@ async def test_a_bare_gang_that_runs_does_not_vanish(served):
     assert out.startswith("Pod/team-a/bert runs: 2 of its 2 pods have a node and hold 2 GPUs of queue ")
 
 
+def torch_job(items, **more):
+    """A PyTorchJob of two workers, in the lists of the server."""
+    meta = {"name": "bert", "namespace": "team-a", "uid": "u", "resourceVersion": "3"}
+    meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    raw = {"metadata": meta, "spec": job(worker=role(2))["spec"], **more}
+    for place in ("", "namespaces/team-a/"):
+        items[f"/apis/kubeflow.org/v1/{place}pytorchjobs"] = [raw]
+
+
+def rows_of(out):
+    """The rows by their labels, lines that go on joined."""
+    found, label = {}, ""
+    for line in out.splitlines()[1:]:
+        label = line[:11].strip() or label
+        found[label] = f"{found.get(label, '')} {line[11:] if line[:11].strip() else line.strip()}".strip()
+    return found
+
+
+@pytest.mark.asyncio
+async def test_how_a_job_stands_with_its_controller_is_told(served):
+    config, _, items = served
+    torch_job(items)
+    code, out, _ = await turnout("why", "PyTorchJob/team-a/bert", "--plain", "--kubeconfig", config)
+    text = rows_of(out)
+    assert code == 0
+    assert text["controller"].startswith("no controller has written its status in ")
+    assert text["next"].startswith("see that turnout-controller runs with --kinds PyTorchJob")
+
+    quota = {"type": "Created", "status": "True"}
+    event = {"reason": "CreationFailed", "message": "exceeded quota", "metadata": {"name": "e"}}
+    items["/api/v1/namespaces/team-a/events"] = [{**event, "involvedObject": {"uid": "u"}}]
+    torch_job(items, status={"conditions": [quota]})
+    code, out, _ = await turnout("why", "PyTorchJob/team-a/bert", "--json", "--kubeconfig", config)
+    told = json.loads(out)["controller"]
+    assert told["text"].endswith("exceeded quota")
+    assert told["next"].startswith("kubectl describe quota -n team-a")
+
+    failed = {"type": "Failed", "status": "True", "message": "spec.x is wrong", "reason": "PyTorchJobFailed"}
+    torch_job(items, status={"conditions": [quota, failed]})
+    code, out, _ = await turnout("why", "PyTorchJob/team-a/bert", "--plain", "--kubeconfig", config)
+    assert out.startswith("PyTorchJob/team-a/bert has ended: nothing is decided on it any more\ncontroller it has fail")
+
+
 def test_the_role_that_is_named_is_there_and_allows_every_list():
     found = [each for file in MANIFESTS.rglob("*.yaml") for each in yaml.safe_load_all(file.read_text()) if each]
     (role,) = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
@@ -214,7 +258,7 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
         Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders")
     )
     lists = {each.path for each in informers.reflectors.values() if not each.path.endswith("/configmaps")}
-    assert allowed == {
+    assert allowed == {("", "events")} | {
         ("" if base == "api" else rest[0], rest[-1]) for _, base, *rest in (path.split("/") for path in lists)
     }
 

@@ -24,6 +24,7 @@ from turnout.controllers.model import (
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
+from turnout.kube.times import rfc3339
 
 READ = yaml.safe_load((Path(__file__).parents[2] / "examples/jobs/colossalaijob.yaml").read_text())
 CONFIG, SERVICE = ChildKey("ConfigMap", "colossal-config"), ChildKey("Service", "colossal")
@@ -286,6 +287,17 @@ def test_how_a_launcher_ends_its_job(pod, phase):
         assert after(raw, *later)["status"]["phase"] == phase
 
 
+@pytest.mark.contract("CA-14")
+def test_why_a_pod_has_no_node_stands_in_the_status_until_it_has_one():
+    words = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    raw = after(job(), worker(0), worker(1, P, waits=words))
+    (task,) = [each for each in raw["status"]["tasks"] if each["type"] == "worker"]
+    assert [each.get("message") for each in task["replicas"]] == [None, words]
+    assert raw["status"]["aggregate"]["pending"] == 1
+    (task,) = [each for each in after(raw, *ALL)["status"]["tasks"] if each["type"] == "worker"]
+    assert [each.get("message") for each in task["replicas"]] == [None, None]
+
+
 @pytest.mark.contract("CA-21", "CA-57")
 def test_a_worker_that_starts_again_fails_the_job_and_says_so():
     pods = (launcher(), worker(0, restarts=1), worker(1, restarts=2))
@@ -331,6 +343,36 @@ def test_the_status_of_a_job_whose_training_failed_is_the_guides():
 def test_a_replica_that_failed_is_told():
     raw = after(after(job(), *ALL), launcher(F), worker(0), worker(1))
     assert conditions(raw)["ReplicaFailure"] == "True"
+
+
+def test_a_paused_job_that_is_resumed_is_paused_no_more_once():
+    raw = after(after(job(), *ALL), *ALL)
+    paused = after({**raw, "spec": {**raw["spec"], "runMode": {"pause": {"enabled": True}}}}, *ALL)
+    assert (conditions(paused)["Paused"], conditions(paused)["Running"]) == ("True", "False")
+    resumed = after({**paused, "spec": raw["spec"]})
+    assert (conditions(resumed)["Paused"], resumed["status"]["phase"]) == ("False", "Resuming")
+    assert not [each for each in looked(resumed).says if each.reason is Reason.RESUMED]
+
+
+def test_a_job_that_has_succeeded_has_run():
+    raw = after(after(job(), *ALL), launcher(S), worker(0), worker(1))
+    assert (conditions(raw)["Completed"], conditions(raw)["Running"]) == ("True", "True")
+
+
+def test_a_worker_runs_one_process_unless_its_job_says_more():
+    raw = job()
+    del raw["spec"]["worker"]["procPerWorker"]
+    assert view(raw).spec["processes"] == 1
+
+
+def test_a_condition_has_the_time_at_which_it_came_about():
+    raw = after(job(), *ALL)
+    raw = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 60)
+    times = {each["type"]: each["lastTransitionTime"] for each in raw["status"]["conditions"]}
+    assert (times["Initialized"], times["Failed"]) == (rfc3339(NOW_S), rfc3339(NOW_S + 60))
+    raw["status"]["conditions"][0]["lastTransitionTime"] = 7
+    again = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 90)
+    assert again["status"]["conditions"][0]["lastTransitionTime"] == rfc3339(NOW_S + 90)
 
 
 @pytest.mark.contract("CA-59")

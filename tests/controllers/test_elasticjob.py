@@ -50,6 +50,51 @@ def test_the_gangs_resources_are_those_of_its_workers_alone():
     assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
 
 
+def test_a_job_without_workers_has_not_succeeded():
+    raw = with_status(job(worker(0)), looked(job(worker(0)), lead()))
+    assert raw["status"]["phase"] == "Pending"
+
+
+@pytest.mark.parametrize(("span", "elastic"), [("2:4", True), ("4", False), ("4:4", False)])
+def test_a_job_is_elastic_whose_launcher_is_told_two_numbers(span, elastic):
+    command = ["bash", "-c", f"dlrover-run --nnodes={span} train.py"]
+    assert view(job(worker(4, {"command": command}))).elastic is elastic
+
+
+def test_a_service_leads_to_pods_that_are_not_ready_yet():
+    assert all(each.spec["publishNotReadyAddresses"] for each in others(job()).values())
+
+
+def test_the_end_of_a_lone_worker_is_the_jobs():
+    raw = job(worker(1))
+    assert with_status(raw, looked(raw, lead(), pod(0, phase=Phase.SUCCEEDED)))["status"]["phase"] == "Succeeded"
+
+
+def test_a_pod_avoids_no_node_before_one_was_found_faulty():
+    assert "affinity" not in pod_of(job())["spec"]
+
+
+def test_a_master_of_two_containers_needs_one_that_is_called_main():
+    raw = job(lead=master(container={"name": "a", "image": "a:1"}))
+    raw["spec"]["replicaSpecs"]["dlrover-master"]["template"]["spec"]["containers"].append(
+        {"name": "b", "image": "b:1"}
+    )
+    refused = ELASTICJOB.read(raw)
+    assert isinstance(refused, Refused)
+    assert "one container must be named main" in refused.why
+
+
+def test_a_name_may_be_as_long_as_its_services_allow():
+    assert view(job(name="b" * 37)).name == "b" * 37
+
+
+def test_a_container_beside_the_training_one_is_as_its_template_says():
+    raw = job(worker())
+    beside = {"name": "logs", "image": "logs:1"}
+    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"].append(beside)
+    assert pod_of(raw)["spec"]["containers"][1] == beside
+
+
 @pytest.mark.contract("DL-23")
 def test_the_guides_job_gives_each_worker_this():
     assert env(pod_of(guide(), replica=Replica(1, 5, 2))) == {

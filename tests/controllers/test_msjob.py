@@ -30,6 +30,7 @@ from turnout.controllers.model import (
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
+from turnout.kube.times import rfc3339
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/msjob-dataparallel.yaml"
 CONTAINER = {"name": "mindspore", "image": "ms:1"}
@@ -256,6 +257,19 @@ def test_a_job_that_has_started_is_never_late_to_start():
     assert conditions(after(raw, *workers(R, P, R, R), now_s=NOW_S + 600))[-1] == "Running"
 
 
+def test_a_job_without_workers_has_not_succeeded():
+    raw = job({"Scheduler": role(), "Worker": role(0)}, successPolicy="AllWorkers")
+    assert "Succeeded" not in conditions(after(raw, pod("scheduler")))
+
+
+def test_a_gang_that_has_just_started_in_time_goes_on():
+    raw = job(run={"schedulingPolicy": {"scheduleTimeoutSeconds": 600}})
+    created = {"type": "Created", "status": "True", "reason": "MSJobCreated"}
+    raw["status"] = {"startTime": rfc3339(NOW_S - 600), "conditions": [created]}
+    assert conditions(after(raw, *workers(R, R, R, R)))[-1] == "Running"
+    assert conditions(after(raw, *workers(R, R, R)))[-1] == "Failed"
+
+
 @pytest.mark.contract("MS-46")
 def test_pods_wait_until_volcano_admits_their_group():
     setup, key = Setup(Dialect.VOLCANO), ChildKey("PodGroup", "deep")
@@ -268,6 +282,12 @@ def test_pods_wait_until_volcano_admits_their_group():
 def test_known_last_words_are_explained():
     outcome = looked(job(), pod(index=1, phase=F, last_words="E: bindIP failed, errno 98"), *workers(R)[:1])
     assert "MS_RECOVERY_PATH" in outcome.status["conditions"][-1]["message"]
+
+
+@pytest.mark.contract("MS-41")
+def test_last_words_of_a_pod_that_has_not_failed_explain_nothing():
+    outcome = looked(job(), pod(index=1, phase=F), *workers(R)[:1], pod(index=2, phase=R, last_words="bindIP failed"))
+    assert "MS_RECOVERY_PATH" not in outcome.status["conditions"][-1]["message"]
 
 
 SHARED = {"volumes": [{"name": "data", "hostPath": {"path": "/data"}}, {"name": "own", "emptyDir": {}}]}

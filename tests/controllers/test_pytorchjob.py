@@ -8,7 +8,7 @@ import yaml
 from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Dialect, Refused, Replica, Seen, Setup
+from turnout.controllers.model import ChildKey, Counts, Dialect, Refused, Replica, Seen, Setup
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
 
@@ -274,3 +274,45 @@ def test_a_pod_names_its_gang_in_the_schedulers_dialect(dialect, scheduler, mark
     made = pod_of(job(worker=role()), setup=Setup(dialect))
     told = {**made["metadata"]["labels"], **made["metadata"].get("annotations", {})}
     assert (made["spec"]["schedulerName"], marks.items() <= told.items()) == (scheduler, True)
+
+
+@pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])
+def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
+    raw = view(job(worker=role(2)))
+    found = PYTORCHJOB.judge(raw, {"Worker": Counts(active=active, failed=1)}, Seen())
+    assert [each.reason.value for each in found] == words
+
+
+@pytest.mark.parametrize(
+    ("raw", "leads"),
+    [
+        pytest.param(job(worker=role(2)), {"bert-worker-0"}, id="worker 0"),
+        pytest.param(job(worker=role(2), master=role(1)), {"bert-master-0"}, id="its master where it has one"),
+    ],
+)
+def test_the_label_of_a_lead_is_on(raw, leads):
+    seen = view(raw)
+    labels = {
+        f"bert-{each.label}-{index}": PYTORCHJOB.labels(seen, each, Replica(index, index))
+        for each in seen.roles
+        for index in range(each.replicas)
+    }
+    assert {name for name, each in labels.items() if each.get("training.kubeflow.org/job-role") == "master"} == leads
+
+
+@pytest.mark.parametrize(("replicas", "refused"), [(10_000, False), (10_001, True)])
+def test_so_many_replicas_are_made_and_no_more(replicas, refused):
+    assert isinstance(PYTORCHJOB.read(job(worker=role(replicas))), Refused) is refused
+
+
+@pytest.mark.parametrize(
+    ("manager", "elsewhere"),
+    [
+        (None, ""),
+        ("", ""),
+        ("kubeflow.org/training-operator", ""),
+        ("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue"),
+    ],
+)
+def test_a_job_is_elsewhere_that_names_another_manager(manager, elsewhere):
+    assert view(job(worker=role(1), run={"managedBy": manager})).elsewhere == elsewhere

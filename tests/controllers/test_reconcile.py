@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.controllers.jobs import CONTAINER, NOW_S, conditions, job, looked, others, pod, role, view, with_status
+from turnout.controllers import children
+from turnout.controllers.conditions import with_condition
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import ChildKey, ChildSeen, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
 from turnout.controllers.reconcile import NOTHING, reconcile
@@ -88,6 +90,22 @@ def test_defaults_of_the_api_server_are_no_difference():
     assert reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S).writes == ()
 
 
+@pytest.mark.parametrize(
+    ("wanted", "there", "expected"),
+    [
+        pytest.param([1, 2], [1, 2], True, id="equal lists"),
+        pytest.param([1, 2], [1], False, id="a shorter list"),
+        pytest.param([1, 2], [1, 3], False, id="a list with another value"),
+        pytest.param([1], "1", False, id="no list"),
+        pytest.param({"a": 1}, {"a": 1, "b": 2}, True, id="a field more"),
+        pytest.param({"a": 1}, {"b": 2}, False, id="a field that is missing"),
+        pytest.param({"a": 1}, None, False, id="no object"),
+    ],
+)
+def test_a_child_is_as_it_is_wanted_with(wanted, there, expected):
+    assert children.same(wanted, there) is expected
+
+
 @pytest.mark.contract("XD-09")
 @pytest.mark.parametrize("end", ["Succeeded", "Failed"])
 def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
@@ -162,6 +180,27 @@ def test_restarts_of_containers_count_against_the_limit():
     raw = job(worker=role(2), run={"backoffLimit": 2}, status=RUNS)
     assert "Failed" not in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1))))
     assert "Failed" in conditions(with_status(raw, looked(raw, pod(0, restarts=1), pod(1, restarts=1))))
+
+
+def test_restarts_of_a_role_that_is_never_restarted_are_no_tries():
+    raw = job(worker=role(2, restart="Never"), run={"backoffLimit": 2}, status=RUNS)
+    assert "Failed" not in conditions(with_status(raw, looked(raw, pod(0, restarts=5), pod(1))))
+
+
+def test_only_an_end_ends_what_a_job_was_running():
+    running = {"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "lastTransitionTime": rfc3339(NOW_S)}
+    held = with_condition([running], Reason.SUSPENDED, "PyTorchJob", "held", NOW_S)
+    done = with_condition([running], Reason.SUCCEEDED, "PyTorchJob", "done", NOW_S)
+    created = {**running, "type": "Created"}
+    both = with_condition([created, running], Reason.FAILED, "PyTorchJob", "failed", NOW_S)
+    assert [each["status"] for each in held] == ["True", "True"]
+    assert [each["status"] for each in done] == ["False", "True"]
+    assert [each["status"] for each in both] == ["True", "False", "True"]
+
+
+def test_a_suspended_job_counts_no_pod_as_active():
+    raw = job(worker=role(2), run={"suspend": True}, status={**RUNS, "replicaStatuses": {"Worker": {"active": 2}}})
+    assert with_status(raw, looked(raw, pod(0), pod(1)))["status"]["replicaStatuses"] == {"Worker": {"active": 0}}
 
 
 @pytest.mark.contract("XD-10")

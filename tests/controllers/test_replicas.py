@@ -1,5 +1,6 @@
 """How often a replica was made anew, and the numbers of its pods: counted once, never given twice."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,22 @@ def test_without_numbers_a_name_is_its_index_again():
     past = Past.read(WORKER, {"nextNumber": 9}, [pod(0)], numbered=False)
     assert past.replica(0)[0].number == 0
     assert past.kept() == {}
+
+
+@pytest.mark.parametrize(("index", "count"), [("1234567", 2), ("12345678", 0), ("x", 0), ("-1", 0), ("²", 0)])
+def test_a_count_stands_under_the_number_of_an_index_alone(index, count):
+    past = numbered({"restartCounts": {index: 2}})
+    assert sum(past.by_index.values()) == count
+
+
+@pytest.mark.parametrize(("name", "next_"), [("bert-worker-6", 7), ("bert-worker-x", 1), ("bert-12345678", 1)])
+def test_a_pods_number_is_the_end_of_its_name(name, next_):
+    assert numbered({}, PodSeen(name, "u", "worker", 0, Phase.RUNNING)).next == next_
+
+
+def test_an_index_that_has_met_nothing_starts_afresh():
+    replica, _ = numbered({"nextNumber": 2}).replica(0)
+    assert (replica.restarts, replica.starved, replica.avoids) == (0, 0, ())
 
 
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)

@@ -8,6 +8,7 @@ from tests.controllers.jobs import NOW_S
 from tests.controllers.test_hostile_jobs import JSON
 from tests.support.examples import scaled
 from turnout.controllers.scale_plan import scale, waits
+from turnout.kube import labels
 
 ENDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
 MANY = {"worker": {"replicas": 2}, "ps": {"replicas": 1}}
@@ -29,6 +30,21 @@ def test_a_plan_that_names_resources_says_that_the_template_has_them():
 def test_a_job_that_has_the_number_already_is_not_written():
     done = scale(plan(), job(worker(3)), NOW_S)
     assert (done.job, done.status["phase"]) == (None, "Succeeded")
+
+
+def test_the_plan_that_the_autoscaler_waits_for_is_noted_on_the_job():
+    note = {"metadata": {"annotations": {labels.SCALED_PLAN: "bert-plan"}}}
+    waits_for = job(worker(3))
+    waits_for["metadata"]["annotations"] = {labels.SCALE_PLAN: "bert-plan"}
+    assert scale(plan(), waits_for, NOW_S).job == note
+    waits_for["metadata"]["annotations"][labels.SCALED_PLAN] = "bert-plan"
+    assert scale(plan(), waits_for, NOW_S).job is None
+
+
+def test_a_plan_of_somebody_else_is_noted_nowhere():
+    waits_for = job(worker(2))
+    waits_for["metadata"]["annotations"] = {labels.SCALE_PLAN: "another"}
+    assert scale(plan(), waits_for, NOW_S).job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
 
 
 @pytest.mark.parametrize(

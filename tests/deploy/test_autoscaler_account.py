@@ -36,8 +36,10 @@ VERSIONS = {
     "ScalePlan": "elastic.iml.github.io/v1alpha1",
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "ColossalAIJob": "batch.tensorstack.dev/v1beta1",
+    "MSJob": "mindspore.gitee.com/v1",
 }
 VOLCANO = "batch.volcano.sh/v1alpha1"
+CTYUN = "ctyun.cn/v1"
 TEMPLATE = {"spec": {"containers": [{"name": "m", "image": "theirs"}]}}
 OURS = {"spec": {"containers": [{"name": "m", "image": "ours:1"}]}}
 
@@ -63,6 +65,10 @@ def mpi(replicas, **more):
     return {"mpiReplicaSpecs": {"Worker": {"replicas": replicas, **more}}}
 
 
+def mindspore(replicas, **more):
+    return {"msReplicaSpecs": {"Worker": {"replicas": replicas, **more}}}
+
+
 PYTORCH = pytorch_job("a", 2, gpus=1, most=4)
 MPI = {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2, "template": TEMPLATE}}}
 SIZED = [  # a job, its size as we write it, and what of it is not ours
@@ -74,6 +80,18 @@ SIZED = [  # a job, its size as we write it, and what of it is not ours
         torch(3),
         [torch(2, template=OURS), {"runPolicy": {"suspend": True}}, torch(2, restartPolicy="Never")],
         id="pytorchjob",
+    ),
+    pytest.param(
+        {**PYTORCH, "apiVersion": CTYUN},
+        torch(3),
+        [torch(2, template=OURS), {"runPolicy": {"suspend": True}}],
+        id="pytorchjob.ctyun.cn",
+    ),
+    pytest.param(
+        made(VERSIONS["MSJob"], "MSJob", enableDynamicWorker=True, **mindspore(2)),
+        mindspore(3),
+        [mindspore(2, template=OURS), {"enableDynamicWorker": False}],
+        id="msjob",
     ),
     pytest.param(
         made(VOLCANO, "Job", minAvailable=2, **tasks(2)),
@@ -118,7 +136,7 @@ async def lent(module_plane, api):
     for each in kustomized(MARKS_PODS):
         await api.apply(each)
     if len((await api.get(CRDS))["items"]) == 0:
-        kinds = [*((version, kind) for kind, version in VERSIONS.items()), (VOLCANO, "Job")]
+        kinds = [*((version, kind) for kind, version in VERSIONS.items()), (VOLCANO, "Job"), (CTYUN, "PyTorchJob")]
         await serve(api, pytorch_crd(), *(loose_crd(*each) for each in kinds))
     return module_plane
 

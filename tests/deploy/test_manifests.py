@@ -60,6 +60,7 @@ ALLOWED = {
     | may("get list watch create delete", "pods", "services")
     | may("get list watch create patch delete", "configmaps")
     | may("create", "secrets")
+    | may("list watch", "nodes")
     | may("get list watch create patch delete", "horizontalpodautoscalers.autoscaling", GROUPS[0], GROUPS[2]),
     "turnout-controller-lease": may("get patch", "leases.coordination.k8s.io/turnout-controller"),
     "turnout-queue-admin": may("get list watch create", "configmaps")
@@ -70,14 +71,14 @@ ALLOWED = {
     "turnout-nominator-topology": MAP,
     "turnout-nominator-switch-path": {("patch", "pods")},
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
-    "turnout-viewer": may("list", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
+    "turnout-viewer": may("list", "events", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
     | may("list", *GROUPS, "queues.scheduling.volcano.sh")
     | may("list", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
     | may("list", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
     | may("list", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
     | may("list", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
     | may("list", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
-    | may("list", "colossalaijobs.batch.tensorstack.dev"),
+    | may("list", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler": TELLS
     | may("list watch", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io", *GROUPS)
     | may("list watch", "queues.scheduling.volcano.sh", "elasticquotas.scheduling.sigs.k8s.io")
@@ -86,13 +87,15 @@ ALLOWED = {
     | may("list watch", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
     | may("list watch", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
     | may("list watch", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
-    | may("list watch", "colossalaijobs.batch.tensorstack.dev"),
+    | may("list watch", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler-given": MAP | may("get list watch", "configmaps/turnout-autoscaler"),
     "turnout-autoscaler-status": may("create patch delete", "configmaps")
     | may("get", "configmaps/turnout-autoscaler-memory"),
     "turnout-autoscaler-lease": may("get patch", "leases.coordination.k8s.io/turnout-autoscaler"),
     "turnout-autoscaler-resize-job": {("patch", "jobs.batch")},
     "turnout-autoscaler-resize-pytorchjob": {("patch", "pytorchjobs.kubeflow.org")},
+    "turnout-autoscaler-resize-pytorchjob.ctyun.cn": {("patch", "pytorchjobs.ctyun.cn")},
+    "turnout-autoscaler-resize-msjob": {("patch", "msjobs.mindspore.gitee.com")},
     "turnout-autoscaler-resize-volcanojob": {("patch", "jobs.batch.volcano.sh")},
     "turnout-autoscaler-resize-mpijob": {("patch", "mpijobs.kubeflow.org")},
     "turnout-autoscaler-resize-raycluster": {("patch", "rayclusters.ray.io")},

@@ -150,7 +150,7 @@ async def main(folder: Path) -> None:
         began_s, before_mib = time.perf_counter(), _mib()
         view, source, clock = TimedCache(KINDS, (GPU,)), Files(folder), RealClock()
         informers = AutoscalerInformers(view, source, KINDS, clock, random.Random(1), ("default/map", "default/orders"))
-        metrics, decisions = Metrics(GPU), Times()
+        metrics, decisions = Metrics((GPU,)), Times()
         metrics.decide_s = decisions  # type: ignore[assignment]
         writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.became)
         autoscaler = TimedController(view, informers, writer, Policy(), clock, _Deaf(), metrics)

@@ -32,7 +32,7 @@ def told():
         view.put_pod(pod(index, "a"))
     view.observation(0.0)
     refs, recorder = Refs(view), Recorder()
-    return recorder, DecisionEvents(recorder, refs.job, refs.leaving, Metrics(GPU))
+    return recorder, DecisionEvents(recorder, refs.job, refs.leaving, Metrics((GPU,)))
 
 
 def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):

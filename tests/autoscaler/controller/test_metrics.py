@@ -39,7 +39,7 @@ def clock():
 
 @pytest.fixture
 def metrics(clock):
-    made = Metrics(GPU, clock)
+    made = Metrics((GPU,), clock)
     made.leading.set(1)
     return made
 

@@ -42,7 +42,7 @@ class Cluster:
 
     def cache(self):
         """All of it, seen for the first time."""
-        cache = FaultReportCache(self.rules.key, GPU)
+        cache = FaultReportCache(self.rules.key, (GPU,))
         for name in self.gpus:
             cache.put_node(self.node(name))
         for pod in self.pods.values():

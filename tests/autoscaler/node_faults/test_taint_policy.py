@@ -264,7 +264,7 @@ def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():
 
 def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
     cluster, news = Cluster().says("w1", "n1", Kind.FINE).says("w2", "n3", ago_s=700), []
-    cache = FaultReportCache(cluster.rules.key, GPU, lambda: news.append(1))
+    cache = FaultReportCache(cluster.rules.key, (GPU,), lambda: news.append(1))
     for name in cluster.gpus:
         cache.put_node(cluster.node(name))
     cache.put_pod(cluster.pods["w1"])

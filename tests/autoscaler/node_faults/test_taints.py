@@ -73,7 +73,7 @@ class Watched:
 
     def __init__(self, cluster, error=None, leads=True, dry_run=False):
         self.cluster, self.api, self.cache = cluster, Api(cluster, error), cluster.cache()
-        self.clock, self.recorder, self.metrics = ManualClock(), Recorder(), Metrics(GPU)
+        self.clock, self.recorder, self.metrics = ManualClock(), Recorder(), Metrics((GPU,))
         tells = NodeEvents(self.recorder, cluster.rules, self.metrics)
         args = (self.api, self.cache, cluster.rules, lambda: leads, tells, self.clock, asyncio.Event(), dry_run)
         self.writer = TaintWriter(*args)

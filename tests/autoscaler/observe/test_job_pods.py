@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.jobs.kinds.manifests import SAMPLES, colossal, mpi, train
+from tests.jobs.kinds.manifests import SAMPLES, colossal, mindspore, mpi, train
 from turnout.autoscaler.cache import Cache
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.queues.model import QueueSpec
@@ -81,6 +81,10 @@ def of_ray(**more):
 PODS = {  # in the order in which they go last to first; none is told in this order
     "VolcanoJob": [pod(f"j-worker-{at}", **{labels.VOLCANO_TASK_INDEX: str(at)}) for at in range(4)],
     "PyTorchJob": [pod(f"j-worker-{at}", **trained(at, **{labels.TRAINING_TYPE: "worker"})) for at in range(4)],
+    "PyTorchJob.ctyun.cn": [
+        pod(f"j-worker-{at}", **trained(at, **{labels.TRAINING_TYPE: "worker"})) for at in range(4)
+    ],
+    "MSJob": [pod(f"j-worker-{at}", **trained(at, **{labels.TRAINING_TYPE: "worker"})) for at in range(4)],
     "Job": [pod(f"j-{at}-x", **{labels.JOB_INDEX: str(at)}) for at in range(4)],
     "MPIJob": [pod(f"j-worker-{at}", **of_mpi("worker", **trained(at))) for at in range(4)],
     "LeaderWorkerSet": [
@@ -119,6 +123,34 @@ def test_it_is_all_one_whether_the_job_or_its_pods_are_seen_first(kind):
     assert names(view) == [each.metadata.name for each in PODS[kind]]
     view.drop_pod(PODS[kind][3].metadata.uid)
     assert len(names(view)) == 3
+
+
+@pytest.mark.contract("MS-31")
+def test_the_gpus_of_an_ms_jobs_workers_count_in_its_queue():
+    raw = mindspore(2, gpus=1, runPolicy={"schedulingPolicy": {"minAvailable": 3, "queue": "q"}})
+    view = view_of(("MSJob", raw))
+    view.put_queue(QueueSpec("q"))
+    scheduler = pod("j-scheduler-0", gpus=0, **trained(0, **{labels.TRAINING_TYPE: "scheduler"}))
+    scheduler.spec.containers[0].resources.requests = {GPU: "0"}
+    view.put_pod(scheduler)
+    for at in range(2):
+        view.put_pod(pod(f"j-worker-{at}", gpus=1, **trained(at, **{labels.TRAINING_TYPE: "worker"})))
+    observed = view.observation(0.0)
+    (only,) = observed.jobs
+    assert (observed.queues["q"].used[GPU], only.placed, only.beside, only.waits) == (2, 2, (1,), False)
+
+
+def test_jobs_of_one_name_in_two_groups_are_two():
+    kinds = ("PyTorchJob", "PyTorchJob.ctyun.cn")
+    view = Cache(KINDS)
+    for kind in kinds:
+        raw = SAMPLES[kind]
+        view.put_job(kind, {**raw, "metadata": {**raw["metadata"], "uid": f"uid of {kind}"}})
+    found = {view.about(each.job.key) for each in seen(view)}
+    assert found == {
+        ("PyTorchJob", "kubeflow.org/v1", "uid of PyTorchJob"),
+        ("PyTorchJob", "ctyun.cn/v1", "uid of PyTorchJob.ctyun.cn"),
+    }
 
 
 def test_ray_numbers_its_replicas_and_those_count():

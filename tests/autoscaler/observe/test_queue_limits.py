@@ -55,10 +55,10 @@ def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
     steps = decide(seen, Policy(), 0.0)
     assert seen.queues["cq"].within in seen.queues
     told = {
-        labels[0] for name, labels, _ in samples(Look(0.0, seen.jobs, seen.queues, tuple(steps)), {}, GPU) if labels
+        labels[0] for name, labels, _ in samples(Look(0.0, seen.jobs, seen.queues, tuple(steps)), {}, (GPU,)) if labels
     }
     assert told == {"cq"}
-    found = pages(seen, steps, GPU, dry_run=True)
+    found = pages(seen, steps, (GPU,), dry_run=True)
     assert {name: json.loads(page["status"])["gpus"]["used"] for name, page in found.items()} == {"cq": 2}
 
 

@@ -16,7 +16,7 @@ from turnout.kube.pod_shape import PodShape
 
 
 def of(name, at, policy=POLICY, nodes=()):
-    return chain(JobKey("Job", "ns", name), at, decide(at, policy, NOW_S), policy, NOW_S, nodes, GPU)
+    return chain(JobKey("Job", "ns", name), at, decide(at, policy, NOW_S), policy, NOW_S, nodes, (GPU,))
 
 
 def node(name="n", ready=True, **spec):
@@ -118,8 +118,8 @@ def test_amounts_are_told_as_people_write_them(what, amount, text):
 
 def test_a_worker_is_told_gpus_first():
     asks = PodShape((("cpu", 2000), ("memory", 1 << 30), (GPU, 2), ("pods", 1)))
-    assert worker_of(asks, GPU) == f"2 {GPU}, 2 cpu, 1Gi memory"
-    assert worker_of(PodShape((("pods", 1),)), GPU) == "nothing"
+    assert worker_of(asks, (GPU,)) == f"2 {GPU}, 2 cpu, 1Gi memory"
+    assert worker_of(PodShape((("pods", 1),)), (GPU,)) == "nothing"
 
 
 def test_every_reason_has_a_sentence_and_a_next_step():

@@ -12,7 +12,7 @@ from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import Policy, Reason, Step
 from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, exhausted, pays, rich
 from turnout.autoscaler.scaling.job_annotations import conditions, notes_of
-from turnout.jobs.kinds.annotations import bank
+from turnout.jobs.annotations import bank
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import ResizeBudget
 from turnout.kube import labels

@@ -8,6 +8,7 @@ from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.kube.times import since_1970
 from turnout.kube.watch_events import Key
 
 LABELS = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "0"}
@@ -60,6 +61,39 @@ def test_what_is_gone_stays_gone_and_older_versions_are_passed_over(cache):
         cache.drop_child(kind, Key("ns", "bert-worker-0", "ns-bert-worker-0"))
     put(cache, resourceVersion="9")
     assert (cache.job(KEY)[1].pods, dict(cache.job(KEY)[1].others)) == ((), {})
+
+
+@pytest.mark.contract("CA-14")
+@pytest.mark.parametrize(("node", "waits"), [("", "0/4 nodes"), ("n1", "")], ids=["while it has none", "then no more"])
+def test_a_scheduler_says_why_a_pod_has_no_node(cache, node, waits):
+    said = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
+    pod = {**child(), "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [said]}}
+    cache.put_pod(msgspec.convert(pod, OwnedPod))
+    assert [each.waits for each in cache.job(KEY)[1].pods] == [waits]
+
+
+def ended(name, began="2026-01-01T00:00:10Z", at="2026-01-01T00:00:40Z"):
+    state = {"exitCode": 1, "startedAt": began, "finishedAt": at}
+    return {"name": name, "state": {"terminated": state}}
+
+
+@pytest.mark.parametrize(
+    ("status", "times_s"),
+    [
+        pytest.param({"startTime": "2026-01-01T00:00:00Z"}, (0, None), id="its pod's start, while it runs"),
+        pytest.param({"containerStatuses": [ended("pytorch")]}, (10, 40), id="its own"),
+        pytest.param({"containerStatuses": [ended("pytorch", None, None)]}, (None, None), id="unknown, as a null"),
+        pytest.param({"containerStatuses": [ended("other")]}, (None, None), id="not another container's"),
+    ],
+)
+def test_when_the_training_container_began_and_ended_is(cache, status, times_s):
+    put(cache)
+    pod = {**child(), "status": {"phase": "Failed", **status}}
+    cache.put_pod(msgspec.convert(pod, OwnedPod))
+    (seen,) = cache.job(KEY)[1].pods
+    start_s = since_1970("2026-01-01T00:00:00Z")
+    found = [None if each is None else each - start_s for each in (seen.began_s, seen.ended_s)]
+    assert tuple(found) == times_s
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ import pytest
 from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import JOB, Api, Controller, Killed
+from tests.controllers.test_colossalaijob import job as colossalaijob
+from tests.controllers.test_msjob import job as msjob
+from tests.controllers.test_msjob import role as msrole
 from turnout.controllers.model import Dialect, Setup
 from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.errors import Conflict
@@ -43,16 +46,63 @@ async def replaced(api, controller):
     await controller().until_quiet()
 
 
-async def lose(api, controller, name, code):
+async def lose(api, controller, name, code, now_s=NOW_S):
     """All run, and one pod fails."""
     for each in api.names("Pod"):
         api.phase(each, "Running")
     api.phase(name, "Failed", code)
+    await controller().until_quiet(now_s)
+
+
+async def dynamic(api, controller):
+    """An MSJob comes up, loses a worker, shrinks, and ends with all of the others."""
+    await controller().until_quiet()
+    await lose(api, controller, "deep-worker-1", 137)
+    api.resize("Worker", 2)
+    await controller().until_quiet()
+    for name in ("deep-worker-0", "deep-worker-1"):
+        api.phase(name, "Succeeded")
     await controller().until_quiet()
 
 
+async def launched(api, controller):
+    """A ColossalAIJob comes up, is paused, goes on, trains and ends."""
+    for paused in (True, False):
+        await controller().until_quiet()
+        for name in api.names("Pod"):
+            api.phase(name, "Running")
+        await controller().until_quiet()
+        api.change(runMode={"pause": {"enabled": paused}})
+        await controller().until_quiet()
+    for name in api.names("Pod"):
+        api.phase(name, "Running")
+    await controller().until_quiet()
+    api.phase("colossal-launcher", "Succeeded")
+    await controller().until_quiet()
+
+
+async def backs_off(api, controller):
+    """A worker fails five times in a row, and is made anew after each pause."""
+    now_s = NOW_S
+    await controller().until_quiet(now_s)
+    for pause_s in (0, 0, 0, 10, 20):
+        await lose(api, controller, "bert-worker-1", 137, now_s)
+        assert ("bert-worker-1" in api.names("Pod")) is (pause_s == 0)
+        now_s += pause_s
+        await controller().until_quiet(now_s)
+    assert api.names("Pod") == ["bert-worker-0", "bert-worker-1"]
+
+
 PYTORCH = job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "backoffLimit": 3})
-STORIES = {"PyTorchJob": (PYTORCH, grown), "ElasticJob": (elasticjobs.job(elasticjobs.worker(3)), replaced)}
+MINDSPORE = msjob({"Scheduler": msrole(), "Worker": msrole(3, "ExitCode")}, enableDynamicWorker=True)
+MINDSPORE["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "All"}}
+STORIES = {
+    "PyTorchJob": (PYTORCH, grown),
+    "PyTorchJob that fails at once": (job(worker=role(2, restart="ExitCode")), backs_off),
+    "ElasticJob": (elasticjobs.job(elasticjobs.worker(3)), replaced),
+    "MSJob": (MINDSPORE, dynamic),
+    "ColossalAIJob": (colossalaijob(runPolicy={"cleanUpWorkers": True}), launched),
+}
 
 
 def told(kind="PyTorchJob", kill_at=None, kill_after=False):
@@ -85,6 +135,19 @@ def test_an_elasticjobs_story_replaces_each_rank_under_a_new_id():
     assert (roles["worker"]["restartCounts"], roles["dlrover-master"]["restarts"]) == ({"1": 2}, 1)
     assert roles["worker"]["nextNumber"] == 5
     assert api.names("Pod") == ["bert-edljob-worker-0", "bert-edljob-worker-4"]
+
+
+def test_an_ms_jobs_story_makes_a_worker_anew_and_leaves_no_pod():
+    api = told("MSJob")
+    roles = api.objects[api.job]["status"]["replicaStatuses"]
+    assert (roles["Worker"]["restarts"], api.names("Pod")) == (1, [])
+    assert api.end()[api.job][2][-1][:2] == ("Succeeded", "True")
+
+
+def test_a_colossalai_jobs_story_leaves_its_launcher_for_its_log():
+    api = told("ColossalAIJob")
+    assert api.objects[api.job]["status"]["phase"] == "Succeeded"
+    assert api.names("Pod") == ["colossal-launcher"]
 
 
 ENDS = {kind: told(kind) for kind in STORIES}

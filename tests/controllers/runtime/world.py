@@ -67,6 +67,8 @@ class Api:
             raise Conflict("POST", path, 409, "exists", reason="AlreadyExists")
         number = self._version()
         made = {**body, "metadata": {**body["metadata"], "uid": f"made-{number}", "resourceVersion": number}}
+        if body["kind"] == "Service" and "clusterIP" not in body["spec"]:
+            made["spec"] = {**body["spec"], "clusterIP": "10.0.0.7"}
         phase = {"Pod": "Pending", "PodGroup": "Inqueue"}.get(body["kind"])
         self.objects[place] = made if phase is None else {**made, "status": {"phase": phase}}
         return msgspec.json.encode(self.objects[place])
@@ -104,6 +106,12 @@ class Api:
             {**there, "metadata": {**there["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
         )
 
+    def change(self, **spec):
+        """The job's owner changes fields of its spec."""
+        there = self.objects[self.job]
+        meta = {**there["metadata"], "resourceVersion": self._version()}
+        self.objects[self.job] = {**there, "metadata": meta, "spec": {**there["spec"], **spec}}
+
     def phase(self, name, phase, code=0):
         """A kubelet says what has become of a pod."""
         place = f"/api/v1/namespaces/ns/pods/{name}"
@@ -132,7 +140,8 @@ class Api:
                 (one["type"], one["status"], one["reason"]) for one in each.get("status", {}).get("conditions", ())
             ]
             roles = each.get("status", {}).get("replicaStatuses", {})
-            counts = {name: (role.get("restarts", 0), role.get("restartCounts")) for name, role in roles.items()}
+            counted = ("restarts", "restartCounts", "quickFailures", "lastFailures")
+            counts = {name: [role.get(each) for each in counted] for name, role in roles.items()}
             kept[path] = each.get("spec"), each.get("status", {}).get("phase"), conditions, counts
         return kept
 

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from tests.cli.test_why_command import turnout
 from tests.controllers.jobs import role
 from tests.e2e.controllers.installed import ROOT, install
 
@@ -38,6 +39,14 @@ async def namespace(api, name):
     return f"/api/v1/namespaces/{name}"
 
 
+async def why(plane, name):
+    """Return what `turnout why` says of a job's controller, and of what to do next."""
+    code, out, complaint = await turnout("why", name, "--json", "--kubeconfig", str(plane.kubeconfig))
+    assert code == 0, complaint
+    found = json.loads(out)["controller"]
+    return found["text"], found["next"]
+
+
 async def told(api, path, reason):
     """Wait for an Event with this reason; its message."""
 
@@ -56,6 +65,10 @@ async def test_pods_beyond_a_quota_are_told_and_made_once_there_is_room(api, mod
     await api.create(job("bert", "quota", 4))
     assert "exceeded quota" in await told(api, path, "CreationFailed")
     await api.until(f"{path}/pods", count(2), 20)
+    text, then = await why(module_plane, "PyTorchJob/quota/bert")
+    assert text.startswith("the API server refuses what it needs, last ")
+    assert "exceeded quota" in text
+    assert then.startswith("kubectl describe quota -n quota")
     log = [json.loads(line) for line in module_plane.logs("turnout-controller").splitlines() if line.startswith("{")]
     assert any(each.get("reason") == "CreationFailed" and each["job"] == "quota/bert" for each in log)
     await api.patch(f"{path}/resourcequotas/q", {"spec": {"hard": {"pods": "9"}}})
@@ -63,13 +76,15 @@ async def test_pods_beyond_a_quota_are_told_and_made_once_there_is_room(api, mod
     assert {each["metadata"]["name"] for each in pods} == {f"bert-worker-{index}" for index in range(4)}
 
 
-async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api):
+async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api, module_plane):
     path = await namespace(api, "taken")
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-1", "namespace": "taken"}}
     mine = await api.create({**pod, "spec": {"containers": [{"name": "c", "image": "i"}]}})
     await api.create(job("bert", "taken", 3))
     assert await told(api, path, "NameTaken") == "Pod bert-worker-1 exists and belongs to somebody else"
     await api.until(f"{path}/pods", count(3), 20)
+    text, _ = await why(module_plane, "PyTorchJob/taken/bert")
+    assert text.startswith("Pod bert-worker-1 exists and belongs to somebody else (")
     there = await api.get(f"{path}/pods/bert-worker-1")
     assert there["metadata"]["uid"] == mine["metadata"]["uid"]
     assert "ownerReferences" not in there["metadata"]

@@ -65,9 +65,25 @@ def colossal(queue="default", priority=50, **spec):
     return {"metadata": meta(), "spec": {**told, **spec}}
 
 
+def named(container, replicas, gpus=2):
+    """Build a role whose container has the name that its operator wants."""
+    made = template(gpus)
+    made["spec"]["containers"][0]["name"] = container
+    return {"replicas": replicas, "template": made}
+
+
+def mindspore(replicas=4, notes=None, gpus=2, dynamic=True, **spec):
+    """Build a job as in MindSpore's tutorial, its workers dynamic."""
+    roles = {"Scheduler": named("mindspore", 1, 0), "Worker": named("mindspore", replicas, gpus)}
+    told = {"enableDynamicWorker": dynamic, "msReplicaSpecs": roles}
+    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**told, **spec}}
+
+
 SAMPLES = {
     "VolcanoJob": volcano(notes={labels.MAX_WORKERS: "8"}),
     "PyTorchJob": pytorch(replicas=4),
+    "PyTorchJob.ctyun.cn": pytorch(pytorchReplicaSpecs={"Worker": named("pytorch", 4)}),
+    "MSJob": mindspore(),
     "Job": indexed(4),
     "ElasticJob": elastic(),
     "RayCluster": ray(),

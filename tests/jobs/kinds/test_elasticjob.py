@@ -9,6 +9,7 @@ from tests.jobs.kinds.test_every_kind import merged
 from tests.jobs.test_kinds import template
 from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.model import Reason, Step
+from turnout.controllers.scale_plan import scale
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, JobKey, Sizes
 from turnout.kube import labels
@@ -56,6 +57,54 @@ def test_a_plan_that_was_lost_is_written_again_under_its_name():
     asked = merged(raw, KIND.change(raw, 6).body)
     asked["metadata"]["resourceVersion"] = "9"
     assert KIND.again(asked) == KIND.change(raw, 6).then
+
+
+def followed(raw, workers):
+    """The job once our change has been written and our job controller has carried it out."""
+    asked = merged(raw, KIND.change(raw, workers).body)
+    plan_ = KIND.change(raw, workers).then.body
+    made = merged(asked, scale(plan_, asked, 0.0).job)
+    made["metadata"]["resourceVersion"] = "9"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("command", "notes"),
+    [
+        pytest.param("dlrover-run --nnodes=2:8 t.py", BOUNDS, id="bounded by --nnodes"),
+        pytest.param("sh run.sh", BOUNDS, id="bounded by both annotations"),
+        pytest.param("sh run.sh", {labels.MAX_WORKERS: "8"}, id="whose min only its size says"),
+    ],
+)
+def test_under_our_job_controller_a_plan_changes_the_size_alone(command, notes):
+    raw = elastic(notes=notes, command=command)
+    least = KIND.read(raw).bounds.least
+    job = KIND.read(followed(raw, 6))
+    assert (job.replicas, job.bounds, job.wish, job.put_back) == (6, Bounds(least, 8), None, None)
+    assert KIND.again(followed(raw, 6)) is None
+    back = KIND.read(followed(followed(raw, 6), 4))
+    assert (back.replicas, back.bounds, back.wish) == (4, Bounds(least, 8), None)
+
+
+def test_a_size_set_by_hand_under_our_job_controller_is_a_wish():
+    raw = followed(elastic(), 6)
+    raw["spec"]["replicaSpecs"]["worker"]["replicas"] = 3
+    job = KIND.read(raw)
+    assert (job.replicas, job.wish) == (3, 3)
+
+
+def test_an_object_applied_again_under_our_job_controller_is_put_back():
+    raw = followed(elastic(), 6)
+    raw["spec"]["replicaSpecs"]["worker"]["replicas"] = 4
+    job = KIND.read(raw)
+    assert (job.replicas, job.wish, job.put_back) == (4, None, 6)
+
+
+def test_a_plan_that_is_not_carried_out_yet_is_still_our_word():
+    raw = followed(elastic(), 6)
+    asked = merged(raw, KIND.change(raw, 2).body)
+    assert KIND.read(asked).replicas == 2
+    assert KIND.again(asked) == KIND.change(raw, 2).then
 
 
 def test_a_long_name_still_names_a_plan():

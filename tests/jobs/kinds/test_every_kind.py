@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, mpi, ray, train
+from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, mindspore, mpi, ray, train
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
 from tests.support.examples import scaled
 from turnout.autoscaler.model import JobState
@@ -70,6 +70,7 @@ def test_a_resize_is_read_back_and_keeps_the_bounds(kind, workers):
         ("RayCluster", ray(4, {labels.MAX_WORKERS: "8"})),
         ("LeaderWorkerSet", lws(2, 2, {labels.MAX_WORKERS: "8"})),
         ("MPIJob", mpi(4, {labels.MAX_WORKERS: "8"}, command="sh run.sh")),
+        ("MSJob", mindspore(4, {labels.MAX_WORKERS: "8"})),
     ],
 )
 def test_a_least_that_only_the_size_said_is_not_lost_with_it(kind, raw):
@@ -128,6 +129,8 @@ def test_pods_that_start_together_cannot_become_fewer():
         ("MPIJob", {**mpi(), "status": {"conditions": [{"type": "Failed", "status": "True"}]}}, Life.DONE),
         ("MPIJob", mpi(runPolicy={"suspend": True}), Life.SUSPENDED),
         ("RayCluster", ray(suspend=True), Life.SUSPENDED),
+        ("MSJob", {**mindspore(), "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}, Life.DONE),
+        ("MSJob", mindspore(runPolicy={"suspend": True}), Life.SUSPENDED),
         ("TrainJob", {**train(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}, Life.DONE),
         ("TrainJob", train(suspend=True), Life.SUSPENDED),
         ("ColossalAIJob", {**colossal(), "status": {"phase": "Failed"}}, Life.DONE),
@@ -173,6 +176,7 @@ def test_a_priority_that_is_none_is_told(priority):
         ("VolcanoJob", volcano(priorityClassName="high")),
         ("PyTorchJob", pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 2, "priorityClass": "high"}})),
         ("MPIJob", mpi(runPolicy={"schedulingPolicy": {"minAvailable": 3, "priorityClass": "high"}})),
+        ("MSJob", mindspore(runPolicy={"schedulingPolicy": {"minAvailable": 3, "priorityClass": "high"}})),
         ("RayCluster", ray(marks={"ray.io/priority-class-name": "high"})),
         ("Job", {**indexed(), "spec": {**indexed()["spec"], "template": {"spec": {"priorityClassName": "high"}}}}),
     ],
@@ -201,7 +205,7 @@ def test_one_order_of_priorities_for_all_kinds():
 # A new kind.
 
 
-@pytest.mark.contract("VE-05", "XD-01", "XD-02")
+@pytest.mark.contract("MS-13", "VE-05", "XD-01", "XD-02")
 def test_a_new_kind_is_one_module():  # XD-01
     def read(raw):
         head = common.head(raw, "Dummy")
@@ -245,6 +249,8 @@ def put(value, at, new):
 FIELDS = {  # which the samples leave out
     "VolcanoJob": ["policies", "plugins", "minSuccess", "priorityClassName"],
     "PyTorchJob": ["runPolicy"],
+    "PyTorchJob.ctyun.cn": ["runPolicy"],
+    "MSJob": ["runPolicy", "successPolicy"],
     "Job": ["successPolicy", "suspend", "managedBy"],
     "ElasticJob": ["suspend", "optimizeMode"],
     "RayCluster": ["enableInTreeAutoscaling", "suspend", "managedBy"],

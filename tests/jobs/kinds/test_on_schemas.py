@@ -3,8 +3,11 @@
 The other kinds are served by a definition that takes any object: there the server shows only that the patch is one.
 """
 
+from pathlib import Path
+
 import pytest
 import pytest_asyncio
+import yaml
 
 from hack.controlplane.api import MERGE
 from hack.controlplane.errors import ApiError
@@ -18,7 +21,7 @@ from turnout.jobs.model import Bounds
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 STRICT = "?fieldValidation=Strict"
-NAMES = {"VolcanoJob": "Job"}
+OURS = Path(__file__).parents[3] / "deploy/crds"
 PLAN_SPEC = {  # as DLRover published it until March 2025
     "ownerJob": {"type": "string"},
     "replicaResourceSpecs": {
@@ -29,11 +32,19 @@ PLAN_SPEC = {  # as DLRover published it until March 2025
 
 
 def definition(kind):
-    """A kind's CRD as its project publishes it, if that is here; None for a kind of the API server's own."""
+    """A kind's CRD as its project publishes it, else ours, if either is here; None for the API server's own kinds."""
     group, version, plural = KINDS[kind].path.split("/")[2:]
     if group == "batch":
         return None
-    return find(group, plural) or loose_crd(f"{group}/{version}", NAMES.get(kind, kind))
+    if (published := find(group, plural)) is not None:
+        return published
+    if kind in ("MSJob", "PyTorchJob.ctyun.cn"):
+        return yaml.safe_load((OURS / f"{plural}.{group}.yaml").read_text())
+    return loose_crd(f"{group}/{version}", object_kind(kind))
+
+
+def object_kind(kind):
+    return KINDS[kind].object_kind or kind
 
 
 def plan_definition():
@@ -64,7 +75,7 @@ def submitted(kind):
         spec["template"] = {"spec": {**spec["template"]["spec"], "restartPolicy": "Never"}}
     if kind == "LeaderWorkerSet":
         spec["startupPolicy"] = "LeaderCreated"
-    return {"apiVersion": f"{group}/{version}", "kind": NAMES.get(kind, kind), "metadata": meta, "spec": spec}
+    return {"apiVersion": f"{group}/{version}", "kind": object_kind(kind), "metadata": meta, "spec": spec}
 
 
 @pytest.mark.parametrize("kind", RESIZED)

@@ -1,0 +1,30 @@
+"""Sums of amounts over all resources that count as a GPU: a cluster may have several makes of them. Source: DL-20"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Gpus = tuple[str, ...]  # the names of these resources
+Amounts = Mapping[str, int]
+
+
+def total(amounts: Amounts, gpus: Gpus) -> int:
+    """Return how many GPUs these amounts have."""
+    return sum(amounts.get(each, 0) for each in gpus)
+
+
+def bound(limits: Amounts, gpus: Gpus) -> int | None:
+    """Return how many GPUs these limits allow, None where they bound none. What they do not name is not counted."""
+    named = [limits[each] for each in gpus if each in limits]
+    return sum(named) if named else None
+
+
+def free(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
+    """Return how many GPUs these limits leave, None where they bound none: one make's room is not another's."""
+    named = [max(0, limits[each] - used.get(each, 0)) for each in gpus if each in limits]
+    return sum(named) if named else None
+
+
+def largest(amounts: Amounts, gpus: Gpus) -> int:
+    """Return the largest of these amounts: what is said of GPUs as such stands under each name."""
+    return max((amounts.get(each, 0) for each in gpus), default=0)

@@ -1,0 +1,110 @@
+"""Follows what a worker of a job writes, across restarts of its container and new pods of its rank, to the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from turnout.cli.log_runs import Run
+    from turnout.controllers.model import Kind
+    from turnout.kube.client.clock import Clock
+
+LOOK_S = 1.0
+
+
+class Calls(Protocol):
+    """The part of the API client that is needed."""
+
+    async def get(self, path: str, params: Mapping[str, Any] | None = None) -> bytes:
+        """Return an object."""
+
+    def pages(self, path: str, params: Mapping[str, Any] | None = None) -> AsyncIterator[bytes]:
+        """Return each page of a list."""
+
+    def stream(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        """Return an answer piece by piece."""
+
+
+class LogFollower:
+    """Follows one rank. job, pods: their paths. show: takes the log. tell: takes what else a person should know."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        clock: Clock,
+        kind: Kind,
+        job: str,
+        pods: str,
+        rank: int,
+        show: Callable[[bytes], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._calls, self._clock, self._kind, self._job, self._pods, self._rank = calls, clock, kind, job, pods, rank
+        self._show, self._tell = show, tell
+        self._run: tuple[str, int] | None = None
+        self._shown_bytes, self._done = 0, False
+
+    async def run(self) -> None:
+        """Show the log until the job has ended, or is gone. A connection that breaks is made again."""
+        from turnout.kube.errors import ServerFault, Unreachable
+
+        while True:
+            try:
+                ended = await self._job_is_over()
+                run = await self._newest()
+                if run is not None and run.begun:
+                    await self._follow(run, ended)
+                elif ended:
+                    return
+                if ended and (run is None or self._done):
+                    return
+            except (Unreachable, ServerFault) as error:
+                self._tell(f"{error}: looking again")
+            await self._clock.sleep(LOOK_S)
+
+    async def _job_is_over(self) -> bool:
+        import msgspec
+
+        from turnout.controllers import conditions
+        from turnout.kube.errors import NotFound
+
+        try:
+            raw = msgspec.json.decode(await self._calls.get(self._job))
+        except NotFound:
+            return True
+        status = raw.get("status")
+        return conditions.ended(
+            conditions.listed(self._kind.vocabulary.read(status if isinstance(status, dict) else {}))
+        )
+
+    async def _newest(self) -> Run | None:
+        import msgspec
+
+        from turnout.cli.log_runs import newest, selector
+
+        found: list[Any] = []
+        chosen = selector(self._kind, self._job.rpartition("/")[2], self._rank)
+        async for page in self._calls.pages(self._pods, {"labelSelector": chosen}):
+            found += msgspec.json.decode(page).get("items") or []
+        return newest(self._kind, found)
+
+    async def _follow(self, run: Run, ended: bool) -> None:
+        """Show what a run writes from where it was left, until the stream ends. ended: the job: no more is awaited."""
+        from turnout.kube.errors import NotFound, Rejected
+
+        if run.key != self._run:
+            if self._run is not None:
+                self._tell(f"worker {self._rank} runs anew: pod {run.pod}, run {run.number + 1} of {run.container}")
+            self._run, self._shown_bytes, self._done = run.key, 0, False
+        if self._done:
+            return
+        skip, params = self._shown_bytes, {"container": run.container, "follow": "false" if ended else "true"}
+        try:
+            async for piece in self._calls.stream(f"{self._pods}/{run.pod}/log", params):
+                self._show(piece[skip:])
+                self._shown_bytes += len(piece[skip:])
+                skip = max(0, skip - len(piece))
+        except (NotFound, Rejected):
+            return  # the pod has gone meanwhile, or its container waits to be started again
+        self._done = run.over or ended

@@ -1,0 +1,230 @@
+"""Why a job is where its controller has it: refused, left alone, held up, ended; and what its owner can do.
+
+It goes by the job's object, its pods, its PodGroup and its Events. Room and queue are told in why.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.cli.why import count, lasting
+from turnout.controllers import conditions
+from turnout.controllers.back_off import BackOff
+from turnout.controllers.kinds.colossalaijob_pods import ANSWER_S, LAUNCHER
+from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAI
+from turnout.controllers.kinds.msjob import KIND as MINDSPORE
+from turnout.controllers.kinds.msjob import SCHEDULER
+from turnout.controllers.model import JobView, Kind, Object, Reason, Refused, Role
+from turnout.kube import labels
+from turnout.kube.client.logs import printable
+from turnout.kube.times import since_1970
+
+SILENT_S = 30.0  # a controller that works has written a status by then
+_MOST_TEXT = 400
+_REMEDIES = (  # what a failed job's condition says, and what helps
+    ("longer than specified deadline", "raise spec.runPolicy.activeDeadlineSeconds and make the job again"),
+    ("backoff limit", "its pods' logs tell why they failed; more tries are spec.runPolicy.backoffLimit"),
+    ("did not start in", "its gang needs nodes: see room; more time is schedulingPolicy.scheduleTimeoutSeconds"),
+    ("times and again", "its pods' logs tell why they failed; more tries are restartCount of the role"),
+    ("out of the launcher's host list", "the log of that worker's last container tells why it started again"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of the job. role: the label. waits: what its scheduler says of one without a node."""
+
+    role: str
+    index: int
+    phase: str
+    waits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An Event on the job. at_s: since 1970, of the last time that it was said."""
+
+    reason: str
+    text: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """All that lies beside the job's object. group: the phase of its PodGroup, None where it has none."""
+
+    pods: tuple[Pod, ...] = ()
+    group: str | None = None
+    said: tuple[Said, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How a job stands with its controller. next: what its owner can do, "" where nothing is held up by it."""
+
+    text: str
+    next: str = ""
+
+
+def account(kind: Kind, raw: Object, name: str, there: There, now_s: float) -> Account:
+    """Say how a job stands. raw: its object. name: KIND/NAMESPACE/NAME, as commands take it. now_s: since 1970."""
+    found = _account(kind, raw, name, there, now_s)
+    return Account(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
+
+
+def _account(kind: Kind, raw: Object, name: str, there: There, now_s: float) -> Account:
+    meta, view = raw["metadata"], kind.read(raw)
+    if meta.get("deletionTimestamp"):
+        return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
+    status = _mapping(raw.get("status"))
+    told = conditions.listed(kind.vocabulary.read(status))
+    if (end := _ended(told, view, now_s)) is not None:
+        return end
+    if isinstance(view, JobView) and view.elsewhere:
+        return Account(f"it is left to {view.elsewhere}, which its managedBy names", "ask that controller")
+    if not told:  # a status is written once the children are there
+        held_up = _refusal(there.said, view, now_s) if isinstance(view, JobView) else None
+        return held_up or _new(kind, view, meta, now_s)
+    if (behind := _behind(meta, status)) is not None:
+        return behind
+    if isinstance(view, Refused):
+        return Account(f"its change is not taken: {view.why}", "mend that field: until then its pods stay as they are")
+    return _held(kind, view, raw, name, there, now_s) or _goes_on(view, status, there, now_s)
+
+
+def _ended(told: Sequence[Object], view: JobView | Refused, now_s: float) -> Account | None:
+    last = next((each for each in told if each.get("type") in _ENDS and each.get("status") == "True"), None)
+    if last is None:
+        return None
+    since = _since(last.get("lastTransitionTime"), now_s)
+    text = f"it has {str(last['type']).lower()}{since}: {last.get('message')}"
+    if last["type"] == Reason.SUCCEEDED.value:
+        return Account(text)
+    if isinstance(view, Refused):
+        return Account(text, "mend that field and make the job again: one that has failed is not taken up again")
+    known = (remedy for words, remedy in _REMEDIES if words in str(last.get("message")))
+    return Account(text, next(known, "its pods' logs tell why they failed"))
+
+
+_ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
+
+
+def _new(kind: Kind, view: JobView | Refused, meta: Object, now_s: float) -> Account:
+    made_s = since_1970(meta.get("creationTimestamp"))
+    age_s = 0.0 if made_s is None else now_s - made_s
+    wrong = f"; it will be refused: {view.why}" if isinstance(view, Refused) else ""
+    if age_s < SILENT_S:
+        return Account(f"no controller has looked at it yet{wrong}", "wait for a few seconds")
+    text = f"no controller has written its status in {lasting(age_s)}{wrong}"
+    return Account(text, f"see that turnout-controller runs with --kinds {kind.kind}, or that kind's own operator")
+
+
+def _behind(meta: Object, status: Object) -> Account | None:
+    """Tell of a change that a controller which notes generations has not taken in."""
+    seen, now = status.get("observedGeneration"), meta.get("generation")
+    if not isinstance(seen, int) or not isinstance(now, int) or seen >= now:
+        return None
+    text = f"its controller has seen generation {seen} of {now}: the last change is not taken in"
+    return Account(text, "see that its controller runs, and what its log says of this job")
+
+
+def _held(kind: Kind, view: JobView, raw: Object, name: str, there: There, now_s: float) -> Account | None:
+    """Tell what holds a job up, None for nothing that its controller knows."""
+    if view.policy.suspended:
+        if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
+            return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
+        return Account("it is suspended", f"turnout suspend {name} --end")
+    if _lacks(view, there.pods):
+        found = _refusal(there.said, view, now_s) or _unadmitted(view, there)
+        if found is not None:
+            return found
+    return _waiting(kind, view, raw, name, there.pods, now_s)
+
+
+def _lacks(view: JobView, pods: Iterable[Pod]) -> bool:
+    """True if a replica has no pod."""
+    there = {(pod.role, pod.index) for pod in pods}
+    return any((role.label, index) not in there for role in view.roles for index in range(role.replicas))
+
+
+def _refusal(said: Iterable[Said], view: JobView, now_s: float) -> Account | None:
+    """Tell the newest refusal of the API server, or the name that somebody else has."""
+    words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
+    last = max((each for each in said if each.reason in words), key=lambda each: each.at_s, default=None)
+    if last is None:
+        return None
+    when = f"{lasting(now_s - last.at_s)} ago"
+    if last.reason == Reason.NAME_TAKEN.value:
+        return Account(f"{last.text} ({when})", "delete that object, or give this job another name")
+    text = f"the API server refuses what it needs, last {when}: {last.text}"
+    if "exceeded quota" in last.text:
+        return Account(text, f"kubectl describe quota -n {view.namespace}; it is tried again by itself")
+    return Account(text, "whoever set what refuses it can tell why; it is tried again by itself")
+
+
+def _unadmitted(view: JobView, there: There) -> Account | None:
+    if there.group is None or there.group not in ("", "Pending") or there.pods:
+        return None
+    where = f"PodGroup {view.namespace}/{view.name} is {there.group or 'new'}"
+    queue = view.gang.queue or "default"
+    return Account(
+        f"its pods are made once its gang is admitted: {where}",
+        f"queue {queue} needs room for {count(view.gang.min_member, 'pod')}; kubectl describe podgroup tells",
+    )
+
+
+def _waiting(kind: Kind, view: JobView, raw: Object, name: str, pods: Sequence[Pod], now_s: float) -> Account | None:
+    """Tell which replicas have no pod, and what for."""
+    counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
+    for role in view.roles:
+        lacking = set(range(role.replicas)) - {pod.index for pod in pods if pod.role == role.label}
+        back_off = BackOff.read(_mapping(counts.get(role.name)), now_s)
+        late = {index: left_s for index in lacking if (left_s := back_off.left_s(index)) > 0}
+        if late:
+            last = max(late, key=lambda index: (late[index], -index))
+            times = count(back_off.failures[last], "time")
+            text = f"{role.name} {last} has failed {times} in a row and is made anew in {lasting(late[last])}"
+            more = f"; {len(late) - 1} more wait" if len(late) > 1 else ""
+            return Account(f"{text}{more}", f"turnout logs {name} --rank {last} while it runs; kubectl get events")
+        if (lacking and role.name in (LAUNCHER, SCHEDULER)) or (lacking and kind.kind == MINDSPORE):
+            return _ordered(kind, view, role, pods)
+    return None
+
+
+def _ordered(kind: Kind, view: JobView, role: Role, pods: Sequence[Pod]) -> Account | None:
+    """Tell what a role waits for, where a kind makes one after another."""
+    others = [each for each in view.roles if each is not role]
+    run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
+    if kind.kind == COLOSSALAI:
+        wanted = sum(each.replicas for each in others)
+        return Account(
+            f"its launcher is made once all {count(wanted, 'worker')} run: {run} of them",
+            "; ".join(dict.fromkeys(pod.waits for pod in pods if pod.waits)) or "wait for its workers' images",
+        )
+    if kind.kind == MINDSPORE and not pods:
+        return Account("its pods wait for the address of its Scheduler's Service", "wait for a few seconds")
+    return None
+
+
+def _goes_on(view: JobView, status: Object, there: There, now_s: float) -> Account:
+    """Tell of a job that nothing holds up."""
+    run = sum(pod.phase == "Running" for pod in there.pods)
+    wanted = sum(role.replicas for role in view.roles)
+    text = f"{run} of {count(wanted, 'pod')} run"
+    if view.kind == COLOSSALAI and any(pod.role == LAUNCHER and pod.phase == "Running" for pod in there.pods):
+        text += f"; its launcher begins once every sshd answers, after {ANSWER_S} s it gives up"
+    if (begun_s := since_1970(status.get("startTime"))) is not None and view.policy.deadline_s is not None:
+        left_s = begun_s + view.policy.deadline_s - now_s
+        text += f"; it fails in {lasting(left_s)} by its activeDeadlineSeconds"
+    return Account(text)
+
+
+def _since(moment: Any, now_s: float) -> str:
+    at_s = since_1970(moment) if isinstance(moment, str) else None
+    return "" if at_s is None else f", {lasting(now_s - at_s)} ago"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,54 @@
+"""Which log of a worker is read: its newest pod's, and the run of the training container there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.controllers.model import Kind, Object
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a container. begun: it has a log. over: nothing is added to that any more."""
+
+    pod: str
+    uid: str
+    container: str
+    number: int = 0  # of restarts before it
+    begun: bool = False
+    over: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The run among all runs of a worker."""
+        return self.uid, self.number
+
+
+def selector(kind: Kind, job: str, rank: int) -> str:
+    """Return the labels by which the pods of a rank are listed."""
+    return f"{kind.child_labels.job}={job},{kind.child_labels.index}={rank}"
+
+
+def newest(kind: Kind, pods: Iterable[Object]) -> Run | None:
+    """Return the newest run among a rank's pods, as they are listed; None where no worker is among them."""
+    role = kind.child_labels.role
+    workers = [each for each in pods if (each["metadata"].get("labels") or {}).get(role) == "worker"]
+    if not workers:
+        return None
+    pod = max(workers, key=_age)
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    container = kind.container if kind.container in names else names[0]
+    told = (pod.get("status") or {}).get("containerStatuses") or ()
+    status: Object = next((each for each in told if each.get("name") == container), {})
+    state = status.get("state") or {}
+    meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
+    over = "terminated" in state or phase in ("Succeeded", "Failed")
+    begun = over or "running" in state
+    return Run(meta["name"], meta["uid"], container, int(status.get("restartCount") or 0), begun, over)
+
+
+def _age(pod: Object) -> tuple[str, bool, Any]:
+    meta = pod["metadata"]
+    return str(meta.get("creationTimestamp")), "deletionTimestamp" not in meta, meta["name"]

@@ -1,0 +1,78 @@
+"""GPUs by their resources: the same names in the autoscaler and the extender, and sums over several makes of them."""
+
+import json
+
+import pytest
+
+from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
+from tests.jobs.test_kinds import indexed
+from turnout.autoscaler.controller.metric_samples import gpus_of
+from turnout.autoscaler.gpu_sums import bound, free, largest, total
+from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.settings import settings
+from turnout.jobs.queues.model import QueueSpec
+from turnout.kube import labels
+from turnout.kube.objects import Resources
+from turnout.scheduler_ext.cache.pod_info import member_of
+from turnout.scheduler_ext.settings import Settings, extender_settings
+
+MAKES = ("nvidia.com/gpu", "metax-tech.com/gpu", "amd.com/gpu")
+TWO = MAKES[:2]
+
+
+@pytest.mark.contract("DL-20")
+def test_the_autoscaler_and_the_extender_count_the_same_by_default():
+    assert settings([]).gpu_resource == Settings().gpu_resource == labels.GPU_RESOURCES
+    assert {*MAKES} <= {*labels.GPU_RESOURCES}
+
+
+@pytest.mark.contract("DL-20")
+def test_other_resources_count_by_one_flag_in_both():
+    argv = ["--gpu-resource", "example.com/a", "--gpu-resource", "example.com/b"]
+    assert settings(argv).gpu_resource == extender_settings(argv).gpu_resource == ("example.com/a", "example.com/b")
+
+
+def of_make(make, gpus=2):
+    made = pod("j-0-x", gpus=gpus, **{labels.JOB_INDEX: "0"})
+    made.spec.containers[0].resources = Resources(requests={make: str(gpus)}, limits={make: str(gpus)})
+    return made
+
+
+@pytest.mark.contract("DL-20")
+@pytest.mark.parametrize("make", MAKES)
+def test_a_gpu_of_any_make_counts_alike_in_both(make):
+    raw = indexed(1, {labels.QUEUE: "q"})
+    raw["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {make: "2"}}
+    view = view_of(("Job", raw))
+    view.put_queue(QueueSpec("q", capability={make: 8}))
+    view.put_pod(of_make(make))
+    (only,) = seen(view)
+    names = settings([]).gpu_resource
+    told = json.loads(pages(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
+    assert (told["used"], told["limit"], told["free"]) == (2, 8, 6)
+    assert (gpus_of(only.job.shape, names), member_of(of_make(make), Settings().gpu_resource).gpus) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "allowed", "left"),
+    [
+        pytest.param({}, {TWO[0]: 3}, None, None, id="no bound"),
+        pytest.param({TWO[0]: 8}, {TWO[0]: 3}, 8, 5, id="one bound"),
+        pytest.param({TWO[0]: 8, TWO[1]: 4}, {TWO[0]: 3, TWO[1]: 4}, 12, 5, id="both bounds"),
+        pytest.param({TWO[0]: 8}, {TWO[0]: 3, TWO[1]: 99}, 8, 5, id="one bound, and another make in use"),
+        pytest.param({TWO[0]: 8, TWO[1]: 4}, {TWO[0]: 10, TWO[1]: 1}, 12, 3, id="one used beyond its bound"),
+        pytest.param({"cpu": 8}, {"cpu": 3}, None, None, id="what is no GPU"),
+    ],
+)
+def test_what_limits_of_several_makes_allow_and_leave_is(limits, used, allowed, left):
+    assert (bound(limits, TWO), free(limits, used, TWO)) == (allowed, left)
+
+
+def test_amounts_are_added_and_headroom_is_not():
+    amounts = {TWO[0]: 3, TWO[1]: 4, "cpu": 9}
+    assert (total(amounts, TWO), largest(amounts, TWO), largest({}, TWO)) == (7, 4, 0)
+
+
+def test_headroom_is_kept_of_every_make():
+    policy = settings(["--headroom-gpus", "4", "--gpu-resource", TWO[0], "--gpu-resource", TWO[1]]).policy()
+    assert policy.headroom == dict.fromkeys(TWO, 4)

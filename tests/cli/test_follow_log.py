@@ -1,0 +1,150 @@
+"""`turnout logs -f`: what a worker writes, across restarts of its container and new pods, until its job ends."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from turnout.cli.commands.follow_log import LogFollower
+from turnout.controllers.kinds.registry import KINDS
+from turnout.kube.errors import NotFound, Rejected, Unreachable
+
+JOB = "/apis/kubeflow.org/v1/namespaces/ns/pytorchjobs/bert"
+PODS = "/api/v1/namespaces/ns/pods"
+LABELS = {"training.kubeflow.org/replica-type": "worker"}
+RUNNING, OVER, WAITING = {"running": {}}, {"terminated": {"exitCode": 0}}, {"waiting": {"reason": "CrashLoopBackOff"}}
+SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+
+
+def pod(state, name="bert-worker-3", uid="u", restarts=0, made="2026-01-01T00:00:00Z", labels=LABELS):
+    meta = {"name": name, "uid": uid, "labels": labels, "creationTimestamp": made}
+    told = {"name": "pytorch", "restartCount": restarts, "state": state}
+    containers = [{"name": "proxy"}, {"name": "pytorch"}]
+    return {"metadata": meta, "spec": {"containers": containers}, "status": {"containerStatuses": [told]}}
+
+
+class Scenes:
+    """An API server whose next scene begins when the follower sleeps. A scene: job, pods, log or what is raised."""
+
+    def __init__(self, *scenes):
+        self.scenes, self.asked = list(scenes), []
+
+    async def sleep(self, seconds):
+        assert seconds > 0
+        self.scenes.pop(0)
+
+    async def get(self, path, params=None):
+        assert path == JOB
+        if (job := self.scenes[0][0]) is None:
+            raise NotFound("GET", path, 404, "gone")
+        return msgspec.json.encode({"status": job})
+
+    async def pages(self, path, params=None):
+        chosen = "training.kubeflow.org/job-name=bert,training.kubeflow.org/replica-index=3"
+        assert (path, params) == (PODS, {"labelSelector": chosen})
+        yield msgspec.json.encode({"items": self.scenes[0][1]})
+
+    async def stream(self, path, params):
+        self.asked.append((path.removeprefix(f"{PODS}/"), params))
+        for piece in self.scenes[0][2]:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+
+def followed(*scenes):
+    """Return what is shown, what is told beside it, and the server after it."""
+    server, shown, told = Scenes(*scenes), [], []
+    asyncio.run(LogFollower(server, server, KINDS["PyTorchJob"], JOB, PODS, 3, shown.append, told.append).run())
+    return b"".join(shown).decode(), told, server
+
+
+BROKEN = Unreachable("GET", JOB, 0, "the answer broke off")
+
+
+@pytest.mark.parametrize(
+    ("scenes", "text", "tells"),
+    [
+        pytest.param(
+            [({}, [pod(RUNNING)], [b"a", b"b"]), (SUCCEEDED, [pod(OVER)], [b"abc"])], "abc", 0, id="to its end"
+        ),
+        pytest.param(
+            [({}, [], []), ({}, [pod(RUNNING)], [b"a"]), (SUCCEEDED, [pod(OVER)], [b"a"])], "a", 0, id="a late pod"
+        ),
+        pytest.param(
+            [
+                ({}, [pod(OVER)], [b"a"]),
+                ({}, [pod(RUNNING, restarts=1)], [b"b"]),
+                (SUCCEEDED, [pod(OVER, restarts=1)], [b"b"]),
+            ],
+            "ab",
+            1,
+            id="across a restart of its container",
+        ),
+        pytest.param(
+            [
+                ({}, [pod(OVER)], [b"a"]),
+                ({}, [pod(RUNNING, uid="v", made="2026-01-01T00:01:00Z"), pod(OVER)], [b"b"]),
+                (SUCCEEDED, [pod(OVER, uid="v")], [b"bc"]),
+            ],
+            "abc",
+            1,
+            id="across a new pod of its rank",
+        ),
+        pytest.param(
+            [
+                ({}, [pod(RUNNING)], [b"ab", BROKEN]),
+                ({}, [pod(RUNNING)], [b"a", b"bcd"]),
+                (SUCCEEDED, [pod(OVER)], [b"abcd"]),
+            ],
+            "abcd",
+            1,
+            id="across a connection that breaks",
+        ),
+        pytest.param(
+            [
+                ({}, [pod(RUNNING)], [b"a"]),
+                ({}, [pod(WAITING, restarts=1)], [b"?"]),
+                (SUCCEEDED, [pod(OVER, restarts=2)], [b"b"]),
+            ],
+            "ab",
+            1,
+            id="not while it waits to be started again",
+        ),
+        pytest.param([({}, [pod(RUNNING)], [b"a"]), (None, [], [])], "a", 0, id="until its job is gone"),
+        pytest.param(
+            [(SUCCEEDED, [pod(RUNNING)], [b"so far"])], "so far", 0, id="not on and on after its job has ended"
+        ),
+        pytest.param([(SUCCEEDED, [], [])], "", 0, id="nothing of a job whose pods are cleaned up"),
+        pytest.param(
+            [({}, [pod(RUNNING)], [NotFound("GET", PODS, 404, "gone")]), (SUCCEEDED, [], [])],
+            "",
+            0,
+            id="not a pod that goes",
+        ),
+        pytest.param(
+            [({}, [pod(OVER)], [Rejected("GET", PODS, 400, "waiting to start")]), (SUCCEEDED, [], [])],
+            "",
+            0,
+            id="not a container that is not there yet",
+        ),
+        pytest.param(
+            [(SUCCEEDED, [pod(OVER)], [b"all of it"])], "all of it", 0, id="the whole log of a job that has ended"
+        ),
+    ],
+)
+def test_it_shows(scenes, text, tells):
+    shown, told, _ = followed(*scenes)
+    assert (shown, len(told)) == (text, tells)
+
+
+def test_it_reads_the_training_container_of_a_worker_and_nobody_elses():
+    master = pod(RUNNING, "bert-master-3", made="2027-01-01T00:00:00Z", labels={**LABELS, next(iter(LABELS)): "master"})
+    _, _, server = followed(({}, [master, pod(RUNNING)], [b"a"]), (SUCCEEDED, [pod(OVER)], [b"a"]))
+    assert {path for path, _ in server.asked} == {"bert-worker-3/log"}
+    assert server.asked[0][1] == {"container": "pytorch", "follow": "true"}
+
+
+def test_a_new_run_is_told_by_its_pod_and_number():
+    scenes = ({}, [pod(OVER)], [b"a"]), (SUCCEEDED, [pod(OVER, restarts=1)], [b"b"])
+    assert followed(*scenes)[1] == ["worker 3 runs anew: pod bert-worker-3, run 2 of pytorch"]
