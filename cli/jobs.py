@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import JobView, Kind, Object
+from turnout.controllers.model import JobView, Object
 from turnout.kube.client.logs import printable
 from turnout.kube.times import since_1970
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from turnout.controllers.model import ChildKey, Dialect, JobView, Kind, Object, Replica, Restart, Role, Seen, Setup
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import ChildKey, Dialect, JobView, Object, Replica, Restart, Role, Seen, Setup
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
 

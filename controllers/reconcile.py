@@ -11,18 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.controllers import children, conditions, replicas
+from turnout.controllers import children, conditions, diff, replicas
+from turnout.controllers.kind import Kind, Moment
 from turnout.controllers.model import (
     ChildKey,
-    ChildSeen,
     CleanPods,
     Counts,
     Create,
     Delete,
-    Dialect,
     JobView,
-    Kind,
-    Moment,
     Object,
     Outcome,
     Phase,
@@ -34,7 +31,6 @@ from turnout.controllers.model import (
     Say,
     Seen,
     Setup,
-    Update,
     Verdict,
     Write,
 )
@@ -42,7 +38,6 @@ from turnout.kube.times import rfc3339, since_1970
 
 NOTHING = Outcome()
 NO_GANGS = Setup()
-_POD = "Pod"
 _HELD = ("PodGroup", "HorizontalPodAutoscaler")
 _TIMES = ("startTime", "completionTime")
 
@@ -82,17 +77,7 @@ class _Status:
         words = self.kind.vocabulary
         said = words.write(made, self.view, self.seen, Moment(self.raw, self.now_s))
         was = {name: self.raw[name] for name in words.fields if name in self.raw}
-        return None if said == was else _patch(was, said)
-
-
-def _patch(was: Object, made: Object) -> Object:
-    """Return the merge patch that makes one object the other: null for what is to go."""
-    gone = {name: None for name in was if name not in made}
-    changed = {
-        name: _patch(was[name], each) if isinstance(each, Mapping) and isinstance(was.get(name), Mapping) else each
-        for name, each in made.items()
-    }
-    return {**gone, **changed}
+        return None if said == was else diff.merge_patch(was, said)
 
 
 def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = NO_GANGS) -> Outcome:
@@ -106,6 +91,8 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     status.view = view
     if view.elsewhere:
         return NOTHING
+    if kind.life is not None:
+        return kind.life(kind, view, raw, seen, now_s, setup)
     if conditions.ended(status.conditions):
         return _ended(view, status, seen, now_s)
     if not status.conditions:
@@ -117,7 +104,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         _told(status, Reason.RESUMED, f"{kind.kind} {view.name} is resumed.", type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(now_s)
     if (why := _past_limits(view, status, seen, now_s)) is not None:
-        writes = [*_all_pods(seen.pods), *_all_others(seen)]
+        writes = [*diff.all_pods(seen.pods), *diff.all_others(seen)]
         status.end(Verdict(Reason.FAILED, why))
         status.says.append(Say(Reason.FAILED, why, warning=True))
         return _outcome(status, writes)
@@ -178,7 +165,7 @@ def _cleaned(view: JobView, seen: Seen) -> Iterator[Write]:
             continue
         if view.policy.clean_pods is CleanPods.ALL or pod.phase in (Phase.RUNNING, Phase.PENDING):
             if not pod.deleting:
-                yield Delete(ChildKey(_POD, pod.name), pod.uid)
+                yield diff.delete_pod(pod)
             if (other := seen.others.get(ChildKey("Service", pod.name))) is not None:
                 yield Delete(other.key, other.uid)
 
@@ -192,10 +179,10 @@ def _suspended(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Se
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
     if (left := kind.asleep(view)) is None:
-        return _outcome(status, [*_all_pods(seen.pods), *_all_others(seen)])
+        return _outcome(status, [*diff.all_pods(seen.pods), *diff.all_others(seen)])
     named = {role.label for role in left.roles}
-    writes = [*_others(kind.extras(left, seen), seen)]
-    writes += _all_pods(pod for pod in seen.pods if pod.role not in named)
+    writes = [*diff.others(kind.extras(left, seen), seen)]
+    writes += diff.all_pods(pod for pod in seen.pods if pod.role not in named)
     for role in left.roles:
         look = _look(kind, left, role, seen, status.replicas.get(role.name, {}), setup)
         writes += look.writes
@@ -232,7 +219,7 @@ def _starts_too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -
 def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
     group = children.pod_group(view, setup)
     extras = [*([] if group is None else [group]), *kind.extras(view, seen)]
-    writes = [*_others(extras, seen)]
+    writes = [*diff.others(extras, seen)]
     counts: dict[str, Counts] = {}
     failure: Verdict | None = None
     restarted = False
@@ -286,23 +273,15 @@ def _look(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, set
     elif any(_is_final(kind, view, role, pod) for pod in failed if pod not in again):
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
     past = past.counted(again)
-    above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    leave = [pod for pod in (*above, *again, *old) if not pod.deleting]
-    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in leave]
-    there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
-    if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
-        for index in range(role.replicas):
-            if index not in there:
-                replica, past = past.replica(index)
-                writes.append(Create(children.pod(kind, view, role, replica, seen, setup)))
+    leave = [pod for pod in (*diff.surplus(role, mine), *again, *old) if not pod.deleting]
+    writes: list[Write] = [diff.delete_pod(pod) for pod in leave]
+    there = [pod for pod in mine if not (kind.numbered and pod.deleting)]
+    if role.name not in kind.held(view, seen) and (role.alone or not diff.waits(seen, setup)):
+        for index in diff.missing(role, there):
+            replica, past = past.replica(index)
+            writes.append(Create(children.pod(kind, view, role, replica, seen, setup)))
     counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in again)]
     return _Look(writes, _counted(counted), bool(again), failure, past.kept())
-
-
-def _waits(seen: Seen, setup: Setup) -> bool:
-    """True while Volcano has not admitted the job's PodGroup: pods made now would only wait. Source: MS-46"""
-    groups = [each for each in seen.others.values() if each.key.kind == "PodGroup"]
-    return setup.dialect is Dialect.VOLCANO and (not groups or any(each.phase in ("", "Pending") for each in groups))
 
 
 def _made_anew(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
@@ -316,36 +295,6 @@ def _made_anew(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
 def _is_final(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
     """True if a pod's failure is the job's, without asking how many others there are."""
     return role.restart is Restart.EXIT_CODE or kind.again(view, role, pod) is False
-
-
-def _others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
-    """Give what makes the other children be as they are wanted."""
-    keys = set[ChildKey]()
-    for body in wanted:
-        key = children.key_of(body)
-        keys.add(key)
-        there = seen.others.get(key)
-        if there is None:
-            yield Create(body)
-        elif (kept := children.content(body)) is not None:
-            name, wanted_so = kept
-            if not children.same(wanted_so, there.data if name == "data" else there.spec):
-                yield Update(key, wanted_so, name)
-    gone = [each for key, each in seen.others.items() if key not in keys]
-    yield from (Delete(each.key, each.uid) for each in sorted(gone, key=lambda each: -each.index))
-
-
-def _all_pods(pods: Iterable[PodSeen]) -> Iterator[Write]:
-    found = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.role, -pod.index))
-    return (Delete(ChildKey(_POD, pod.name), pod.uid) for pod in found)
-
-
-def _all_others(seen: Seen) -> Iterator[Write]:
-    return (Delete(each.key, each.uid) for each in sorted(seen.others.values(), key=_last_first))
-
-
-def _last_first(child: ChildSeen) -> tuple[str, int]:
-    return child.key.kind, -child.index
 
 
 def _counted(pods: Iterable[PodSeen]) -> Counts:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from turnout.controllers.model import Kind
+    from turnout.controllers.kind import Kind
     from turnout.kube.client.api_client import Client
 
 FAILED, USAGE = 1, 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import Kind
 
 KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB)}
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Kind, Object, Phase, PodSeen, Seen
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, Phase, PodSeen, Seen
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 

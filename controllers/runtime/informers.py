@@ -6,7 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.controllers.model import Kind, Setup
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import Setup
 from turnout.controllers.runtime import child_paths, scale_plans
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.scale_plans import ScalePlans

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
-from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
+from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Object, Outcome, Setup, Update, Write
 from turnout.controllers.runtime import child_paths, launch_colossalai
 from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.ssh_keys import new_keys
