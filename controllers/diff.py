@@ -1,4 +1,4 @@
-"""What makes a job's children be as they are wanted: written once for all kinds.
+"""Compares the children of a job with those that are wanted, once for all kinds.
 
 Children are made in order and go with the highest index first. When they are wanted is decided in reconcile.py, or by
 a kind with a life of its own.

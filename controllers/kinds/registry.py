@@ -9,8 +9,9 @@ from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 
-KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB)}
+KINDS: Mapping[str, Kind] = {kind.called: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB, VOLCANOJOB)}
 
 
 def by_api(names: Iterable[str]) -> dict[str, Kind]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import Setup
+from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.runtime import child_paths, scale_plans
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import Handlers, InformerFactory

@@ -12,7 +12,8 @@ GROUPS = volcano_job.GROUPS
 
 def hand(made, queued=True):
     def look(at):
-        return volcano_job.look(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s)
+        others = {plural: [at.others[plural]] for plural in ("services", "configmaps") if plural in at.others}
+        return volcano_job.look(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s, others)
 
     at = Hand(look, made).settle()
     return let_in(at) if queued else at
