@@ -34,6 +34,7 @@ from turnout.controllers.model import (
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
+from turnout.kube.labels import SUSPENDED
 
 KIND, TITLE, API = "Job", "VolcanoJob", "batch.volcano.sh/v1alpha1"
 RETRIES = 3
@@ -61,11 +62,18 @@ def _read(raw: Object) -> JobView:
         name=meta["name"],
         uid=meta["uid"],
         roles=roles,
-        policy=RunPolicy(ttl_s=fields.whole_number(spec, "ttlSecondsAfterFinished")),
+        policy=RunPolicy(_suspended(meta), ttl_s=fields.whole_number(spec, "ttlSecondsAfterFinished")),
         gang=_gang(meta, spec, roles, least, most),
         spec=_words(raw, spec, roles, least),
         elastic=most < total,
     )
+
+
+def _suspended(meta: Object) -> bool:
+    text = Part(meta, "metadata").words("annotations").get(SUSPENDED, "false")
+    if text not in ("true", "false"):
+        raise BadJob(f"annotation {SUSPENDED} is {text!r:.40}: it must be true or false")
+    return text == "true"
 
 
 def _words(raw: Object, spec: Part, roles: Sequence[Role], least: Mapping[str, int]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ _NOTED = ("taskStatusCount", "version", "retryCount", "conditions", "controlledR
 FIELDS: tuple[str, ...] = ("state", "minAvailable", *_COUNTS, *_NOTED)
 _GOING = "turnout.dev/restarting-pods"  # in controlledResources: uids of the pods that a restart of a part is about
 _MOST_CONDITIONS = 32
+_SUSPENDED = Reason.SUSPENDED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,16 @@ class _At:
 def life(kind: Kind, view: JobView, raw: Object, seen: Seen, now_s: float, setup: Setup) -> Outcome:
     """Return what has to be written for one job."""
     at = _At(kind, view, _mapping(raw.get("status")), seen, now_s, setup)
+    if at.phase in (ABORTING, ABORTED) and _said(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
+        return _told(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
     if at.phase in ENDS:
         return _ended(at)
     if at.phase in NEXT:
         writes = tuple(diff.all_pods(at.alive))
-        return _told(at, at.phase, writes=writes) if at.alive else _told(at, NEXT[at.phase], _message(at.before))
+        why, reason = _said(at.before, "message"), _said(at.before, "reason")
+        return _told(at, at.phase, writes=writes) if at.alive else _told(at, NEXT[at.phase], why, reason=reason)
+    if view.policy.suspended:
+        return _told(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
     if at.phase == RESTARTING:
         return _restarting(at)
     due = policies.decide(view.spec["policies"], view.roles, seen, now_s)
@@ -106,7 +112,8 @@ def _restarting(at: _At) -> Outcome:
     if left:
         return _told(at, RESTARTING, writes=tuple(diff.all_pods(left)), going=going)
     if past:
-        return _told(at, FAILED, f"{_message(at.before)}; it was restarted {at.view.spec['retries']} times already")
+        why = f"{_said(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
+        return _told(at, FAILED, why)
     return _told(at, PENDING)
 
 
@@ -168,7 +175,7 @@ def _ended(at: _At) -> Outcome:
     """Delete what still runs, and the PodGroup, which holds room; and the job once its time is over."""
     writes: list[Write] = [*diff.all_pods(at.alive)]
     writes += [Delete(each.key, each.uid) for each in at.seen.others.values() if each.key.kind == "PodGroup"]
-    if at.view.policy.ttl_s is None:
+    if at.view.policy.ttl_s is None or _said(at.before, "reason") == _SUSPENDED:
         return _told(at, at.phase, writes=tuple(writes))
     ended_s = since_1970(_mapping(at.before.get("state")).get("lastTransitionTime"))
     left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
@@ -184,9 +191,10 @@ def _told(
     going: Iterable[str] = (),
     again_s: float | None = None,
     gone: bool = False,
+    reason: str = "",
     **counted: int,
 ) -> Outcome:
-    """Return what is written, with the status that follows. why: for a phase that is new."""
+    """Return what is written, with the status that follows. why, reason: for a phase that is new."""
     before, new = at.before, phase != _phase(at.before)
     made: dict[str, Any] = {
         "state": before.get("state"),
@@ -199,7 +207,7 @@ def _told(
     }
     listed = conditions.listed(before)
     if new:
-        made["state"] = _state(phase, why, at.now_s)
+        made["state"] = _state(phase, why, at.now_s, reason)
         listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
     made["conditions"] = listed
     plugins = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
@@ -223,8 +231,9 @@ def _says(at: _At, phase: str, why: str) -> tuple[Say, ...]:
     return ()
 
 
-def _state(phase: str, why: str, now_s: float) -> dict[str, Any]:
-    return {"phase": phase, "lastTransitionTime": rfc3339(now_s)} | ({"message": why} if why else {})
+def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
+    told = {"message": why, "reason": reason}
+    return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in told.items() if each}}
 
 
 def _counts(pods: Iterable[PodSeen]) -> dict[str, int]:
@@ -250,13 +259,13 @@ def _mapping(value: Any) -> Object:
 
 
 def _phase(status: Object) -> str:
-    phase = _mapping(status.get("state")).get("phase")
-    return phase if isinstance(phase, str) else ""
+    return _said(status, "phase")
 
 
-def _message(status: Object) -> str:
-    message = _mapping(status.get("state")).get("message")
-    return message if isinstance(message, str) else ""
+def _said(status: Object, key: str) -> str:
+    """Return a text of the state, "" where there is none."""
+    text = _mapping(status.get("state")).get(key)
+    return text if isinstance(text, str) else ""
 
 
 def in_our_words(status: Object) -> Object:
