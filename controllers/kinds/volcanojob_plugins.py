@@ -211,7 +211,9 @@ def with_mount(spec: dict[str, Any], name: str, volume: Object, mount: Object) -
     def mounted(container: Object) -> Object:
         return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), {**mount, "name": name}]}
 
-    return _each({**spec, "volumes": [*(spec.get("volumes") or ()), {"name": name, **volume}]}, mounted)
+    own = list(spec.get("volumes") or ())
+    there = any(each.get("name") == name for each in own)
+    return _each({**spec, "volumes": own if there else [*own, {"name": name, **volume}]}, mounted)
 
 
 def _each(spec: dict[str, Any], change: Callable[[Object], Object], *, inits: bool = True) -> dict[str, Any]:
