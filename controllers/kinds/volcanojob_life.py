@@ -69,6 +69,12 @@ class _At:
     def alive(self) -> list[PodSeen]:
         return [pod for pod in self.seen.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
 
+    @property
+    def members(self) -> list[PodSeen]:
+        """The pods that belong to the job as it is now."""
+        sizes = {role.label: role.replicas for role in self.view.roles}
+        return [pod for pod in self.seen.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
+
 
 def life(kind: Kind, view: JobView, raw: Object, seen: Seen, now_s: float, setup: Setup) -> Outcome:
     """Return what has to be written for one job."""
@@ -120,10 +126,10 @@ def _restarting(at: _At) -> Outcome:
 def _end(at: _At) -> tuple[str, str] | None:
     """Return the phase that the pods' results lead to, and why; None when the job goes on.
 
-    Pods that were told to go say nothing. An elastic job succeeds with as many as its gang needs. Source: VE-27
+    Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs. Source: VE-27
     """
     spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
-    staying = [pod for pod in at.seen.pods if not pod.deleting]
+    staying = at.members
     good = sum(pod.phase is Phase.SUCCEEDED for pod in staying)
     bad = sum(pod.phase is Phase.FAILED for pod in staying)
     if spec["success"] and good >= spec["success"]:
@@ -162,7 +168,7 @@ def _running(at: _At, wait_s: float | None) -> Outcome:
 
 def _begun(at: _At) -> str:
     """Return Running once as many pods as the gang needs have begun, and Pending again when too many wait."""
-    counts = _counts(at.seen.pods)
+    counts = _counts(at.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
     total = sum(role.replicas for role in at.view.roles)
     least = at.view.gang.min_member

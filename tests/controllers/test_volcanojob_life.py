@@ -99,6 +99,18 @@ def test_pods_that_were_told_to_go_do_not_end_it():
 
 
 @pytest.mark.parametrize(
+    ("before", "phases"),
+    [
+        pytest.param("Running", [Phase.RUNNING, GOOD], id="one above its size has succeeded"),
+        pytest.param("Running", [Phase.RUNNING, WAITS], id="one above its size waits"),
+    ],
+)
+def test_pods_above_its_size_decide_nothing(before, phases):
+    raw = phased(before, task(replicas=1))
+    assert phase(after(raw, *pods(*phases), looks=2)) == before
+
+
+@pytest.mark.parametrize(
     ("action", "on_the_way", "comes_to"),
     [
         ("AbortJob", "Aborting", "Aborted"),

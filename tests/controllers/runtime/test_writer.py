@@ -5,7 +5,7 @@ import copy
 
 import pytest
 
-from tests.controllers import elasticjobs
+from tests.controllers import elasticjobs, volcanojobs
 from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import JOB, Api, Controller, Killed
 from turnout.controllers.model import Dialect, Setup
@@ -51,8 +51,28 @@ async def lose(api, controller, name, code):
     await controller().until_quiet()
 
 
+async def retried(api, controller):
+    """A Volcano Job comes up, loses a pod, then all by an exit code, shrinks, and ends."""
+    await controller().until_quiet()
+    await lose(api, controller, "bert-worker-1", 1)
+    await lose(api, controller, "bert-worker-2", 7)
+    api.resize("worker", 2)
+    await controller().until_quiet()
+    for name in ("bert-worker-0", "bert-worker-1"):
+        api.phase(name, "Succeeded")
+    await controller().until_quiet()
+
+
 PYTORCH = job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "backoffLimit": 3})
-STORIES = {"PyTorchJob": (PYTORCH, grown), "ElasticJob": (elasticjobs.job(elasticjobs.worker(3)), replaced)}
+RETRIES = [{"exitCode": 7, "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartPod"}]
+VOLCANO = volcanojobs.job(
+    volcanojobs.task(least=1), minAvailable=1, policies=RETRIES, plugins={"svc": [], "ssh": [], "env": []}
+)
+STORIES = {
+    "PyTorchJob": (PYTORCH, grown),
+    "ElasticJob": (elasticjobs.job(elasticjobs.worker(3)), replaced),
+    "VolcanoJob": (VOLCANO, retried),
+}
 
 
 def told(kind="PyTorchJob", kill_at=None, kill_after=False):
@@ -85,6 +105,16 @@ def test_an_elasticjobs_story_replaces_each_rank_under_a_new_id():
     assert (roles["worker"]["restartCounts"], roles["dlrover-master"]["restarts"]) == ({"1": 2}, 1)
     assert roles["worker"]["nextNumber"] == 5
     assert api.names("Pod") == ["bert-edljob-worker-0", "bert-edljob-worker-4"]
+
+
+def test_a_volcano_jobs_story_counts_each_restart_once():
+    api = told("VolcanoJob")
+    status = api.objects[api.job]["status"]
+    assert (status["state"]["phase"], status["retryCount"], status["version"]) == ("Completed", 2, 1)
+    assert (api.names("Pod"), api.names("PodGroup")) == (["bert-worker-0", "bert-worker-1"], [])
+    keys = next(each for each in api.objects.values() if each["kind"] == "Secret")["stringData"]
+    assert sorted(keys) == ["authorized_keys", "config", "id_rsa", "id_rsa.pub", "ssh_host_ecdsa_key"]
+    assert "Host bert-worker-0" in keys["config"]
 
 
 ENDS = {kind: told(kind) for kind in STORIES}

@@ -117,8 +117,9 @@ class Api:
     def resize(self, role, replicas):
         """The job's owner gives a role another size."""
         there = self.objects[self.job]
-        specs = next(each for key, each in there["spec"].items() if key.lower().endswith("replicaspecs"))
-        specs[role]["replicas"] = replicas
+        by_role = {key: each for key, each in there["spec"].items() if key.lower().endswith("replicaspecs")}
+        roles = next(iter(by_role.values()), None) or {each["name"]: each for each in there["spec"]["tasks"]}
+        roles[role]["replicas"] = replicas
         there["metadata"]["resourceVersion"] = self._version()
 
     def names(self, kind):
@@ -129,12 +130,14 @@ class Api:
         """Return what is there in the end, without what differs from run to run."""
         kept = {}
         for path, each in self.objects.items():
+            status = each.get("status", {})
             conditions = [
-                (one["type"], one["status"], one["reason"]) for one in each.get("status", {}).get("conditions", ())
+                tuple(one.get(key) for key in ("type", "status", "reason")) for one in status.get("conditions", ())
             ]
-            roles = each.get("status", {}).get("replicaStatuses", {})
+            roles = status.get("replicaStatuses", {})
             counts = {name: (role.get("restarts", 0), role.get("restartCounts")) for name, role in roles.items()}
-            kept[path] = each.get("spec"), each.get("status", {}).get("phase"), conditions, counts
+            volcanos = [status.get(key) for key in ("retryCount", "version", "taskStatusCount", "controlledResources")]
+            kept[path] = each.get("spec"), status.get("phase"), conditions, counts, volcanos
         return kept
 
 
@@ -156,9 +159,11 @@ class Controller:
                 drops = path == self.api.job
                 self.cache.drop_job(self.api.key.api, gone) if drops else self.cache.drop_child(kind, gone)
         self.seen = {path: (each["kind"], each["metadata"]["uid"]) for path, each in self.api.objects.items()}
-        for each in self.api.objects.values():
+        for path, each in self.api.objects.items():
             raw = msgspec.json.encode(each)
-            if each["kind"] in REGISTERED:
+            if each["kind"] == "Secret":
+                continue  # nobody watches them
+            if path == self.api.job:
                 self.cache.put_job(self.api.key.api, each["kind"], msgspec.json.decode(raw, type=JobObject))
             elif each["kind"] == "Pod":
                 self.cache.put_pod(msgspec.json.decode(raw, type=OwnedPod))
