@@ -126,7 +126,8 @@ def _restarting(at: _At) -> Outcome:
 def _end(at: _At) -> tuple[str, str] | None:
     """Return the phase that the pods' results lead to, and why; None when the job goes on.
 
-    Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs. Source: VE-27
+    Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs.
+    Source: VE-27
     """
     spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
     staying = at.members

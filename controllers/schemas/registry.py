@@ -12,12 +12,14 @@ from turnout.controllers.schemas.colossalaijob import colossalaijob
 from turnout.controllers.schemas.elasticjob import elasticjob, scale_plan
 from turnout.controllers.schemas.msjob import msjob
 from turnout.controllers.schemas.pytorchjob import pytorchjob
+from turnout.controllers.schemas.volcanojob import volcanojob
 
 SCHEMAS: Mapping[str, Callable[[Kind, str, str], Object]] = {
     "ColossalAIJob": colossalaijob,
     "ElasticJob": elasticjob,
     "MSJob": msjob,
     "PyTorchJob": pytorchjob,
+    "VolcanoJob": volcanojob,
 }
 
 
