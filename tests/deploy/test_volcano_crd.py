@@ -8,7 +8,7 @@ import pytest_asyncio
 import yaml
 
 from hack.controlplane.errors import ApiError
-from tests.controllers.volcanojobs import job, task
+from tests.controllers.volcano.volcanojobs import job, task
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

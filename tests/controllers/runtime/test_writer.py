@@ -5,9 +5,10 @@ import copy
 
 import pytest
 
-from tests.controllers import elasticjobs, volcanojobs
+from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import JOB, Api, Controller, Killed
+from tests.controllers.volcano import volcanojobs
 from turnout.controllers.model import Dialect, Setup
 from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.errors import Conflict

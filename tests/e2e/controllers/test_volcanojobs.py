@@ -9,7 +9,7 @@ import pytest_asyncio
 import yaml
 
 from hack.controlplane.plane import free_ports
-from tests.controllers import volcanojobs
+from tests.controllers.volcano import volcanojobs
 from tests.e2e.controllers.installed import ROOT, install
 from tests.e2e.launcher.operated import NOBODY, PODS, operated
 from turnout.kube.labels import SUSPENDED

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.controllers.jobs import NOW_S
-from tests.controllers.volcanojobs import after, deleted, job, looked, made, others, phase, phased, pod, task
+from tests.controllers.volcano.volcanojobs import after, deleted, job, looked, made, others, phase, phased, pod, task
 from turnout.controllers.model import Phase
 from turnout.kube.labels import SUSPENDED
 
@@ -197,7 +197,7 @@ def test_it_is_deleted_once_its_time_after_the_end_is_over(ttl_s, at_s, gone, ag
 
 
 @pytest.mark.contract("XD-09")
-def test_the_group_of_a_job_that_has_ended_is_freed_and_pods_with_logs_stay():
+def test_the_group_of_a_job_that_has_ended_goes_and_pods_with_logs_stay():
     raw = phased("Completed", plugins={"svc": []})
     assert deleted(looked(raw, pod(0, GOOD), pod(1))) == ["bert-worker-1", "bert-uid-bert"]
 

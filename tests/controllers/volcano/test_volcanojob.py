@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.controllers.volcanojobs import (
+from tests.controllers.volcano.volcanojobs import (
     CONTAINER,
     VOLCANO,
     deleted,
@@ -26,7 +26,7 @@ from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import Create, Dialect, Phase, Refused, Seen, Setup, Update
 from turnout.jobs.kinds.registry import KINDS as RESIZED
 
-GUIDE = Path(__file__).parents[2] / "examples/jobs/volcanojob.yaml"
+GUIDE = Path(__file__).parents[3] / "examples/jobs/volcanojob.yaml"
 GPU = {"resources": {"limits": {"cpu": "500m", "nvidia.com/gpu": 2}}}
 MASTER_AND_TWO = (task("master", 1), task("worker", 2))
 
@@ -39,6 +39,28 @@ def extras(raw, seen=None):
     return {each["kind"]: each for each in VOLCANOJOB.extras(view(raw), seen or Seen())}
 
 
+OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "bert", "uid": "uid-bert"}
+LABELS = {
+    "volcano.sh/job-name": "bert",
+    "volcano.sh/job-namespace": "ns",
+    "volcano.sh/preemptable": "true",
+    "volcano.sh/queue-name": "team",
+    "volcano.sh/task-index": "1",
+    "volcano.sh/task-spec": "worker",
+}
+NOTES = {
+    "scheduling.k8s.io/group-name": "bert-uid-bert",
+    "volcano.sh/job-name": "bert",
+    "volcano.sh/job-retry-count": "1",
+    "volcano.sh/job-version": "2",
+    "volcano.sh/preemptable": "true",
+    "volcano.sh/queue-name": "team",
+    "volcano.sh/task-index": "1",
+    "volcano.sh/task-spec": "worker",
+    "volcano.sh/template-uid": "bert-worker",
+}
+
+
 def test_a_pod_is_as_volcanos_controller_makes_it():
     raw = job(
         task(replicas=2, least=1, spec={"restartPolicy": "Never"}),
@@ -48,49 +70,16 @@ def test_a_pod_is_as_volcanos_controller_makes_it():
         marks={"volcano.sh/preemptable": "true"},
         status={"version": 2, "retryCount": 1},
     )
-    assert pod_of(raw, index=1) == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "bert-worker-1",
-            "namespace": "ns",
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch.volcano.sh/v1alpha1",
-                    "kind": "Job",
-                    "name": "bert",
-                    "uid": "uid-bert",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-            "labels": {
-                "volcano.sh/job-name": "bert",
-                "volcano.sh/job-namespace": "ns",
-                "volcano.sh/queue-name": "team",
-                "volcano.sh/task-spec": "worker",
-                "volcano.sh/task-index": "1",
-                "volcano.sh/preemptable": "true",
-            },
-            "annotations": {
-                "scheduling.k8s.io/group-name": "bert-uid-bert",
-                "volcano.sh/job-name": "bert",
-                "volcano.sh/job-retry-count": "1",
-                "volcano.sh/job-version": "2",
-                "volcano.sh/preemptable": "true",
-                "volcano.sh/queue-name": "team",
-                "volcano.sh/task-index": "1",
-                "volcano.sh/task-spec": "worker",
-                "volcano.sh/template-uid": "bert-worker",
-            },
-        },
-        "spec": {
-            "containers": [CONTAINER],
-            "priorityClassName": "high",
-            "restartPolicy": "Never",
-            "schedulerName": "volcano",
-        },
+    body = pod_of(raw, index=1)
+    assert body["metadata"] == {
+        "name": "bert-worker-1",
+        "namespace": "ns",
+        "ownerReferences": [{**OWNER, "controller": True, "blockOwnerDeletion": True}],
+        "labels": LABELS,
+        "annotations": NOTES,
     }
+    named = {"priorityClassName": "high", "restartPolicy": "Never", "schedulerName": "volcano"}
+    assert body["spec"] == {"containers": [CONTAINER], **named}
 
 
 @pytest.mark.contract("VE-16", "VE-26")

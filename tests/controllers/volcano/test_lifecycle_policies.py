@@ -3,7 +3,7 @@
 import pytest
 
 from tests.controllers.jobs import NOW_S
-from tests.controllers.volcanojobs import job, others, pod, task, view
+from tests.controllers.volcano.volcanojobs import job, others, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.lifecycle_policies import Due, decide
 from turnout.controllers.model import Phase, Refused, Seen
