@@ -38,6 +38,7 @@ from turnout.kube.labels import SUSPENDED
 
 KIND, TITLE, API = "Job", "VolcanoJob", "batch.volcano.sh/v1alpha1"
 RETRIES = 3
+PARTITION = "volcano.sh/partition-id"
 _MOST_NAME = 63  # characters of a pod's name: it is a label and a host, too
 _TASK = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NOTED = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
@@ -214,6 +215,8 @@ def _gang(
     more: dict[str, Any] = {"minTaskMember": dict(least)}
     if spec.part("networkTopology").value:
         more["networkTopology"] = spec.part("networkTopology").value
+    if split := list(_sub_groups(roles, spec.parts("tasks"))):
+        more["subGroupPolicy"] = split
     return Gang(
         most,
         spec.text("queue"),
@@ -224,6 +227,22 @@ def _gang(
         notes={name: text for name, text in notes.items() if not name.startswith("kubectl.kubernetes.io/")},
         more=more,
     )
+
+
+def _sub_groups(roles: Sequence[Role], tasks: Sequence[Part]) -> Iterator[Object]:
+    """Give the partitions of each task that has some, as the PodGroup names them."""
+    for role, part in zip(roles, tasks, strict=True):
+        if not (split := part.part("partitionPolicy")).value:
+            continue
+        topology = split.part("networkTopology").value
+        yield {
+            "name": role.name,
+            "labelSelector": {"matchLabels": {LABELS.role: role.label}},
+            "matchLabelKeys": [PARTITION],
+            "subGroupSize": split.count("partitionSize", 1, 1),
+            "minSubGroups": split.count("minPartitions", 0),
+            **({"networkTopology": topology} if topology else {}),
+        }
 
 
 def _least_members(roles: Sequence[Role], least: Mapping[str, int], most: int) -> list[tuple[Role, int]]:
@@ -244,7 +263,7 @@ def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one pod."""
     size = view.spec["policies"].partitions.get(role.label)
     own = {**selector(view, role), LABELS.index: str(replica.index), "volcano.sh/queue-name": view.spec["queue"]}
-    split = {} if size is None else {"volcano.sh/partition-id": str(replica.index // size)}
+    split = {} if size is None else {PARTITION: str(replica.index // size)}
     return {**view.spec["labels"], **own, **split}
 
 

@@ -106,6 +106,17 @@ def test_a_pod_group_has_the_min_of_the_job_and_of_each_task():
     }
 
 
+def test_a_pod_group_names_the_partitions_of_a_task():
+    split = {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1}
+    raw = job(task(replicas=4, partitionPolicy=split))
+    assert group_of(raw)["spec"]["minTaskMember"] == {"worker": 2}
+    (named,) = group_of(raw)["spec"]["subGroupPolicy"]
+    assert (named["name"], named["subGroupSize"], named["minSubGroups"]) == ("worker", 2, 1)
+    assert named["labelSelector"] == {"matchLabels": {"volcano.sh/task-spec": "worker"}}
+    assert named["matchLabelKeys"] == ["volcano.sh/partition-id"]
+    assert [pod_of(raw, index=at)["metadata"]["labels"]["volcano.sh/partition-id"] for at in range(4)] == list("0011")
+
+
 @pytest.mark.parametrize(
     ("tasks", "least", "gpus"),
     [
