@@ -5,6 +5,7 @@ Only the way from this cluster's objects to those rules and back is known here. 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -66,7 +67,7 @@ def _as_look(job: Object, there: dict[ChildKey, Object], outcome: Outcome, now_s
         match write:
             case CreateChild(body):
                 new = {"status": {"phase": "Pending"}} if body["kind"] == "PodGroup" else {}
-                writes.append(Create(CHILDREN[body["kind"]], {**body, **new}))
+                writes.append(Create(CHILDREN[body["kind"]], copy.deepcopy({**body, **new})))  # parts are the job's own
             case Delete(key):
                 writes.append(Remove(CHILDREN[key.kind], there[key]))
             case Update(key, content, field):

@@ -49,6 +49,13 @@ def test_a_pod_group_with_the_min_comes_first_and_pods_once_it_is_let_in():
     assert pod["spec"]["schedulerName"] == "volcano"
 
 
+def test_a_pod_shares_nothing_with_its_job():
+    """An API in the same process fills in a pod's defaults in place, and an update of the job was refused for them."""
+    at = hand(job())
+    at.pods["j-worker-0"]["spec"]["containers"][0]["filledIn"] = True
+    assert "filledIn" not in at.job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+
+
 def test_growth_adds_indexes_shrinking_ends_the_highest_and_group_follows():
     at = hand(job(task(least=1), least=1))
     assert resized(at, 5, 1).names() == [f"j-worker-{n}" for n in range(5)]
