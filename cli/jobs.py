@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import JobView, Kind, Object
+from turnout.controllers.model import JobView, Object
 from turnout.kube.client.logs import printable
+from turnout.kube.labels import SUSPENDED
 from turnout.kube.times import since_1970
 
 SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
@@ -17,6 +19,7 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
     "MSJob": ("spec", "runPolicy", "suspend"),
     "ElasticJob": ("spec", "suspend"),
     "ColossalAIJob": ("spec", "runMode", "pause", "enabled"),
+    "VolcanoJob": ("metadata", "annotations", SUSPENDED),
 }
 _HEAD = ("NAMESPACE", "KIND", "NAME", "STATE", "PODS", "RESTARTS", "AGE")
 
@@ -65,7 +68,7 @@ def _row(kind: Kind, raw: Object, now_s: float) -> Row:
     created_s = since_1970(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
-    return Row(meta["namespace"], kind.kind, meta["name"], state(status), *_pods(status, wanted), age_s)
+    return Row(meta["namespace"], kind.called, meta["name"], state(status), *_pods(status, wanted), age_s)
 
 
 def _pods(status: Object, wanted: int | None) -> tuple[int, int | None, int]:
@@ -73,13 +76,15 @@ def _pods(status: Object, wanted: int | None) -> tuple[int, int | None, int]:
     tasks = status.get("tasks")
     tasks = [each for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else []
     running = _sum(roles, "active") + _number(_mapping(status.get("aggregate")).get("running"))
-    return running, wanted, _sum(roles, "restarts") + _sum(tasks, "restartCount")
+    running += _number(status.get("running"))
+    return running, wanted, _sum(roles, "restarts") + _sum(tasks, "restartCount") + _number(status.get("retryCount"))
 
 
 def state(status: Object) -> str:
     """Return a job's state in one word: its phase, else its newest true condition, else New."""
-    if isinstance(phase := status.get("phase"), str) and phase:
-        return phase
+    for part in (status, _mapping(status.get("state"))):
+        if isinstance(phase := part.get("phase"), str) and phase:
+            return phase
     conditions = status.get("conditions")
     true = [
         each.get("type")
@@ -145,10 +150,12 @@ def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[
     lines = [f"{row.kind} {row.namespace}/{row.name}", *as_text([row])[1:], "", "Conditions:"]
     conditions = _mapping(raw.get("status")).get("conditions")
     lines += [
-        f"  {each.get('type')}={each.get('status')}  {each.get('message', '')}".rstrip()
+        f"  {'='.join(str(each[key]) for key in ('type', 'status') if key in each)}  {each.get('message', '')}".rstrip()
         for each in (conditions if isinstance(conditions, list) else ())
         if isinstance(each, Mapping)
     ]
+    if why := _mapping(_mapping(raw.get("status")).get("state")).get("message"):
+        lines.append(f"  {why}")
     lines += ["", "Pods:"]
     lines += [_pod(each) for each in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))] or ["  none"]
     lines += ["", "Events:"]
@@ -168,7 +175,8 @@ def _pod(pod: Object) -> str:
 def suspension(kind: str, *, on: bool) -> dict[str, Any]:
     """Return the merge patch that suspends a job of this kind, or lets it go on."""
     *above, last = SUSPENDED_BY[kind]
-    patch: dict[str, Any] = {last: on}
+    value: bool | str = str(on).lower() if above[-1:] == ["annotations"] else on
+    patch: dict[str, Any] = {last: value}
     for key in reversed(above):
         patch = {key: patch}
     return patch
@@ -181,7 +189,7 @@ def submission(kind: str, wish: Wish) -> dict[str, Any]:
     if kind not in _SPECS:
         raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
     meta = {"name": wish.name, "namespace": wish.namespace}
-    return {"apiVersion": KINDS[kind].apis[0], "kind": kind, "metadata": meta, "spec": _SPECS[kind](wish)}
+    return {"apiVersion": KINDS[kind].apis[0], "kind": KINDS[kind].kind, "metadata": meta, "spec": _SPECS[kind](wish)}
 
 
 def _container(wish: Wish, name: str, *, command: bool = True) -> dict[str, Any]:
@@ -198,6 +206,11 @@ def _role(wish: Wish, container: str, restart: str, replicas: int) -> dict[str, 
 def _fixed(wish: Wish, kind: str) -> None:
     if wish.least != wish.most:
         raise BadSubmission(f"--min and --max: a job of kind {kind} has one size")
+
+
+def _fixed_most(wish: Wish, kind: str) -> None:
+    if wish.workers != wish.most:
+        raise BadSubmission(f"--max: a job of kind {kind} has as many pods as it has --workers at most")
 
 
 def _pytorchjob(wish: Wish) -> dict[str, Any]:
@@ -232,9 +245,17 @@ def _colossalaijob(wish: Wish) -> dict[str, Any]:
     return {"launcher": {"image": wish.image}, "worker": worker}
 
 
+def _volcanojob(wish: Wish) -> dict[str, Any]:
+    _fixed_most(wish, "VolcanoJob")
+    template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(wish, "main")]}}
+    worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.least, "template": template}
+    return {"minAvailable": wish.least, "plugins": {"svc": [], "env": []}, "tasks": [worker]}
+
+
 _SPECS: Mapping[str, Callable[[Wish], dict[str, Any]]] = {
     "PyTorchJob": _pytorchjob,
     "MSJob": _msjob,
     "ElasticJob": _elasticjob,
     "ColossalAIJob": _colossalaijob,
+    "VolcanoJob": _volcanojob,
 }

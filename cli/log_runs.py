@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.controllers.model import Kind, Object
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import Object
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from turnout.controllers.model import ChildKey, Dialect, JobView, Kind, Object, Replica, Restart, Role, Seen, Setup
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import ChildKey, Dialect, JobView, Object, Replica, Restart, Role, Seen, Setup
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
 
@@ -31,14 +32,14 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, set
     """Return one replica's pod."""
     template = role.template.get("metadata") or {}
     labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
-    notes = dict(template.get("annotations") or {})
+    notes = {**(template.get("annotations") or {}), **kind.notes(view, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
     spec = {**kind.pod_spec(view, role, replica, seen), "restartPolicy": policy}
     dialect = Dialect.NONE if role.alone else setup.dialect
     if dialect is not Dialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
     if dialect is Dialect.VOLCANO:
-        notes |= {_GROUP_NOTE: view.name, _TASK_NOTE: role.label}
+        notes |= {_GROUP_NOTE: view.gang.name or view.name, _TASK_NOTE: role.label}
     elif dialect is Dialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
     meta = meta_of(view, kind.name(view, role, replica), labels)
@@ -76,22 +77,33 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
         spec["queue"] = gang.queue or "default"
         if gang.priority_class:
             spec["priorityClassName"] = gang.priority_class
+        spec |= gang.more
     elif gang.timeout_s is not None:
         spec["scheduleTimeoutSeconds"] = gang.timeout_s
     meta = meta_of(view, view.name, {})
+    if setup.dialect is Dialect.VOLCANO:
+        meta = meta_of(view, gang.name or view.name, gang.labels)
+        meta |= {"annotations": dict(gang.notes)} if gang.notes else {}
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
 def least_resources(view: JobView) -> Object:
-    """Return what the first `min_member` members ask for together, the lead's first: Volcano admits the group by it.
+    """Return what the first `min_member` members ask for together, the lead's first: Volcano admits the group by it."""
+    left, members = view.gang.min_member, []
+    for role in (each for each in view.roles if not each.alone):
+        count, left = min(role.replicas, left), max(0, left - role.replicas)
+        members.append((role, count))
+    return resources_of(members)
+
+
+def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
+    """Return what so many pods of each role ask for together.
 
     A limit stands in for an absent request, as the API server has it. Quantities that are none count for nothing: their
     pods are refused.
     """
     total: dict[str, int] = {}
-    left = view.gang.min_member
-    for role in (each for each in view.roles if not each.alone):
-        count, left = min(role.replicas, left), max(0, left - role.replicas)
+    for role, count in members:
         for container in role.template["spec"]["containers"] if count else ():
             asked = container.get("resources")
             for name, quantity in _requests(asked).items() if isinstance(asked, Mapping) else ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -129,13 +129,20 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The words of the job's PodGroup."""
+    """The words of the job's PodGroup. name, labels, notes, more: Volcano's alone.
+
+    name: of the PodGroup, "" for the job's. notes: its annotations. more: further fields of its spec.
+    """
 
     min_member: int
     queue: str = ""
     priority_class: str = ""
     min_resources: Object | None = None
     timeout_s: int | None = None
+    name: str = ""
+    labels: Object = field(default_factory=dict)
+    notes: Object = field(default_factory=dict)
+    more: Object = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +188,7 @@ class PodSeen:
     mode: the label of that name. containers: their statuses as they are, where the kind tells them. began_s, ended_s:
     of the training container, else of the pod, since 1970, None where the kubelet has not said. waits: why its
     scheduler has no node for it, "" for one with a node.
+    since_s: when it was told to go, else ended, else was made, in seconds since 1970; 0 where nothing says it.
     """
 
     name: str
@@ -200,6 +208,7 @@ class PodSeen:
     began_s: float | None = None
     ended_s: float | None = None
     waits: str = ""
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,91 +317,3 @@ class Verdict(NamedTuple):
 def replica_name(view: JobView, role: Role, replica: Replica) -> str:
     """Return the name that most kinds give one replica: its pod's, and its Service's."""
     return f"{view.name}-{role.label}-{replica.number}"
-
-
-def _none_held(_view: JobView, _seen: Seen) -> Collection[str]:
-    return ()
-
-
-def _nothing_left(_view: JobView) -> JobView | None:
-    return None
-
-
-def _no_advice(_view: JobView) -> Sequence[str]:
-    return ()
-
-
-def _is_current(_view: JobView, _pod: PodSeen) -> bool:
-    return False
-
-
-def _by_policy(_view: JobView, _role: Role, _pod: PodSeen) -> bool | None:
-    return None
-
-
-class Moment(NamedTuple):
-    """When a status is put into words. before: the status in the kind's own words as it is."""
-
-    before: Object
-    now_s: float
-
-
-class Vocabulary(NamedTuple):
-    """A kind's own words for a status. The core's are conditions, replicaStatuses, startTime and completionTime.
-
-    fields: those that are written. read: takes a status of the kind to the core's words. write: the other way; the
-    view is None for an object that is refused.
-    """
-
-    fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
-    read: Callable[[Object], Object] = lambda status: status
-    write: Callable[[Object, JobView | None, Seen, Moment], Object] = lambda status, _view, _seen, _moment: status
-
-
-CORE_WORDS = Vocabulary()
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of jobs as data and plain functions.
-
-    api: `GROUP/VERSION`s that serve it, equal but for the group. plural: in paths. container: that trains.
-    labels: of the child of one replica. selector: of all pods of one role. pod_spec: what is seen matters where an
-    address is only known once a Service is there. judge: by the counts of each role, by its name.
-
-    held: names of the roles whose missing pods are not made yet. asleep: what of a suspended job still runs, None for
-    nothing. again: whether a failed pod is made anew, None where the role's policy says it. numbered: a pod's name is
-    never given twice. faulty: the exit code by which a pod says that its node is faulty, None for no such code; with
-    one, a Replica tells what its index and role have met. advice: what the owner of a new job is told. outdated:
-    whether a pod was made for another mode of the job, and another takes its place. tells_containers: its status has
-    the containers' own.
-    """
-
-    kind: str
-    apis: tuple[str, ...]
-    plural: str
-    container: str
-    read: Callable[[Object], JobView | Refused]
-    labels: Callable[[JobView, Role, Replica], dict[str, str]]
-    selector: Callable[[JobView, Role], dict[str, str]]
-    pod_spec: Callable[[JobView, Role, Replica, Seen], dict[str, Any]]
-    extras: Callable[[JobView, Seen], Sequence[Object]]
-    judge: Callable[[JobView, Mapping[str, Counts], Seen], Sequence[Verdict]]
-    restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE makes anew
-    child_labels: ChildLabels = KUBEFLOW
-    owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
-    name: Callable[[JobView, Role, Replica], str] = replica_name
-    held: Callable[[JobView, Seen], Collection[str]] = _none_held
-    asleep: Callable[[JobView], JobView | None] = _nothing_left
-    again: Callable[[JobView, Role, PodSeen], bool | None] = _by_policy
-    vocabulary: Vocabulary = CORE_WORDS
-    advice: Callable[[JobView], Sequence[str]] = _no_advice
-    outdated: Callable[[JobView, PodSeen], bool] = _is_current
-    tells_containers: bool = False
-    numbered: bool = False
-    faulty: int | None = None
-
-
-def paths(kind: Kind) -> tuple[str, ...]:
-    """Return the collections of a kind, one for each group that serves it."""
-    return tuple(f"/apis/{api}/{kind.plural}" for api in kind.apis)

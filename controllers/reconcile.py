@@ -7,26 +7,22 @@ first, and is judged by its pods. Source: docs/facts/job-kinds.md 1.2, 1.7
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.controllers import children, conditions
+from turnout.controllers import children, conditions, diff
 from turnout.controllers.devices import not_offered
+from turnout.controllers.kind import Kind, Moment
 from turnout.controllers.model import (
     ChildKey,
-    ChildSeen,
     CleanPods,
     Counts,
-    Create,
     Delete,
     JobView,
-    Kind,
-    Moment,
     Object,
     Outcome,
     Phase,
-    PodSeen,
     Reason,
     Refused,
     Restart,
@@ -34,7 +30,6 @@ from turnout.controllers.model import (
     Say,
     Seen,
     Setup,
-    Update,
     Verdict,
     Write,
 )
@@ -43,7 +38,6 @@ from turnout.kube.times import rfc3339, since_1970
 
 NOTHING = Outcome()
 NO_GANGS = Setup()
-_POD = "Pod"
 _HELD = ("PodGroup", "HorizontalPodAutoscaler")
 _TIMES = ("startTime", "completionTime")
 
@@ -83,17 +77,7 @@ class _Status:
         words = self.kind.vocabulary
         said = words.write(made, self.view, self.seen, Moment(self.raw, self.now_s))
         was = {name: self.raw[name] for name in words.fields if name in self.raw}
-        return None if said == was else _patch(was, said)
-
-
-def _patch(was: Object, made: Object) -> Object:
-    """Return the merge patch that makes one object the other: null for what is to go."""
-    gone = {name: None for name in was if name not in made}
-    changed = {
-        name: _patch(was[name], each) if isinstance(each, Mapping) and isinstance(was.get(name), Mapping) else each
-        for name, each in made.items()
-    }
-    return {**gone, **changed}
+        return None if said == was else diff.merge_patch(was, said)
 
 
 def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = NO_GANGS) -> Outcome:
@@ -107,6 +91,8 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     status.view = view
     if view.elsewhere:
         return NOTHING
+    if kind.life is not None:
+        return NOTHING if seen.unread else kind.life(kind, view, raw, seen, now_s, setup)
     if conditions.ended(status.conditions):
         return _ended(view, status, seen, now_s)
     if seen.unread:
@@ -122,7 +108,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
         _told(status, Reason.RESUMED, f"{kind.kind} {view.name} is resumed.", type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(now_s)
     if (why := _past_limits(view, status, seen, now_s)) is not None:
-        writes = [*_all_pods(seen.pods), *_all_others(seen)]
+        writes = [*diff.all_pods(seen.pods), *diff.all_others(seen)]
         status.end(Verdict(Reason.FAILED, why))
         status.says.append(Say(Reason.FAILED, why, warning=True))
         return _outcome(status, writes)
@@ -183,7 +169,7 @@ def _cleaned(view: JobView, seen: Seen) -> Iterator[Write]:
             continue
         if view.policy.clean_pods is CleanPods.ALL or pod.phase in (Phase.RUNNING, Phase.PENDING):
             if not pod.deleting:
-                yield Delete(ChildKey(_POD, pod.name), pod.uid)
+                yield diff.delete_pod(pod)
             if (other := seen.others.get(ChildKey("Service", pod.name))) is not None:
                 yield Delete(other.key, other.uid)
 
@@ -197,10 +183,10 @@ def _suspended(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Se
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
     if (left := kind.asleep(view)) is None:
-        return _outcome(status, [*_all_pods(seen.pods), *_all_others(seen)])
+        return _outcome(status, [*diff.all_pods(seen.pods), *diff.all_others(seen)])
     named, looks = {role.label for role in left.roles}, list[RoleLook]()
-    writes = [*_others(kind.extras(left, seen), seen)]
-    writes += _all_pods(pod for pod in seen.pods if pod.role not in named)
+    writes = [*diff.others(kind.extras(left, seen), seen)]
+    writes += diff.all_pods(pod for pod in seen.pods if pod.role not in named)
     for role in left.roles:
         look = look_at(kind, left, role, seen, status.replicas.get(role.name, {}), setup, status.now_s)
         writes += look.writes
@@ -240,7 +226,7 @@ def _starts_too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -
 def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
     group = children.pod_group(view, setup)
     extras = [*([] if group is None else [group]), *kind.extras(view, seen)]
-    writes = [*_others(extras, seen)]
+    writes = [*diff.others(extras, seen)]
     counts: dict[str, Counts] = {}
     failure: Verdict | None = None
     looks = list[RoleLook]()
@@ -267,36 +253,6 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
     again_s = soonest(looks, *(end - status.now_s for end in bounds if end > status.now_s))
     return replace(_outcome(status, writes), again_s=again_s, status_first=any(each.restarted for each in looks))
-
-
-def _others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
-    """Give what makes the other children be as they are wanted."""
-    keys = set[ChildKey]()
-    for body in wanted:
-        key = children.key_of(body)
-        keys.add(key)
-        there = seen.others.get(key)
-        if there is None:
-            yield Create(body)
-        elif (kept := children.content(body)) is not None:
-            name, wanted_so = kept
-            if not children.same(wanted_so, there.data if name == "data" else there.spec):
-                yield Update(key, wanted_so, name)
-    gone = [each for key, each in seen.others.items() if key not in keys]
-    yield from (Delete(each.key, each.uid) for each in sorted(gone, key=lambda each: -each.index))
-
-
-def _all_pods(pods: Iterable[PodSeen]) -> Iterator[Write]:
-    found = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.role, -pod.index))
-    return (Delete(ChildKey(_POD, pod.name), pod.uid) for pod in found)
-
-
-def _all_others(seen: Seen) -> Iterator[Write]:
-    return (Delete(each.key, each.uid) for each in sorted(seen.others.values(), key=_last_first))
-
-
-def _last_first(child: ChildSeen) -> tuple[str, int]:
-    return child.key.kind, -child.index
 
 
 def _replica_status(kind: Kind, view: JobView, role: Role, count: Counts) -> Object:

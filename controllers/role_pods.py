@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.controllers import children, replicas
+from turnout.controllers import children, diff, replicas
 from turnout.controllers.back_off import BackOff
+from turnout.controllers.kind import Kind
 from turnout.controllers.model import (
-    ChildKey,
     Counts,
     Create,
-    Delete,
-    Dialect,
     JobView,
-    Kind,
     Object,
     Phase,
     PodSeen,
@@ -27,7 +24,6 @@ from turnout.controllers.model import (
     Write,
 )
 
-_POD = "Pod"
 _NAMED = 8  # indices in a text
 
 
@@ -68,14 +64,13 @@ def look_at(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, s
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
     fresh = past.fresh(again)
     past, waits = past.counted(again), BackOff.read(before, now_s).failed(fresh)
-    above = [pod for pod in reversed(mine) if pod.index >= role.replicas or pod.index < 0]
-    leave = [pod for pod in (*above, *again, *old) if not pod.deleting]
-    writes: list[Write] = [Delete(ChildKey(_POD, pod.name), pod.uid) for pod in leave]
-    there = {pod.index for pod in mine if not (kind.numbered and pod.deleting)}
+    leave = [pod for pod in (*diff.surplus(role, mine), *again, *old) if not pod.deleting]
+    writes: list[Write] = [diff.delete_pod(pod) for pod in leave]
+    there = [pod for pod in mine if not (kind.numbered and pod.deleting)]
     held = {index: left_s for index in waits.last_s if index < role.replicas and (left_s := waits.left_s(index)) > 0}
-    if role.name not in kind.held(view, seen) and (role.alone or not _waits(seen, setup)):
-        for index in range(role.replicas):
-            if index not in there and index not in held:
+    if role.name not in kind.held(view, seen) and (role.alone or not diff.waits(seen, setup)):
+        for index in diff.missing(role, there):
+            if index not in held:
                 replica, past = past.replica(index)
                 writes.append(Create(children.pod(kind, view, role, replica, seen, setup)))
     counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in again)]
@@ -92,12 +87,6 @@ def _paused(role: Role, held: Mapping[int, float], fresh: Iterable[PodSeen]) -> 
     named = ", ".join(map(str, late[:_NAMED])) + (f" and {len(late) - _NAMED} others" if len(late) > _NAMED else "")
     until = f"{max(held[index] for index in late):.0f} s"
     return [Say(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)]
-
-
-def _waits(seen: Seen, setup: Setup) -> bool:
-    """True while Volcano has not admitted the job's PodGroup: pods made now would only wait. Source: MS-46"""
-    groups = [each for each in seen.others.values() if each.key.kind == "PodGroup"]
-    return setup.dialect is Dialect.VOLCANO and (not groups or any(each.phase in ("", "Pending") for each in groups))
 
 
 def _made_anew(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:

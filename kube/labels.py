@@ -26,6 +26,7 @@ WROTE_WORKERS = "turnout.dev/wrote-workers"  # the size that the autoscaler wrot
 SUBMITTED_WORKERS = "turnout.dev/submitted-workers"  # the size that it had before the autoscaler first wrote it
 RESIZED_AT = "turnout.dev/resized-at"  # when, as RFC 3339
 SIZED_AT_START = "turnout.dev/sized-at-start"  # true | false: was its last change made as it started, at no cost?
+SUSPENDED = "turnout.dev/suspended"  # true: of a Volcano Job, which has no field for it
 WISH_WORKERS = "turnout.dev/wish-workers"  # the size that a person set by hand
 SCALED_PLAN = "turnout.dev/scaled-plan"  # ours: the one of these that our job controller has carried out
 SCALE_PLAN = "turnout.dev/scale-plan"  # ours: the ScalePlan by which an ElasticJob was resized last

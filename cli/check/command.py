@@ -17,7 +17,8 @@ _SIGNS = {"fine": ("✓", "green"), "unknown": ("?", "blue"), "doubtful": ("!", 
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
     check = commands.add_parser(
-        "check", help="look over what is installed, whether it is asked, the map, certificates and clocks; exit 3 if wrong"
+        "check",
+        help="look over what is installed, whether it is asked, the map, certificates and clocks; exit 3 if wrong",
     )
     check.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
     check.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
@@ -52,7 +53,9 @@ def _print(found: Iterable[Line], form: str) -> None:
     if form == "json":
         import json
 
-        told = [{"word": each.word.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found]
+        told = [
+            {"word": each.word.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found
+        ]
         print(json.dumps(told, indent=2))
         return
     from rich.markup import escape

@@ -61,7 +61,9 @@ def _kubernetes(seen: Seen) -> Iterator[Line]:
     if version < OLDEST:
         yield Line(Word.WRONG, "kubernetes", f"{told} is older than 1.29", "upgrade the cluster")
     elif version > NEWEST:
-        yield Line(Word.DOUBTFUL, "kubernetes", f"{told} is newer than what was tested, 1.37", "look for a newer Turnout")
+        yield Line(
+            Word.DOUBTFUL, "kubernetes", f"{told} is newer than what was tested, 1.37", "look for a newer Turnout"
+        )
     else:
         yield Line(Word.FINE, "kubernetes", told)
 
@@ -122,7 +124,10 @@ def _covered(hosts: set[str], nodes: object, edit: str) -> Iterator[Line]:
     lost: list[str] = []
     gpu = 0
     for node in nodes if isinstance(nodes, list | tuple) else ():
-        names = {node["metadata"]["name"], *(each["address"] for each in (node.get("status") or {}).get("addresses") or ())}
+        names = {
+            node["metadata"]["name"],
+            *(each["address"] for each in (node.get("status") or {}).get("addresses") or ()),
+        }
         known |= names
         if _has_gpus(node):
             gpu += 1
@@ -150,7 +155,9 @@ def _asked(seen: Seen) -> Iterator[Line]:
         if asked:
             yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {asked:.0f} times")
         else:
-            remedy = "put deploy/scheduler/kube-scheduler-config.yaml into kube-scheduler, or set scheduler.enabled=true"
+            remedy = (
+                "put deploy/scheduler/kube-scheduler-config.yaml into kube-scheduler, or set scheduler.enabled=true"
+            )
             yield Line(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
@@ -201,7 +208,8 @@ def _controllers(seen: Seen) -> Iterator[Line]:
 
 def _clocks(seen: Seen) -> Iterator[Line]:
     if seen.ahead_s is not None and abs(seen.ahead_s) > CLOCK_S:
-        told = f"the API server's clock is {abs(seen.ahead_s):.0f} s {'ahead of' if seen.ahead_s > 0 else 'behind'} this one"
+        way = "ahead of" if seen.ahead_s > 0 else "behind"
+        told = f"the API server's clock is {abs(seen.ahead_s):.0f} s {way} this one"
         yield Line(Word.DOUBTFUL, "clocks", told, "let chrony or ntpd keep both")
     now_s = seen.now_s + (seen.ahead_s or 0.0)
     ahead, silent = [], []
@@ -212,7 +220,9 @@ def _clocks(seen: Seen) -> Iterator[Line]:
         elif renewed_s is not None and now_s - renewed_s > SILENT_S:
             silent.append(lease["metadata"]["name"])
     if ahead:
-        yield Line(Word.DOUBTFUL, "clocks", f"clocks of nodes are ahead: {_some(ahead)}", "let chrony or ntpd keep them")
+        yield Line(
+            Word.DOUBTFUL, "clocks", f"clocks of nodes are ahead: {_some(ahead)}", "let chrony or ntpd keep them"
+        )
     if silent:
         told = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
         yield Line(Word.DOUBTFUL, "clocks", told, "kubectl get nodes; then look at their clocks")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from turnout.controllers.model import Kind
+    from turnout.controllers.kind import Kind
     from turnout.kube.client.api_client import Client
 
 FAILED, USAGE = 1, 2
 _MANAGER = "turnout-cli"
-_KINDS = ("ColossalAIJob", "ElasticJob", "MSJob", "PyTorchJob")  # controllers.kinds, not imported before it is needed
+# Of controllers.kinds, not imported before it is needed.
+_KINDS = ("ColossalAIJob", "ElasticJob", "MSJob", "PyTorchJob", "VolcanoJob")
 
 
 class NoSuch(Exception):
@@ -185,7 +186,7 @@ def _suspend(args: argparse.Namespace) -> int:
         kind, raw, _ = await _found(client, args.job)
         meta = raw["metadata"]
         path = f"/apis/{raw['apiVersion']}/namespaces/{meta['namespace']}/{kind.plural}/{meta['name']}"
-        await client.patch(path, suspension(kind.kind, on=not args.end), MERGE, _MANAGER)
+        await client.patch(path, suspension(kind.called, on=not args.end), MERGE, _MANAGER)
         print(f"{args.job} {'goes on' if args.end else 'is suspended'}")
 
     return _done("suspend", args, write)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 if TYPE_CHECKING:
     from turnout.cli.controlled import Account, Pod, Said
-    from turnout.controllers.model import Kind
+    from turnout.controllers.kind import Kind
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
     from turnout.kube.errors import CallError

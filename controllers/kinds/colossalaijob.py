@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import colossalaijob_pods as pods
 from turnout.controllers.kinds import colossalaijob_status as status
 from turnout.controllers.kinds import fields
@@ -20,7 +21,6 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
-    Kind,
     Object,
     Phase,
     PodSeen,

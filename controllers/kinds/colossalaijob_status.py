@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
+from turnout.controllers.kind import Moment, Vocabulary
 from turnout.controllers.kinds.colossalaijob_pods import LAUNCHER, WORKER
-from turnout.controllers.model import JobView, Moment, Object, Phase, PodSeen, Reason, Seen, Vocabulary
+from turnout.controllers.model import JobView, Object, Phase, PodSeen, Reason, Seen
 from turnout.kube.times import rfc3339
 
 NORMAL, NO_REASON = "All pods are running normally.", "-"

@@ -14,6 +14,7 @@ from typing import Any
 
 from turnout.controllers import conditions
 from turnout.controllers.children import meta_of
+from turnout.controllers.kind import Kind, Moment, Vocabulary
 from turnout.controllers.kinds import elasticjob_pods, fields
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, LABELS, MASTER, PORT, WORKER, master_host, pod_name
 from turnout.controllers.model import (
@@ -21,8 +22,6 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
-    Kind,
-    Moment,
     Object,
     Phase,
     PodSeen,
@@ -33,7 +32,6 @@ from turnout.controllers.model import (
     RunPolicy,
     Seen,
     Verdict,
-    Vocabulary,
 )
 from turnout.jobs import command_line
 from turnout.jobs.model import BadJob

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import meta_of
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
@@ -20,7 +21,6 @@ from turnout.controllers.model import (
     CleanPods,
     Counts,
     JobView,
-    Kind,
     Object,
     Phase,
     Reason,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import owner, service
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
@@ -20,7 +21,6 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
-    Kind,
     Object,
     Reason,
     Replica,

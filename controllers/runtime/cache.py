@@ -13,98 +13,15 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Kind, Object, Phase, PodSeen, Seen
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, PodSeen, Seen
+from turnout.controllers.observed import JobObject, Owned, OwnedPod, child_seen, pod_seen
 from turnout.controllers.runtime.node_resources import NodeResources
-from turnout.kube.objects import ObjectMeta, Struct
-from turnout.kube.times import since_1970
+from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
-_LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
-_WAITS = 1_024  # characters of a scheduler's reasons
 _REMEMBERED = 20_000  # uids of objects that are gone
-
-
-class Terminated(Struct):
-    """How a container has ended."""
-
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-    started_at: str | None = None  # the API server says null for what the kubelet has not
-    finished_at: str | None = None
-
-
-class ContainerState(Struct):
-    """The state of a container: its end as far as it decides something, the others as they are."""
-
-    terminated: Terminated | None = None
-    running: dict[str, Any] | None = None
-    waiting: dict[str, Any] | None = None
-
-
-class ContainerStatus(Struct):
-    """A container of a pod."""
-
-    name: str = ""
-    restart_count: int = 0
-    ready: bool = False
-    state: ContainerState = msgspec.field(default_factory=ContainerState)
-
-
-class PodCondition(Struct):
-    """A condition of a pod."""
-
-    type: str = ""
-    status: str = ""
-    message: str = ""
-
-
-class PodStatus(Struct):
-    """The part of a pod's status that decides what becomes of it."""
-
-    phase: str = ""
-    reason: str = ""
-    start_time: str | None = None
-    conditions: list[PodCondition] | None = None
-    container_statuses: list[ContainerStatus] | None = None
-
-
-class PodSpec(Struct):
-    """The part of a pod's spec that its controller needs."""
-
-    node_name: str = ""
-
-
-class OwnedPod(Struct):
-    """A pod as its controller needs it."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)
-    status: PodStatus = msgspec.field(default_factory=PodStatus)
-
-
-class OwnedStatus(Struct):
-    """The part of a PodGroup's status that its job waits for."""
-
-    phase: str = ""
-
-
-class Owned(Struct):
-    """A child that is no pod. data: of a ConfigMap."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: dict[str, Any] = msgspec.field(default_factory=dict)
-    data: dict[str, Any] | None = None
-    status: OwnedStatus = msgspec.field(default_factory=OwnedStatus)
-
-
-class JobObject(Struct):
-    """A job of any kind."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +40,7 @@ class Cache:
         self._changed = changed
         self.nodes = NodeResources()
         self._unread = False
-        self._kinds = {kind.kind: kind for kind in kinds.values()}
-        self._by_api = dict(kinds)
+        self._kinds = kinds
         self._jobs: dict[JobKey, _Job] = {}
         self._keys: dict[_Owner, JobKey] = {}
         self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
@@ -167,7 +83,7 @@ class Cache:
         if (found := self._taken_in("Pod", obj.metadata)) is None:
             return
         owner, kind = found
-        self._pods.setdefault(owner, {})[obj.metadata.name] = _pod(kind, obj)
+        self._pods.setdefault(owner, {})[obj.metadata.name] = pod_seen(kind, obj)
         self._look_at(owner)
 
     def put_other(self, kind: str, obj: Owned) -> None:
@@ -175,10 +91,8 @@ class Cache:
         if (found := self._taken_in(kind, obj.metadata)) is None:
             return
         owner, owners_kind = found
-        role, index = _place(owners_kind, obj.metadata)
-        key, data, phase = ChildKey(kind, obj.metadata.name), obj.data or {}, obj.status.phase
-        child = ChildSeen(key, obj.metadata.uid, role, index, obj.spec, data if kind == "ConfigMap" else {}, phase)
-        self._others.setdefault(owner, {})[key] = child
+        child = child_seen(owners_kind, kind, obj)
+        self._others.setdefault(owner, {})[child.key] = child
         self._look_at(owner)
 
     def drop_child(self, kind: str, gone: Key) -> None:
@@ -211,7 +125,7 @@ class Cache:
             return
         self._unread = not yes
         for key in self._jobs:
-            if (kind := self._by_api.get(key.api)) is not None and kind.tells_containers:
+            if (kind := self._kinds.get(key.api)) is not None and kind.tells_containers:
                 self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
@@ -224,10 +138,10 @@ class Cache:
         None for what no job of our kinds controls, what is gone, and what is older than what is known.
         """
         reference = next((each for each in meta.owner_references or () if each.controller), None)
-        owners_kind = None if reference is None else self._kinds.get(reference.kind)
+        owners_kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
         place, version = (kind, meta.namespace, meta.name), _version(meta)
         known = self._known.get(place)
-        if reference is None or owners_kind is None or meta.uid in self._gone:
+        if reference is None or owners_kind is None or owners_kind.kind != reference.kind or meta.uid in self._gone:
             return None
         if known and known[1] == meta.uid and known[2] > version:
             return None
@@ -247,46 +161,3 @@ class Cache:
 
 def _version(meta: ObjectMeta) -> int:
     return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
-
-
-def _place(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
-    """Return the role and index that a child's labels say; -1 for a child of the whole job."""
-    labels, words = meta.labels or {}, kind.child_labels
-    index = labels.get(words.index, "")
-    return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
-
-
-def _pod(kind: Kind, obj: OwnedPod) -> PodSeen:
-    role, index = _place(kind, obj.metadata)
-    status = obj.status
-    try:
-        phase = Phase(status.phase or "Pending")
-    except ValueError:
-        phase = Phase.UNKNOWN
-    statuses = status.container_statuses or ()
-    ended = [each.state.terminated for each in statuses if each.name == kind.container and each.state.terminated]
-    return PodSeen(
-        obj.metadata.name,
-        obj.metadata.uid,
-        role,
-        index,
-        phase,
-        obj.metadata.deletion_timestamp is not None,
-        ended[0].exit_code if ended else None,
-        sum(each.restart_count for each in statuses),
-        any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
-        status.reason or (ended[0].reason if ended else ""),
-        obj.spec.node_name,
-        ended[0].message[-_LAST_WORDS:] if ended else "",
-        (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
-        msgspec.to_builtins(statuses) if kind.tells_containers else (),
-        since_1970((ended[0].started_at if ended else None) or status.start_time),
-        since_1970(ended[0].finished_at) if ended else None,
-        _waits(obj),
-    )
-
-
-def _waits(obj: OwnedPod) -> str:
-    """Return why a pod has no node, in its scheduler's words."""
-    told = (each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False")
-    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in told), "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from turnout.controllers.model import JobKey, Kind, Object, Outcome, Reason, Say, Seen, Setup
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import JobKey, Object, Outcome, Reason, Say, Seen, Setup
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.metrics import Metrics

@@ -6,9 +6,11 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.controllers.model import Kind, Setup
+from turnout.controllers.kind import Kind
+from turnout.controllers.model import Setup
+from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.runtime import child_paths, node_resources, scale_plans
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.node_resources import OfferingNode
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock

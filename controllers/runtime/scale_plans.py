@@ -9,7 +9,7 @@ import msgspec
 
 from turnout.controllers.kinds.elasticjob import API, ELASTICJOB
 from turnout.controllers.model import JobKey, Object
-from turnout.controllers.runtime.cache import JobObject
+from turnout.controllers.observed import JobObject
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER, Calls
 from turnout.controllers.scale_plan import owner_of, scale, waits

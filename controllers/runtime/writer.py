@@ -13,10 +13,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from turnout.controllers.kind import Kind
+from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAIJOB
 from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
-from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
+from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Object, Outcome, Setup, Update, Write
+from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.runtime import child_paths, launch_colossalai
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.ssh_keys import new_keys
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
@@ -92,9 +95,9 @@ class Writer:
         kind, name = body["kind"], body["metadata"]["name"]
         path = self._collection(kind, key)
         if kind == "Secret":
-            await self._create_keys(path, body)
+            await self._create_keys(path, body, self._kinds[key.api].private_key)
             return
-        if kind == "ConfigMap":
+        if kind == "ConfigMap" and self._kinds[key.api].kind == COLOSSALAIJOB:
             body = {**body, "data": {**body["data"], SCRIPT: _SCRIPT_TEXT}}
         try:
             raw = await self._calls.create(path, body)
@@ -107,10 +110,13 @@ class Writer:
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._take_in(kind, raw)
 
-    async def _create_keys(self, path: str, body: Object) -> None:
-        """Make a Secret with new keys. One that is there has the job's uid in its name, and is never read."""
+    async def _create_keys(self, path: str, body: Object, name: str) -> None:
+        """Make a Secret with new keys, and with what the job has in their place. name: of the private key's file.
+
+        One that is there has the job's uid in its name, and is never read.
+        """
         try:
-            await self._calls.create(path, {**body, "stringData": new_keys()})
+            await self._calls.create(path, {**body, "stringData": {**new_keys(name), **body.get("stringData", {})}})
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.fields import MOST_REPLICAS
-from turnout.controllers.model import CleanPods, Kind, Object, Restart
+from turnout.controllers.model import CleanPods, Object, Restart
 
 COUNT = {"type": "integer", "format": "int32", "minimum": 0}
 TEXT = {"type": "string"}
@@ -29,12 +30,14 @@ def definition(
     columns: Sequence[Column],
     scale: Object | None,
     most_name: int = 63,
+    short_names: Sequence[str] = (),
 ) -> Object:
     """Return the definition of a kind in one group.
 
-    scale: the paths of its scale subresource, None without one. most_name: characters of a job's name.
+    scale: the paths of its scale subresource, None without one. most_name: characters of a job's name. short_names:
+    for kubectl.
     """
-    return named(kind.kind, kind.plural, group, version, spec, status, columns, scale, most_name)
+    return named(kind.kind, kind.plural, group, version, spec, status, columns, scale, most_name, short_names)
 
 
 def named(
@@ -47,6 +50,7 @@ def named(
     columns: Sequence[Column],
     scale: Object | None,
     most_name: int = 253,
+    short_names: Sequence[str] = (),
 ) -> Object:
     """Return the definition of a kind by its name, as `definition` does."""
     length = f"the name must be a DNS label of at most {most_name} characters"
@@ -57,7 +61,8 @@ def named(
         "required": ["spec"],
         "x-kubernetes-validations": [{"rule": f"self.metadata.name.size() <= {most_name}", "message": length}],
     }
-    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    names |= {"shortNames": list(short_names)} if short_names else {}
     one = {
         "name": version,
         "served": True,

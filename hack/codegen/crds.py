@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,9 +15,16 @@ FOLDER = Path("deploy/crds")
 HEAD = "# Written by `python -m hack.codegen.crds` from controllers/schemas: change it there.\n"
 
 
+APART = ("volcano.sh",)  # `kubectl apply -f deploy/crds` leaves folders out: Volcano's own definition is fuller
+
+
 def files() -> dict[str, str]:
-    """Give the text of each file by its name."""
-    return {f"{each['metadata']['name']}.yaml": HEAD + _text(each) for each in definitions()}
+    """Give the text of each file by its name, with a folder for a group that another project installs itself."""
+    return {f"{_folder(each)}{each['metadata']['name']}.yaml": HEAD + _text(each) for each in definitions()}
+
+
+def _folder(body: Mapping[str, Any]) -> str:
+    return next((f"{group}/" for group in APART if body["spec"]["group"].endswith(group)), "")
 
 
 class _Plain(yaml.SafeDumper):
@@ -33,6 +42,7 @@ def main() -> int:
     """Write them all."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, whole in files().items():
+        (FOLDER / name).parent.mkdir(exist_ok=True)
         (FOLDER / name).write_text(whole)
     return 0
 

@@ -47,7 +47,7 @@ def kubectl(plane, *words):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def api(module_plane):
     async with module_plane.api() as api:
-        for file in sorted((ROOT / "deploy/crds").glob("*.yaml")):
+        for file in sorted((ROOT / "deploy/crds").rglob("*.yaml")):
             await api.create(yaml.safe_load(file.read_text()))
         await api.until(DEFINITIONS, lambda all_: sum(_served(each) for each in all_) >= len(crds.files()))
         yield api

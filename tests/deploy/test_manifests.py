@@ -47,6 +47,7 @@ CONTROLLED = (
     ("pytorchjobs", "ctyun.cn"),
     ("msjobs", "mindspore.gitee.com"),
     ("colossalaijobs", "batch.tensorstack.dev"),
+    ("jobs", "batch.volcano.sh"),
     ("elasticjobs", "elastic.iml.github.io"),
 )
 ALLOWED = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnout.kube.quantity import milli
 from turnout.kube.times import since_1970
 
 Object = dict[str, Any]
@@ -113,3 +114,8 @@ def with_env(spec: Object, env: Iterable[Object]) -> Object:
 
     changed = {key: [one(each) for each in spec[key]] for key in ("initContainers", "containers") if spec.get(key)}
     return {**spec, **changed}
+
+
+def asked(quantities: Mapping[str, Any]) -> dict[str, int]:
+    """Return quantities in thousandths."""
+    return {resource: milli(quantity) for resource, quantity in quantities.items()}

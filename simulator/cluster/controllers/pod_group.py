@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.simulator.cluster.controllers.model import Look, Object, Tell, is_leaving, phase
-from turnout.simulator.cluster.controllers.volcano_sums import asked
+from turnout.simulator.cluster.controllers.model import Look, Object, Tell, asked, is_leaving, phase
 
 GROUPS = "podgroups.scheduling.volcano.sh"
 

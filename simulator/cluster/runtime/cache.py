@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnout.simulator.cluster.controllers.model import is_over
+from turnout.simulator.cluster.controllers.model import asked, is_over
 from turnout.simulator.cluster.controllers.volcano_job import GROUP
-from turnout.simulator.cluster.controllers.volcano_sums import asked
 
 Object = dict[str, Any]
 PODS, NODES = "pods", "nodes"
@@ -29,6 +28,7 @@ class Cache:
         self._objects: dict[str, dict[str, Object]] = {}
         self._gone: dict[str, None] = {}  # uids of what was deleted, so that an old event does not bring it back
         self._tagged: dict[str, set[str]] = {}  # uid of an owner, or namespace/name of a PodGroup -> uids of pods
+        self._owned: dict[tuple[str, str], set[str]] = {}  # plural, uid of an owner -> uids of what is no pod
         self._taken: Counter[str] = Counter()
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
@@ -43,6 +43,9 @@ class Cache:
         if plural == PODS:
             for tag in _tags(obj):
                 self._tagged.setdefault(tag, set()).add(uid)
+        else:
+            for tag in _tags(obj):
+                self._owned.setdefault((plural, tag), set()).add(uid)
         self._weigh(plural, uid, obj)
         return True
 
@@ -53,7 +56,8 @@ class Cache:
             del self._gone[next(iter(self._gone))]
         obj = self._objects.get(plural, {}).pop(uid, None)
         for tag in _tags(obj) if obj else ():
-            self._tagged.get(tag, set()).discard(uid)
+            of = self._tagged.get(tag) if plural == PODS else self._owned.get((plural, tag))
+            (of or set()).discard(uid)
         self._weigh(plural, uid, None)
         return obj
 
@@ -70,6 +74,12 @@ class Cache:
         pods = self._objects.get(PODS, {})
         found = [pods[each] for each in self._tagged.get(tag, ()) if each in pods]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def owned(self, plural: str, uid: str) -> list[Object]:
+        """Return the objects of a kind, other than pods, that this uid owns, by name."""
+        there = self._objects.get(plural, {})
+        found = [there[each] for each in self._owned.get((plural, uid), ()) if each in there]
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
         """Return what all nodes together have free, in thousandths."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import aiohttp
 
+from turnout.controllers.kinds.volcanojob import VOLCANOJOB
+from turnout.controllers.runtime.ssh_keys import new_keys
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
 from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
 from turnout.simulator.cluster.runtime.cache import NODES, PODS, Cache
@@ -23,10 +25,13 @@ _PATHS = {
     PODS: "/api/v1",
     NODES: "/api/v1",
     "services": "/api/v1",
+    "configmaps": "/api/v1",
+    "secrets": "/api/v1",
     batch_job.JOBS: "/apis/batch/v1",
     volcano_job.JOBS: "/apis/batch.volcano.sh/v1alpha1",
     volcano_job.GROUPS: "/apis/scheduling.volcano.sh/v1beta1",
 }
+_CHILDREN = ("services", "configmaps")  # of Volcano Jobs, beside pods and PodGroups
 _MERGE = "application/merge-patch+json"
 _AGAIN_S = 1.0
 Key = tuple[str, str]  # plural, uid
@@ -54,7 +59,7 @@ class Controllers:
     async def run(self) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for plural in (NODES, PODS, *self._looks):
+            for plural in (NODES, PODS, *_CHILDREN, *self._looks):
                 tasks.create_task(self._watch(plural))
             tasks.create_task(self._serve())
 
@@ -108,7 +113,7 @@ class Controllers:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
                 self._due.add(heapq.heappop(self._later)[1])
-            if not self._due or self._synced != {NODES, PODS, *self._looks}:
+            if not self._due or self._synced != {NODES, PODS, *_CHILDREN, *self._looks}:
                 self._news.clear()
                 pause_s = max(0.0, self._later[0][0] - now_s) if self._later else None
                 try:
@@ -144,10 +149,10 @@ class Controllers:
         return batch_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
     def _volcano_job(self, job: Object, now_s: float) -> Look:
-        where = (job["metadata"]["namespace"], volcano_job.group_name(job))
-        groups = self._cache.all(volcano_job.GROUPS)
-        group = next((g for g in groups if (g["metadata"]["namespace"], g["metadata"]["name"]) == where), None)
-        return volcano_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), group, now_s)
+        uid = job["metadata"]["uid"]
+        group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
+        others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}
+        return volcano_job.look(job, self._cache.pods_of(uid), group, now_s, others)
 
     def _group(self, group: Object, now_s: float) -> Look:
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
@@ -161,7 +166,7 @@ class Controllers:
         try:
             match write:
                 case Create():
-                    made = await self._api.call("POST", place, write.obj)
+                    made = await self._api.call("POST", place, _with_keys(write) or write.obj)
                 case Remove():
                     body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
                     made = await self._api.call("DELETE", f"{place}/{meta['name']}", body)
@@ -172,10 +177,17 @@ class Controllers:
             if error.reason == "AlreadyExists" or error.code == 404:
                 return
             raise
-        if made.get("metadata", {}).get("uid") and write.plural in (PODS, *self._looks):
+        if made.get("metadata", {}).get("uid") and write.plural in (PODS, *_CHILDREN, *self._looks):
             before = self._cache.get(write.plural, made["metadata"]["uid"])
             if self._cache.put(write.plural, made):
                 self._mark(write.plural, made, before)
+
+
+def _with_keys(write: Create) -> Object | None:
+    """Return a Secret with a job's SSH keys in it, which no decision makes; None for any other object."""
+    if write.plural != "secrets":
+        return None
+    return {**write.obj, "stringData": {**new_keys(VOLCANOJOB.private_key), **write.obj["stringData"]}}
 
 
 def _plural_of(owner: Object) -> str:

@@ -7,15 +7,24 @@ from tests.controllers.jobs import job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.observed import JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import Cache
 from turnout.kube.times import since_1970
 from turnout.kube.watch_events import Key
 
 LABELS = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "0"}
 
 
-def child(namespace="ns", uid="uid-bert", controller=True, name="bert-worker-0", kind="PyTorchJob", **meta):
-    owner = {"kind": kind, "name": "bert", "uid": uid, "controller": controller}
+def child(
+    namespace="ns",
+    uid="uid-bert",
+    controller=True,
+    name="bert-worker-0",
+    kind="PyTorchJob",
+    api="kubeflow.org/v1",
+    **meta,
+):
+    owner = {"apiVersion": api, "kind": kind, "name": "bert", "uid": uid, "controller": controller}
     head = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}", "resourceVersion": "5"}
     return {"metadata": {**head, "labels": LABELS, "ownerReferences": [owner], **meta}}
 
@@ -41,6 +50,7 @@ def put(cache, **said):
         pytest.param({}, True, id="its controller is the job"),
         pytest.param({"namespace": "strangers"}, False, id="it lies in another namespace"),
         pytest.param({"kind": "Job"}, False, id="its controller is of a kind that is not ours"),
+        pytest.param({"api": "example.org/v1"}, False, id="its controller is of that kind in another group"),
         pytest.param({"controller": False}, False, id="the job is an owner among others"),
         pytest.param({"uid": "uid-of-another"}, False, id="another job of that name was its controller"),
     ],
@@ -111,7 +121,7 @@ def test_a_kind_that_tells_of_containers_gets_their_states(state):
     cache = Cache([].append, kinds)
     raw = job(worker=role(1))
     cache.put_job(api, kind.kind, msgspec.convert({key: raw[key] for key in ("metadata", "spec")}, JobObject))
-    pod = child(kind=kind.kind)
+    pod = child(kind=kind.kind, api=kind.apis[0])
     pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "worker", "ready": True, "state": state}]}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
     _, seen = cache.job(JobKey(api, "ns", "bert"))

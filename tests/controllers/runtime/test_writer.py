@@ -11,6 +11,7 @@ from tests.controllers.runtime.world import JOB, Api, Controller, Killed
 from tests.controllers.test_colossalaijob import job as colossalaijob
 from tests.controllers.test_msjob import job as msjob
 from tests.controllers.test_msjob import role as msrole
+from tests.controllers.volcano import volcanojobs
 from turnout.controllers.model import Dialect, Setup
 from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.errors import Conflict
@@ -52,6 +53,18 @@ async def lose(api, controller, name, code, now_s=NOW_S):
         api.phase(each, "Running")
     api.phase(name, "Failed", code)
     await controller().until_quiet(now_s)
+
+
+async def retried(api, controller):
+    """A Volcano Job comes up, loses a pod, then all by an exit code, shrinks, and ends."""
+    await controller().until_quiet()
+    await lose(api, controller, "bert-worker-1", 1)
+    await lose(api, controller, "bert-worker-2", 7)
+    api.resize("worker", 2)
+    await controller().until_quiet()
+    for name in ("bert-worker-0", "bert-worker-1"):
+        api.phase(name, "Succeeded")
+    await controller().until_quiet()
 
 
 async def dynamic(api, controller):
@@ -96,12 +109,17 @@ async def backs_off(api, controller):
 PYTORCH = job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "backoffLimit": 3})
 MINDSPORE = msjob({"Scheduler": msrole(), "Worker": msrole(3, "ExitCode")}, enableDynamicWorker=True)
 MINDSPORE["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "All"}}
+RETRIES = [{"exitCode": 7, "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartPod"}]
+VOLCANO = volcanojobs.job(
+    volcanojobs.task(least=1), minAvailable=1, policies=RETRIES, plugins={"svc": [], "ssh": [], "env": []}
+)
 STORIES = {
     "PyTorchJob": (PYTORCH, grown),
     "PyTorchJob that fails at once": (job(worker=role(2, restart="ExitCode")), backs_off),
     "ElasticJob": (elasticjobs.job(elasticjobs.worker(3)), replaced),
     "MSJob": (MINDSPORE, dynamic),
     "ColossalAIJob": (colossalaijob(runPolicy={"cleanUpWorkers": True}), launched),
+    "VolcanoJob": (VOLCANO, retried),
 }
 
 
@@ -148,6 +166,16 @@ def test_a_colossalai_jobs_story_leaves_its_launcher_for_its_log():
     api = told("ColossalAIJob")
     assert api.objects[api.job]["status"]["phase"] == "Succeeded"
     assert api.names("Pod") == ["colossal-launcher"]
+
+
+def test_a_volcano_jobs_story_counts_each_restart_once():
+    api = told("VolcanoJob")
+    status = api.objects[api.job]["status"]
+    assert (status["state"]["phase"], status["retryCount"], status["version"]) == ("Completed", 2, 1)
+    assert (api.names("Pod"), api.names("PodGroup")) == (["bert-worker-0", "bert-worker-1"], [])
+    keys = next(each for each in api.objects.values() if each["kind"] == "Secret")["stringData"]
+    assert sorted(keys) == ["authorized_keys", "config", "id_rsa", "id_rsa.pub", "ssh_host_ecdsa_key"]
+    assert "Host bert-worker-0" in keys["config"]
 
 
 ENDS = {kind: told(kind) for kind in STORIES}

@@ -10,8 +10,9 @@ from tests.controllers.jobs import NOW_S, merged
 from turnout.controllers.kinds.registry import KINDS as REGISTERED
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, Setup
+from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.writer import Writer
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
@@ -124,8 +125,9 @@ class Api:
     def resize(self, role, replicas):
         """The job's owner gives a role another size."""
         there = self.objects[self.job]
-        specs = next(each for key, each in there["spec"].items() if key.lower().endswith("replicaspecs"))
-        specs[role]["replicas"] = replicas
+        by_role = {key: each for key, each in there["spec"].items() if key.lower().endswith("replicaspecs")}
+        roles = next(iter(by_role.values()), None) or {each["name"]: each for each in there["spec"]["tasks"]}
+        roles[role]["replicas"] = replicas
         there["metadata"]["resourceVersion"] = self._version()
 
     def names(self, kind):
@@ -136,13 +138,15 @@ class Api:
         """Return what is there in the end, without what differs from run to run."""
         kept = {}
         for path, each in self.objects.items():
+            status = each.get("status", {})
             conditions = [
-                (one["type"], one["status"], one["reason"]) for one in each.get("status", {}).get("conditions", ())
+                tuple(one.get(key) for key in ("type", "status", "reason")) for one in status.get("conditions", ())
             ]
-            roles = each.get("status", {}).get("replicaStatuses", {})
+            roles = status.get("replicaStatuses", {})
             counted = ("restarts", "restartCounts", "quickFailures", "lastFailures")
             counts = {name: [role.get(each) for each in counted] for name, role in roles.items()}
-            kept[path] = each.get("spec"), each.get("status", {}).get("phase"), conditions, counts
+            volcanos = [status.get(key) for key in ("retryCount", "version", "taskStatusCount", "controlledResources")]
+            kept[path] = each.get("spec"), status.get("phase"), conditions, counts, volcanos
         return kept
 
 
@@ -164,9 +168,11 @@ class Controller:
                 drops = path == self.api.job
                 self.cache.drop_job(self.api.key.api, gone) if drops else self.cache.drop_child(kind, gone)
         self.seen = {path: (each["kind"], each["metadata"]["uid"]) for path, each in self.api.objects.items()}
-        for each in self.api.objects.values():
+        for path, each in self.api.objects.items():
             raw = msgspec.json.encode(each)
-            if each["kind"] in REGISTERED:
+            if each["kind"] == "Secret":
+                continue  # nobody watches them
+            if path == self.api.job:
                 self.cache.put_job(self.api.key.api, each["kind"], msgspec.json.decode(raw, type=JobObject))
             elif each["kind"] == "Pod":
                 self.cache.put_pod(msgspec.json.decode(raw, type=OwnedPod))

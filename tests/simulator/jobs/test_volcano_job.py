@@ -12,7 +12,8 @@ GROUPS = volcano_job.GROUPS
 
 def hand(made, queued=True):
     def look(at):
-        return volcano_job.look(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s)
+        others = {plural: [at.others[plural]] for plural in ("services", "configmaps") if plural in at.others}
+        return volcano_job.look(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s, others)
 
     at = Hand(look, made).settle()
     return let_in(at) if queued else at
@@ -46,6 +47,13 @@ def test_a_pod_group_with_the_min_comes_first_and_pods_once_it_is_let_in():
     assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "j-u"
     assert pod["metadata"]["labels"]["volcano.sh/task-index"] == "1"
     assert pod["spec"]["schedulerName"] == "volcano"
+
+
+def test_a_pod_shares_nothing_with_its_job():
+    """An API in the same process fills in a pod's defaults in place, and an update of the job was refused for them."""
+    at = hand(job())
+    at.pods["j-worker-0"]["spec"]["containers"][0]["filledIn"] = True
+    assert "filledIn" not in at.job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
 
 
 def test_growth_adds_indexes_shrinking_ends_the_highest_and_group_follows():

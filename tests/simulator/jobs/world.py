@@ -1,5 +1,6 @@
 """Jobs and pods to look at, and a hand that carries writes out as an API server would."""
 
+from tests.controllers.jobs import merged
 from turnout.simulator.cluster.controllers.model import Create, Remove, Tell
 
 NOW_S = 1_800_000_000.0
@@ -64,13 +65,14 @@ class Hand:
                 self.others[plural] = obj
             case Remove("pods", obj):
                 self.pods.pop(obj["metadata"]["name"], None)
-            case Remove(_, obj):
+            case Remove(_, obj) if obj is self.job:
                 self.job = None
+            case Remove(plural, _):
+                del self.others[plural]
             case Tell(_, obj, change) if obj is self.job:
-                told = {**self.job["status"], **change["status"]}
-                self.job = {**self.job, "status": {key: value for key, value in told.items() if value is not None}}
+                self.job = {**self.job, "status": merged(self.job["status"], change["status"])}
             case Tell(plural, obj, change):
-                self.others[plural] = {**obj, **change}
+                self.others[plural] = merged(obj, change)
 
     def end(self, *names, phase="Succeeded", code=0):
         for name in names:

@@ -1,0 +1,288 @@
+"""The life of a Volcano Job: its phases, what leads from one to the next, and its status.
+
+A phase is written first and carried out by the looks that follow it, so a controller that ends in between goes on where
+it was. Source: docs/facts/job-kinds.md 1.5; VE-27; Volcano's pkg/controllers/job/state
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.controllers import children, conditions, diff
+from turnout.controllers import lifecycle_policies as policies
+from turnout.controllers.kind import Kind, Moment
+from turnout.controllers.model import (
+    Create,
+    Delete,
+    JobView,
+    Object,
+    Outcome,
+    Phase,
+    PodSeen,
+    Reason,
+    Replica,
+    Say,
+    Seen,
+    Setup,
+    Write,
+)
+from turnout.kube.times import rfc3339, since_1970
+
+PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
+ABORTING, ABORTED, TERMINATING, TERMINATED = "Aborting", "Aborted", "Terminating", "Terminated"
+COMPLETING, COMPLETED, FAILED = "Completing", "Completed", "Failed"
+NEXT = {ABORTING: ABORTED, TERMINATING: TERMINATED, COMPLETING: COMPLETED}
+ENDS = (ABORTED, TERMINATED, COMPLETED, FAILED)
+_BY_ACTION = {
+    policies.ABORT_JOB: ABORTING,
+    policies.TERMINATE_JOB: TERMINATING,
+    policies.COMPLETE_JOB: COMPLETING,
+    **dict.fromkeys(policies.RESTARTS, RESTARTING),
+}
+_COUNTS = ("pending", "running", "succeeded", "failed", "unknown", "terminating")
+_NOTED = ("taskStatusCount", "version", "retryCount", "conditions", "controlledResources")
+FIELDS: tuple[str, ...] = ("state", "minAvailable", *_COUNTS, *_NOTED)
+_GOING = "turnout.dev/restarting-pods"  # in controlledResources: uids of the pods that a restart of a part is about
+_MOST_CONDITIONS = 32
+_SUSPENDED = Reason.SUSPENDED.value
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """A job at one look. before: its status."""
+
+    kind: Kind
+    view: JobView
+    before: Object
+    seen: Seen
+    now_s: float
+    setup: Setup
+
+    @property
+    def phase(self) -> str:
+        return _phase(self.before) or PENDING
+
+    @property
+    def alive(self) -> list[PodSeen]:
+        return [pod for pod in self.seen.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
+
+    @property
+    def members(self) -> list[PodSeen]:
+        """The pods that belong to the job as it is now."""
+        sizes = {role.label: role.replicas for role in self.view.roles}
+        return [pod for pod in self.seen.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
+
+
+def life(kind: Kind, view: JobView, raw: Object, seen: Seen, now_s: float, setup: Setup) -> Outcome:
+    """Return what has to be written for one job."""
+    at = _At(kind, view, _mapping(raw.get("status")), seen, now_s, setup)
+    if at.phase in (ABORTING, ABORTED) and _said(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
+        return _told(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
+    if at.phase in ENDS:
+        return _ended(at)
+    if at.phase in NEXT:
+        writes = tuple(diff.all_pods(at.alive))
+        why, reason = _said(at.before, "message"), _said(at.before, "reason")
+        return _told(at, at.phase, writes=writes) if at.alive else _told(at, NEXT[at.phase], why, reason=reason)
+    if view.policy.suspended:
+        return _told(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
+    if at.phase == RESTARTING:
+        return _restarting(at)
+    due = policies.decide(view.spec["policies"], view.roles, seen, now_s)
+    if due.action:
+        return _acted(at, due)
+    if end := _end(at):
+        return _told(at, *end)
+    return _running(at, due.wait_s)
+
+
+def _acted(at: _At, due: policies.Due) -> Outcome:
+    phase = _BY_ACTION[due.action]
+    restarts = phase == RESTARTING
+    counted = {"retryCount": at.view.spec["retried"] + 1} if restarts else {}
+    counted |= {} if due.pods else {"version": at.view.spec["version"] + 1}
+    return _told(at, phase, f"{due.action}: {due.why}", going=due.pods, **counted)
+
+
+def _restarting(at: _At) -> Outcome:
+    """Delete what is restarted, and begin anew once it is gone. After the last retry what has ended stays, for its log.
+
+    maxRetry restarts are made; the next one fails the job.
+    """
+    going, past = _going(at.before), at.view.spec["retried"] > at.view.spec["retries"]
+    pods = [pod for pod in at.seen.pods if not going or pod.uid in going]
+    left = at.alive if past else pods
+    if left:
+        return _told(at, RESTARTING, writes=tuple(diff.all_pods(left)), going=going)
+    if past:
+        why = f"{_said(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
+        return _told(at, FAILED, why)
+    return _told(at, PENDING)
+
+
+def _end(at: _At) -> tuple[str, str] | None:
+    """Return the phase that the pods' results lead to, and why; None when the job goes on.
+
+    Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs.
+    Source: VE-27
+    """
+    spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
+    staying = at.members
+    good = sum(pod.phase is Phase.SUCCEEDED for pod in staying)
+    bad = sum(pod.phase is Phase.FAILED for pod in staying)
+    if spec["success"] and good >= spec["success"]:
+        return COMPLETING, f"{good} pods have succeeded"
+    if at.phase != RUNNING or not total or good + bad < total:
+        return None
+    least = at.view.gang.min_member
+    if least >= sum(spec["least"].values()):
+        for role in at.view.roles:
+            count = sum(pod.role == role.label and pod.phase is Phase.SUCCEEDED for pod in staying)
+            if count < spec["least"][role.label]:
+                return FAILED, f"{count} pods of task {role.name} succeeded, {spec['least'][role.label]} are needed"
+    least = spec["success"] or least
+    if good >= least:
+        return COMPLETED, f"{good} of {total} pods have succeeded"
+    return FAILED, f"{good} pods succeeded, {least} are needed"
+
+
+def _running(at: _At, wait_s: float | None) -> Outcome:
+    """Bring the children to what is wanted, and say whether the job runs."""
+    kind, view, seen = at.kind, at.view, at.seen
+    group = children.pod_group(view, at.setup)
+    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, seen)], seen)]
+    held, tasks = kind.held(view, seen), {role.label for role in view.roles}
+    waits = diff.waits(seen, at.setup)
+    for role in view.roles:
+        mine = [pod for pod in seen.pods if pod.role == role.label]
+        writes += diff.all_pods(diff.surplus(role, mine))
+        if waits or role.name in held:
+            continue
+        made = (Replica(index, index) for index in diff.missing(role, mine))
+        writes += [Create(children.pod(kind, view, role, each, seen, at.setup)) for each in made]
+    writes += diff.all_pods(pod for pod in seen.pods if pod.role not in tasks)
+    return _told(at, _begun(at), writes=tuple(writes), again_s=wait_s)
+
+
+def _begun(at: _At) -> str:
+    """Return Running once as many pods as the gang needs have begun, and Pending again when too many wait."""
+    counts = _counts(at.members)
+    begun = counts["running"] + counts["succeeded"] + counts["failed"]
+    total = sum(role.replicas for role in at.view.roles)
+    least = at.view.gang.min_member
+    if at.phase == RUNNING:
+        return PENDING if counts["pending"] > total - least else RUNNING
+    return RUNNING if begun and begun >= least else PENDING
+
+
+def _ended(at: _At) -> Outcome:
+    """Delete what still runs, and the PodGroup, which holds room; and the job once its time is over."""
+    writes: list[Write] = [*diff.all_pods(at.alive)]
+    writes += [Delete(each.key, each.uid) for each in at.seen.others.values() if each.key.kind == "PodGroup"]
+    if at.view.policy.ttl_s is None or _said(at.before, "reason") == _SUSPENDED:
+        return _told(at, at.phase, writes=tuple(writes))
+    ended_s = since_1970(_mapping(at.before.get("state")).get("lastTransitionTime"))
+    left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
+    return _told(at, at.phase, writes=tuple(writes), again_s=max(left_s, 0.0), gone=left_s <= 0)
+
+
+def _told(
+    at: _At,
+    phase: str,
+    why: str = "",
+    *,
+    writes: Sequence[Write] = (),
+    going: Iterable[str] = (),
+    again_s: float | None = None,
+    gone: bool = False,
+    reason: str = "",
+    **counted: int,
+) -> Outcome:
+    """Return what is written, with the status that follows. why, reason: for a phase that is new."""
+    before, new = at.before, phase != _phase(at.before)
+    made: dict[str, Any] = {
+        "state": before.get("state"),
+        "minAvailable": at.view.gang.min_member,
+        **_counts(at.seen.pods),
+        "taskStatusCount": _by_task(at.seen.pods),
+        "version": at.view.spec["version"],
+        "retryCount": at.view.spec["retried"],
+        **counted,
+    }
+    listed = conditions.listed(before)
+    if new:
+        made["state"] = _state(phase, why, at.now_s, reason)
+        listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
+    made["conditions"] = listed
+    plugins = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
+    made["controlledResources"] = plugins | ({_GOING: ",".join(sorted(going))} if going else {})
+    was = {name: before[name] for name in FIELDS if name in before}
+    patch = None if made == was else diff.merge_patch(was, made)
+    return Outcome(tuple(writes), _says(at, phase, why) if new else (), patch, again_s=again_s, gone=gone)
+
+
+def _says(at: _At, phase: str, why: str) -> tuple[Say, ...]:
+    text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
+    match phase:
+        case "Running":
+            return (Say(Reason.RUNNING, text),)
+        case "Restarting":
+            return (Say(Reason.RESTARTING, text, warning=True),)
+        case "Completed":
+            return (Say(Reason.SUCCEEDED, text),)
+        case "Failed" | "Aborted" | "Terminated":
+            return (Say(Reason.FAILED, text, warning=True),)
+    return ()
+
+
+def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
+    told = {"message": why, "reason": reason}
+    return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in told.items() if each}}
+
+
+def _counts(pods: Iterable[PodSeen]) -> dict[str, int]:
+    counts = Counter("terminating" if pod.deleting else pod.phase.value.lower() for pod in pods)
+    return {word: counts[word] for word in _COUNTS}
+
+
+def _by_task(pods: Iterable[PodSeen]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pod in pods:
+        phases = found.setdefault(pod.role, {"phase": {}})["phase"]
+        phases[pod.phase.value] = phases.get(pod.phase.value, 0) + 1
+    return found
+
+
+def _going(status: Object) -> frozenset[str]:
+    text = _mapping(status.get("controlledResources")).get(_GOING)
+    return frozenset(text.split(",")) if isinstance(text, str) and text else frozenset()
+
+
+def _mapping(value: Any) -> Object:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _phase(status: Object) -> str:
+    return _said(status, "phase")
+
+
+def _said(status: Object, key: str) -> str:
+    """Return a text of the state, "" where there is none."""
+    text = _mapping(status.get("state")).get(key)
+    return text if isinstance(text, str) else ""
+
+
+def in_our_words(status: Object) -> Object:
+    """Return a status as far as an object that is refused needs it: whether its job has begun."""
+    begun = {"type": Reason.CREATED.value, "status": "True"}
+    return {"conditions": [begun] if _phase(status) else []}
+
+
+def in_volcanos_words(status: Object, _view: JobView | None, _seen: Seen, moment: Moment) -> Object:
+    """Return the status of an object that is refused: Failed, and why, unless its job has begun."""
+    before = {name: moment.before[name] for name in FIELDS if name in moment.before}
+    failed = [each for each in conditions.listed(status) if each.get("type") == Reason.FAILED.value]
+    return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

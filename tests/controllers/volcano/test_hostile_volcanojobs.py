@@ -1,0 +1,67 @@
+"""Laws of Volcano Jobs: whatever an owner writes is read or refused, and a status is written once."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.controllers.jobs import NOW_S
+from tests.controllers.test_hostile_jobs import JSON
+from tests.controllers.volcano.volcanojobs import VOLCANO, after, job, looked, phased, pod, task
+from tests.support.examples import scaled
+from turnout.controllers.kinds.volcanojob import VOLCANOJOB
+from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
+from turnout.controllers.model import Create, Phase, Seen, Setup
+from turnout.controllers.reconcile import reconcile
+
+FIELDS = {
+    "job": ("tasks", "minAvailable", "plugins", "policies", "volumes", "queue", "schedulerName", "maxRetry"),
+    "more": ("minSuccess", "ttlSecondsAfterFinished", "priorityClassName", "networkTopology"),
+    "task": ("name", "replicas", "minAvailable", "template", "policies", "dependsOn", "maxRetry", "partitionPolicy"),
+    "pod": ("containers", "initContainers", "volumes", "hostname", "subdomain", "schedulerName", "restartPolicy"),
+    "container": ("name", "image", "env", "resources", "volumeMounts", "ports", "command"),
+    "policy": ("event", "events", "exitCode", "action", "timeout"),
+}
+STATUS = ("state", "conditions", "version", "retryCount", "controlledResources", "taskStatusCount")
+PLUGINS = {"svc": [], "ssh": [], "env": [], "pytorch": [], "mpi": []}
+
+
+@st.composite
+def hostile(draw):
+    """A sound job, of which some fields are anything at all."""
+    policy = {"event": "PodFailed", "action": draw(st.sampled_from(["RestartPod", "RestartPartition", "AbortJob"]))}
+    one = task(replicas=draw(st.integers(0, 3)), spec={"initContainers": [{"name": "i", "image": "i"}]}, policies=[])
+    made = job(one, plugins=dict(PLUGINS), policies=[policy])
+    pod_ = one["template"]["spec"]
+    parts = {"job": made["spec"], "more": made["spec"], "task": one, "pod": pod_, "policy": policy}
+    parts["container"] = pod_["containers"][0]
+    for _ in range(draw(st.integers(1, 3))):
+        part = draw(st.sampled_from(list(FIELDS)))
+        parts[part][draw(st.sampled_from(FIELDS[part]))] = draw(JSON)
+    if draw(st.booleans()):
+        made["metadata"][draw(st.sampled_from(["labels", "annotations"]))] = draw(JSON)
+    phases = st.fixed_dictionaries({"phase": st.sampled_from([PENDING, RUNNING, RESTARTING, *NEXT, *ENDS])})
+    made["status"] = draw(st.dictionaries(st.sampled_from(STATUS), JSON | phases))
+    return made
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(hostile(), st.lists(st.sampled_from(list(Phase)), max_size=3), st.sampled_from([VOLCANO, Setup()]))
+def test_whatever_an_owner_writes_is_read_or_refused(raw, phases, setup):
+    pods = [pod(index, phase, exit_code=1) for index, phase in enumerate(phases)]
+    outcome = reconcile(VOLCANOJOB, raw, Seen(pods), NOW_S, setup)
+    for each in outcome.writes:
+        if isinstance(each, Create):
+            assert each.body["metadata"]["namespace"] == "ns"
+            assert each.body["metadata"]["ownerReferences"][0]["uid"] == "uid-bert"
+
+
+PODS = st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.integers(0, 3)), max_size=4)
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(st.integers(0, 4), st.integers(0, 4), PODS, st.sampled_from([PENDING, RUNNING, RESTARTING, *NEXT, *ENDS]))
+def test_a_status_once_written_is_not_written_again(replicas, least, pods, phase):
+    least = min(least, replicas)
+    raw = phased(phase, task(replicas=replicas, least=least), minAvailable=least, plugins={"svc": []})
+    seen = [pod(at, each, deleting=gone, restarts=again) for at, (each, gone, again) in enumerate(pods)]
+    raw = after(raw, *seen, looks=4)
+    assert looked(raw, *seen).status is None

@@ -1,0 +1,160 @@
+"""Volcano Jobs under our controller, on a real API server and scheduler without Volcano: processes in pods."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from hack.controlplane.plane import free_ports
+from tests.controllers.volcano import volcanojobs
+from tests.e2e.controllers.installed import ROOT, install
+from tests.e2e.launcher.operated import NOBODY, PODS, operated
+from turnout.kube.labels import SUSPENDED
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+TRAIN = Path(__file__).parent / "scripts/vc_train.py"
+MERGE = "application/merge-patch+json"
+ONCE = "if [ -e {file}-$VC_TASK_INDEX ]; then exit 0; fi; touch {file}-$VC_TASK_INDEX; exit {code}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("stories")
+
+
+def job(name, command, replicas=2, **spec):
+    """A job of one task, whose pods run the command in a shell."""
+    pods = {**NOBODY, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+    task = volcanojobs.task(replicas=replicas, spec=pods, container={"command": ["sh", "-c", command]})
+    made = volcanojobs.job(task, **{"plugins": {"env": []}, **spec})
+    return {**made, "metadata": {"name": name}}
+
+
+def guide(name, command):
+    """The example, of the size of this machine, with torch's variables."""
+    raw = yaml.safe_load((ROOT / "examples/jobs/volcanojob.yaml").read_text())
+    raw["metadata"]["name"] = name
+    (task,) = raw["spec"]["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    task["replicas"] = 3
+    task["template"]["spec"] |= NOBODY
+    container |= {"command": command, "resources": {}}
+    (port,) = free_ports(1)
+    raw["spec"]["plugins"]["pytorch"] = [f"--port={port}"]
+    return raw
+
+
+def policy(action, **of):
+    return [{**of, "action": action}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(module_plane, folder, tmp_path_factory):
+    jobs = [
+        guide("deep", ["python", str(TRAIN), str(folder)]),
+        job("again", ONCE.format(file=folder / "again", code=7), policies=policy("RestartJob", exitCode=7)),
+        job("one", f"[ $VC_TASK_INDEX = 1 ] || exit 0; {ONCE.format(file=folder / 'one', code=7)}",
+            policies=policy("RestartPod", event="PodFailed")),
+        job("stops", "[ $VC_TASK_INDEX = 1 ] || sleep infinity; exit 3",
+            policies=policy("AbortJob", event="PodFailed")),
+        job("elastic", "[ $VC_TASK_INDEX = 1 ] && exit 1; exit 0", 3, minAvailable=2),
+        job("rigid", "[ $VC_TASK_INDEX = 1 ] && exit 1; exit 0"),
+        job("asleep", f"touch {folder}/woken"),
+        job("strange", "true", plugins={"magic": []}),
+    ]  # fmt: skip
+    jobs[-2]["metadata"]["annotations"] = {SUSPENDED: "true"}
+    async with module_plane.api() as api:
+        definition = ROOT / "deploy/crds/volcano.sh/jobs.batch.volcano.sh.yaml"
+        await api.create(yaml.safe_load(await asyncio.to_thread(definition.read_text)))
+        await api.until(DEFINITIONS, lambda all_: any(map(served, all_)) or None)
+        controlled = install(module_plane, api, "--kinds=VolcanoJob")
+        async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled) as made:
+            await api.create_all(jobs)
+            yield made
+
+
+def served(definition):
+    """True if the API server serves a definition."""
+    found = (definition.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in found)
+
+
+async def reached(world, name, phase, within_s=60.0):
+    """Wait until a job has this phase; its status then."""
+    seen = None
+    try:
+        async with asyncio.timeout(within_s):
+            async for _, now in world.api.changes(JOBS):
+                if now.obj.get("metadata", {}).get("name") == name:
+                    seen = now.obj.get("status") or {}
+                    if (seen.get("state") or {}).get("phase") == phase:
+                        return seen
+    except TimeoutError:
+        raise AssertionError(f"{name} is never {phase}: {seen}") from None
+    raise AssertionError("a watch does not end")
+
+
+async def left(world, job):
+    """Give the phases of a job's pods that are there now, by name."""
+    found = (await world.api.call("GET", PODS))["items"]
+    mine = [each for each in found if each["metadata"]["labels"]["volcano.sh/job-name"] == job]
+    return {each["metadata"]["name"]: each["status"]["phase"] for each in mine}
+
+
+@pytest.mark.contract("VE-17")
+async def test_the_guides_job_trains_to_its_end(world, folder):
+    pods = [f"deep-worker-{index}" for index in range(3)]
+    await world.there(folder / "trained", pods, within_s=90.0)
+    told = json.loads(await asyncio.to_thread((folder / "trained").read_text))
+    assert told["losses"][1] < 0.01 * told["losses"][0]
+    assert (told["world"], told["index"]) == (3, "0")
+    assert told["hosts"] == told["file"] == [f"{name}.deep" for name in pods]
+    status = await reached(world, "deep", "Completed")
+    assert (status["succeeded"], status["retryCount"], status["minAvailable"]) == (3, 0, 2)
+    assert await left(world, "deep") == dict.fromkeys(pods, "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "incarnations"),
+    [
+        pytest.param("again", 1, {"again-worker-0": 2, "again-worker-1": 2}, id="the whole job"),
+        pytest.param("one", 0, {"one-worker-0": 1, "one-worker-1": 2}, id="one pod"),
+    ],
+)
+async def test_a_job_is_restarted_by_its_policy_and_completes(world, name, version, incarnations):
+    status = await reached(world, name, "Completed")
+    assert (status["retryCount"], status.get("version")) == (1, version)
+    assert {pod: len(world.uids[pod]) for pod in incarnations} == incarnations
+
+
+async def test_a_job_that_is_aborted_stops_what_runs_and_keeps_what_failed(world):
+    status = await reached(world, "stops", "Aborted")
+    assert status["state"]["message"] == "AbortJob: PodFailed of stops-worker-1 with 3"
+    assert await left(world, "stops") == {"stops-worker-1": "Failed"}
+
+
+@pytest.mark.contract("VE-27")
+@pytest.mark.parametrize(("name", "phase"), [("elastic", "Completed"), ("rigid", "Failed")])
+async def test_a_lost_worker_is_the_end_of_a_rigid_job_alone(world, name, phase):
+    status = await reached(world, name, phase)
+    assert status["failed"] == 1
+
+
+async def test_a_suspended_job_runs_once_it_is_resumed(world, folder):
+    await reached(world, "asleep", "Aborted")
+    assert not await asyncio.to_thread((folder / "woken").exists)
+    patch = {"metadata": {"annotations": {SUSPENDED: "false"}}}
+    await world.api.call("PATCH", f"{JOBS}/asleep", patch, MERGE)
+    await reached(world, "asleep", "Completed")
+    assert await asyncio.to_thread((folder / "woken").exists)
+
+
+async def test_a_job_that_cannot_be_obeyed_says_why(world):
+    status = await reached(world, "strange", "Failed")
+    assert "spec.plugins.magic is not known" in status["state"]["message"]
