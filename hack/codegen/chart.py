@@ -38,7 +38,17 @@ _CONTROLLER = {
     "dlroverMaster.enabled": "false",
 }
 _CONTROLLED = "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}"
-_KINDS = ("ElasticJob", "Job", "LeaderWorkerSet", "MPIJob", "PyTorchJob", "RayCluster", "VolcanoJob")
+_KINDS = (
+    "ElasticJob",
+    "Job",
+    "LeaderWorkerSet",
+    "MPIJob",
+    "MSJob",
+    "PyTorchJob",
+    "PyTorchJob.ctyun.cn",
+    "RayCluster",
+    "VolcanoJob",
+)
 Object = dict[str, Any]
 
 
@@ -85,7 +95,7 @@ def manifests() -> dict[str, Rendered]:
 def copies() -> dict[Path, str]:
     """Give the text of each file that the chart has from elsewhere in deploy, by its path."""
     found = {
-        CHART / "files/crds" / each.name: each.read_text() for each in sorted((ROOT / "deploy/crds").glob("*.yaml"))
+        CHART / "files/crds" / each.name: each.read_text() for each in sorted((ROOT / "deploy/crds").rglob("*.yaml"))
     }
     found[CHART / "files/rules.yaml"] = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     for each in sorted((ROOT / "deploy/grafana").glob("*.json")):

@@ -96,8 +96,9 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
 
 
 def _viewer() -> str:
-    """Everything that the autoscaler sees, to be listed by a person."""
-    rules = [replace(rule, verbs=("list",)) for rule in OBSERVE if rule.resources != ("events",)]
+    """Everything that the autoscaler sees, and what is told of it, to be listed by a person."""
+    seen = (rule for rule in OBSERVE if rule.resources != ("events",))
+    rules = [replace(rule, verbs=("list",)) for rule in (Rule("", ("events",), ()), *seen)]
     role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": [_rule(rule) for rule in _joined(rules)]}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
 
