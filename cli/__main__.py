@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from turnout.cli.check.command import add as check_command
 from turnout.cli.commands.jobs import add as job_commands
 from turnout.cli.commands.nodes import add as nodes_commands
 from turnout.cli.commands.pause import add as pause_commands
@@ -67,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     nominate.add_argument("--context", help="of the kubeconfig")
     nominate.set_defaults(run=_nominate_clear)
+    check_command(commands)
     job_commands(commands)
     pause_commands(commands)
     why_command(commands)

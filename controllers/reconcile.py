@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.controllers import children, conditions, diff
-from turnout.controllers.devices import not_offered
 from turnout.controllers.kind import Kind, Moment
 from turnout.controllers.model import (
     ChildKey,
@@ -33,7 +32,8 @@ from turnout.controllers.model import (
     Verdict,
     Write,
 )
-from turnout.controllers.role_pods import RoleLook, look_at, soonest
+from turnout.controllers.roles.devices import not_offered
+from turnout.controllers.roles.pods import RoleLook, look_at, soonest
 from turnout.kube.times import rfc3339, since_1970
 
 NOTHING = Outcome()

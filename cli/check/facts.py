@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
-from turnout.cli.check.model import Object, Seen
+from turnout.cli.check.model import Object, Sample, Seen
 from turnout.kube.errors import CallError, Forbidden, NotFound
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ async def look(client: Client, version: str) -> Seen:
         ours=version,
         now_s=time.time(),
         server_version=str(found.get("gitVersion") or ""),
-        ahead_s=client.server_ahead_s,
+        ahead_s=_ahead_s(client),
         nodes=await eyes.all("/api/v1/nodes"),
         deployments=ours,
         others=[_key(each) for each in deployments or () if not _is_ours(each)],
@@ -60,30 +61,29 @@ class _Eyes:
 
     async def all(self, path: str, selector: str = "") -> list[Object] | None:
         async def read() -> list[Object]:
-            items: list[Object] = []
+            items = list[Object]()
             async for page in self._client.pages(path, {"labelSelector": selector} if selector else None):
                 items += msgspec.json.decode(page).get("items") or []
             return items
 
-        return await self._told(path, read)
+        found: list[Object] | None = await self._told(path, read)
+        return found
 
     async def one(self, path: str) -> Object | None:
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))
             return found
 
-        return await self._told(path, read)
+        found: Object | None = await self._told(path, read)
+        return found
 
-    async def page(self, pod: Object) -> str | None:
+    async def page(self, pod: Object) -> list[Sample] | None:
         """Read an extender's metrics through the API server."""
         namespace, name = _key(pod)
 
-        async def read() -> str:
-            path = f"/api/v1/namespaces/{namespace}/pods/{name}:{METRICS_PORT}/proxy/metrics"
-            return (await self._client.get(path)).decode(errors="replace")
-
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}:{METRICS_PORT}/proxy/metrics"
         try:
-            return await read()
+            return samples((await self._client.get(path)).decode(errors="replace"))
         except CallError:
             return None
 
@@ -95,6 +95,21 @@ class _Eyes:
         except Forbidden as error:
             self.refused[path] = error.message
             return None
+
+
+def samples(page: str) -> list[Sample]:
+    """Read a page of metrics; a page that makes no sense has none."""
+    try:
+        families = list(text_string_to_metric_families(page))
+    except ValueError:
+        return []
+    return [Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
+
+
+def _ahead_s(client: Client) -> float | None:
+    """Give by how much the API server's clock is ahead of this machine's; its answers say it to the second."""
+    found_s = client.server_ahead_s()
+    return None if found_s is None else found_s + time.monotonic() - time.time()
 
 
 def _is_ours(found: Object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 Object = Mapping[str, Any]
 
@@ -29,6 +29,14 @@ class Line:
     remedy: str = ""
 
 
+class Sample(NamedTuple):
+    """A number of a program's metrics page."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The cluster as it was seen. None: it could not be, and `refused` says why, by what was asked for.
@@ -49,5 +57,5 @@ class Seen:
     leases: Sequence[Object] | None = None
     heartbeats: Sequence[Object] | None = None
     maps: Mapping[str, Object | None] | None = None
-    pages: Mapping[str, str | None] = field(default_factory=dict)
+    pages: Mapping[str, Sequence[Sample] | None] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)

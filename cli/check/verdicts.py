@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from turnout.cli.check.model import Line, Object, Seen, Word
+from turnout.cli.check.model import Line, Object, Sample, Seen, Word
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.times import since_1970
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
@@ -61,9 +59,7 @@ def _kubernetes(seen: Seen) -> Iterator[Line]:
     if version < OLDEST:
         yield Line(Word.WRONG, "kubernetes", f"{told} is older than 1.29", "upgrade the cluster")
     elif version > NEWEST:
-        yield Line(
-            Word.DOUBTFUL, "kubernetes", f"{told} is newer than what was tested, 1.37", "look for a newer Turnout"
-        )
+        yield Line(Word.DOUBTFUL, "kubernetes", f"{told}: 1.37 is the newest that was tried", "upgrade Turnout")
     else:
         yield Line(Word.FINE, "kubernetes", told)
 
@@ -119,15 +115,13 @@ def _map(seen: Seen) -> Iterator[Line]:
             yield from _covered({entry.host for entry in reading.entries}, seen.nodes, edit)
 
 
-def _covered(hosts: set[str], nodes: object, edit: str) -> Iterator[Line]:
-    known: set[str] = set()
-    lost: list[str] = []
+def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Line]:
+    known = set[str]()
+    lost = list[str]()
     gpu = 0
-    for node in nodes if isinstance(nodes, list | tuple) else ():
-        names = {
-            node["metadata"]["name"],
-            *(each["address"] for each in (node.get("status") or {}).get("addresses") or ()),
-        }
+    for node in nodes:
+        addresses = (node.get("status") or {}).get("addresses") or ()
+        names = {node["metadata"]["name"], *(each["address"] for each in addresses)}
         known |= names
         if _has_gpus(node):
             gpu += 1
@@ -139,7 +133,11 @@ def _covered(hosts: set[str], nodes: object, edit: str) -> Iterator[Line]:
     if strange := sorted(hosts - known):
         told = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
         yield Line(Word.DOUBTFUL, "map", told, edit)
-    if not lost and not strange:
+    if not gpu:
+        yield Line(
+            Word.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
+        )
+    elif not lost and not strange:
         yield Line(Word.FINE, "map", f"all {gpu} GPU nodes are on the map")
 
 
@@ -150,14 +148,12 @@ def _asked(seen: Seen) -> Iterator[Line]:
             remedy = "look at its metric turnout_extender_requests_total by other means"
             yield Line(Word.UNKNOWN, "extender", f"{pod} does not give its metrics through the API server", remedy)
         else:
-            asked += sum(_samples(page, "turnout_extender_requests_total").values())
+            asked += sum(each.value for each in _samples(page, "turnout_extender_requests_total"))
     if any(page is not None for page in seen.pages.values()):
         if asked:
             yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {asked:.0f} times")
         else:
-            remedy = (
-                "put deploy/scheduler/kube-scheduler-config.yaml into kube-scheduler, or set scheduler.enabled=true"
-            )
+            remedy = "put the block of its NOTES into kube-scheduler's configuration, or set scheduler.enabled=true"
             yield Line(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
@@ -166,8 +162,8 @@ def _searched(seen: Seen) -> Iterator[Line]:
     nodes = len(seen.nodes or ())
     most = 0.0
     for page in filter(None, seen.pages.values()):
-        buckets = _samples(page, "turnout_extender_answer_names_bucket", verb="prioritize")
-        steps = sorted((float(labels["le"]), count) for labels, count in _labelled(buckets))
+        buckets = _samples(page, "turnout_extender_answer_names_bucket")
+        steps = sorted((float(labels["le"]), value) for _, labels, value in buckets if labels["verb"] == "prioritize")
         before = 0.0
         for bound, count in steps:
             if count > before:
@@ -180,9 +176,9 @@ def _searched(seen: Seen) -> Iterator[Line]:
 
 def _certificate(seen: Seen) -> Iterator[Line]:
     ends = [
-        end_s
+        each.value
         for page in filter(None, seen.pages.values())
-        for end_s in _samples(page, "turnout_tls_certificate_expiry_timestamp_seconds").values()
+        for each in _samples(page, "turnout_tls_certificate_expiry_timestamp_seconds")
     ]
     if ends:
         left_s = min(ends) - seen.now_s
@@ -220,9 +216,8 @@ def _clocks(seen: Seen) -> Iterator[Line]:
         elif renewed_s is not None and now_s - renewed_s > SILENT_S:
             silent.append(lease["metadata"]["name"])
     if ahead:
-        yield Line(
-            Word.DOUBTFUL, "clocks", f"clocks of nodes are ahead: {_some(ahead)}", "let chrony or ntpd keep them"
-        )
+        told = f"clocks of nodes are ahead: {_some(ahead)}"
+        yield Line(Word.DOUBTFUL, "clocks", told, "let chrony or ntpd keep them")
     if silent:
         told = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
         yield Line(Word.DOUBTFUL, "clocks", told, "kubectl get nodes; then look at their clocks")
@@ -250,19 +245,5 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _samples(page: str, name: str, **labels: str) -> dict[tuple[tuple[str, str], ...], float]:
-    """Return the samples of one name by their labels; none of a page that makes no sense."""
-    found = {}
-    try:
-        for family in text_string_to_metric_families(page):
-            for sample in family.samples:
-                if sample.name == name and labels.items() <= sample.labels.items():
-                    found[tuple(sorted(sample.labels.items()))] = sample.value
-    except ValueError:
-        return {}
-    return found
-
-
-def _labelled(samples: Mapping[tuple[tuple[str, str], ...], float]) -> Iterator[tuple[dict[str, str], float]]:
-    for labels, value in samples.items():
-        yield dict(labels), value
+def _samples(page: Sequence[Sample], name: str) -> list[Sample]:
+    return [each for each in page if each.name == name]

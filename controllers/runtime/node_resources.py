@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.devices import extended
+from turnout.controllers.roles.devices import extended
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 

@@ -84,6 +84,8 @@ IO_ROOMS = (
     "simulator.local_cluster",
     "simulator.processes.runtime",
     "simulator.replay.trace_files",
+    "cli.check.command",
+    "cli.check.facts",
     "cli.commands",
     "cli.demo.driver",
     "cli.demo.lending.driver",

@@ -73,14 +73,14 @@ PACKAGES = (
     Package(
         "controllers",
         (
-            "controllers/back_off.py",
+            "controllers/roles/back_off.py",
             "controllers/children.py",
             "controllers/conditions.py",
-            "controllers/devices.py",
+            "controllers/roles/devices.py",
             "controllers/kinds",
             "controllers/reconcile.py",
-            "controllers/replicas.py",
-            "controllers/role_pods.py",
+            "controllers/roles/replicas.py",
+            "controllers/roles/pods.py",
             "controllers/scale_plan.py",
         ),
         ("tests/controllers",),

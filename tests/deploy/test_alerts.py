@@ -9,7 +9,8 @@ from hack.controlplane.tools import cache
 from tests.deploy.test_manifests import MANIFESTS
 
 RULES = MANIFESTS.parent / "prometheus/rules.yaml"
-ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+BY_PROGRAM = {group["name"]: group["rules"] for group in yaml.safe_load(RULES.read_text())["groups"]}
+ALERTS = {rule["alert"]: rule for rules in BY_PROGRAM.values() for rule in rules}
 
 
 WELL = {

@@ -20,7 +20,7 @@ from hack.codegen import dashboard
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
-from tests.deploy.test_alerts import ALERTS
+from tests.deploy.test_alerts import BY_PROGRAM
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
@@ -259,5 +259,7 @@ async def test_what_is_stacked_adds_up_to_what_is_used(watched):
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_alert_asks_for_what_an_autoscaler_tells(watched):
-    asked = set(re.findall(r"turnout_\w+(?:\{.*?\})?", " ".join(rule["expr"] for rule in ALERTS.values())))
+    asked = set(
+        re.findall(r"turnout_\w+(?:\{.*?\})?", " ".join(rule["expr"] for rule in BY_PROGRAM["turnout-autoscaler"]))
+    )
     assert [selector for selector in sorted(asked) if not await watched.now(selector)] == []

@@ -47,7 +47,6 @@ CONTROLLED = (
     ("pytorchjobs", "ctyun.cn"),
     ("msjobs", "mindspore.gitee.com"),
     ("colossalaijobs", "batch.tensorstack.dev"),
-    ("jobs", "batch.volcano.sh"),
     ("elasticjobs", "elastic.iml.github.io"),
 )
 ALLOWED = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.chaos.testbed.authority import Authority
 from hack.codegen import dashboard
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
@@ -23,6 +24,7 @@ SERVICES = {
     "extender": ("turnout.scheduler_ext", ("--configmap", MAP, "--bind", "127.0.0.1:0")),
     "nominator": ("turnout.scheduler_ext.nominator", ("--configmap", MAP, "--lease", "default/nominator")),
     "autoscaler": ("turnout.autoscaler", ("--lease", "default/autoscaler")),
+    "controller": ("turnout.controllers", ("--lease", "default/controller", "--kinds", "ElasticJob")),
 }
 
 
@@ -35,6 +37,14 @@ def get(port, path):
         return refused.code, refused.read().decode()
     except OSError as error:
         return 0, str(error)
+
+
+def with_tls(folder):
+    """A certificate: the alert of its end asks for a series that there is with TLS only."""
+    pair = Authority().sign("extender")
+    (folder / "tls.crt").write_bytes(pair.cert)
+    (folder / "tls.key").write_bytes(pair.key)
+    return ("--tls-cert", str(folder / "tls.crt"), "--tls-key", str(folder / "tls.key"))
 
 
 async def until_ready(children, name, port):
@@ -61,7 +71,8 @@ async def test_every_service_serves_its_pages_and_all_that_alerts_ask_for(tmp_pa
         try:
             for name, (module, flags) in SERVICES.items():
                 common = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--metrics-bind", f"127.0.0.1:{ports[name]}"]
-                children.start(name, [sys.executable, "-m", module, *common, *flags])
+                more = with_tls(tmp_path) if name == "extender" else ()
+                children.start(name, [sys.executable, "-m", module, *common, *flags, *more])
             pages = ""
             for name, port in ports.items():
                 await until_ready(children, name, port)

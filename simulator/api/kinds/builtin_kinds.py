@@ -194,6 +194,8 @@ ROWS: tuple[Kind, ...] = (
     _kept(_ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", status=True),
     _kept(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
     _kept("networking.k8s.io", "NetworkPolicy", "networkpolicies", namespaced=True, short=("netpol",)),
+    # Kept, too: the job controllers make one where a job's policy has metrics.
+    Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", status=True, short=("hpa",)),
     VOLCANO_JOBS,
     _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP),
     _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),

@@ -4,11 +4,11 @@ import pytest
 
 from tests.controllers import test_msjob
 from tests.controllers.jobs import CONTAINER, NOW_S, job, role, view, with_status
-from turnout.controllers.devices import extended, not_offered
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import Reason, Seen
 from turnout.controllers.reconcile import reconcile
+from turnout.controllers.roles.devices import extended, not_offered
 from turnout.controllers.runtime.node_resources import NodeResources, OfferedStatus, OfferingNode
 from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.controllers import children, diff, replicas
-from turnout.controllers.back_off import BackOff
+from turnout.controllers import children, diff
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import (
     Counts,
@@ -23,6 +22,8 @@ from turnout.controllers.model import (
     Setup,
     Write,
 )
+from turnout.controllers.roles import replicas
+from turnout.controllers.roles.back_off import BackOff
 
 _NAMED = 8  # indices in a text
 

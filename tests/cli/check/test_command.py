@@ -1,0 +1,139 @@
+"""`turnout check`, typed: on an API server of a few answers."""
+
+import json
+import time
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from tests.cli.check.test_verdicts import deployment, lease, node
+from tests.cli.test_why_command import kubeconfig, turnout
+from turnout.kube.times import rfc3339
+
+PODS = "/api/v1/namespaces/gpu-team/pods"
+PAGE = f"{PODS}/turnout-extender-a:9090/proxy/metrics"
+OURS = {"app.kubernetes.io/part-of": "turnout"}
+
+
+def of_ours(found):
+    found["metadata"].setdefault("labels", {}).update(OURS)
+    return found
+
+
+def answers():
+    """Give what a healthy cluster answers, by path."""
+    now = rfc3339(time.time())
+    held = lease("turnout-autoscaler")
+    held["spec"]["renewTime"] = now
+    heard = lease("n1")
+    heard["spec"]["renewTime"] = now
+    pod = {
+        "metadata": {"name": "turnout-extender-a", "namespace": "gpu-team"},
+        "spec": {"containers": [{"name": "extender"}]},
+    }
+    other = {"metadata": {"name": "coredns", "namespace": "kube-system"}}
+    leases = "/apis/coordination.k8s.io/v1/namespaces"
+    return {
+        "/version": {"gitVersion": "v1.35.4"},
+        "/apis/apps/v1/deployments": [of_ours(deployment("extender")), other],
+        "/api/v1/nodes": [node("n1")],
+        PODS: [of_ours(pod)],
+        f"{leases}/gpu-team/leases": [of_ours(held)],
+        f"{leases}/kube-node-lease/leases": [heard],
+        "/api/v1/namespaces/gpu-team/configmaps/node-topology-config": {"data": {"topology_config": "leaf-1 s n1\n"}},
+        PAGE: 'turnout_extender_requests_total{verb="filter",outcome="ok"} 12\n',
+    }
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path):
+    """Serve what is in the dict that comes with it: an object, a list, a text, or a status to refuse with."""
+    given = answers()
+
+    async def answer(request):
+        found = given.get(request.path, 404)
+        if isinstance(found, int):
+            return web.json_response({"kind": "Status", "code": found, "message": f"no {request.path}"}, status=found)
+        if isinstance(found, str):
+            return web.Response(text=found)
+        if isinstance(found, list):
+            key, _, value = request.query.get("labelSelector", "").partition("=")
+            items = [each for each in found if not key or each["metadata"].get("labels", {}).get(key) == value]
+            found = {"metadata": {"resourceVersion": "1"}, "items": items}
+        return web.json_response(found)
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", answer)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield str(kubeconfig(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}")), given
+    await runner.cleanup()
+
+
+@pytest.mark.asyncio
+async def test_a_healthy_cluster_is_told_line_by_line(served):
+    config, _ = served
+    code, out, complaint = await turnout("check", "--kubeconfig", config)
+    assert (code, complaint) == (0, "")
+    assert out.splitlines() == [
+        "✓ kubernetes   Kubernetes 1.35.4",
+        "✓ installed    extender in gpu-team: 2 of 2 ready",
+        "✓ leader       turnout-autoscaler: pod-1",
+        "✓ map          all 1 GPU nodes are on the map",
+        "✓ extender     kube-scheduler has asked it 12 times",
+        "✓ clocks       the clocks of 1 nodes agree",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_what_is_wrong_has_its_remedy_beneath_and_exit_code_3(served):
+    config, given = served
+    given[PAGE] = "turnout_topology_hosts 1\n"
+    given["/api/v1/nodes"].append(node("n2\x1b[31m"))
+    code, out, _ = await turnout("check", "--kubeconfig", config)
+    assert code == 3
+    assert "✗ extender     it was never asked: no kube-scheduler has it registered\n               → put the" in out
+    assert (
+        "! map          1 of 2 GPU nodes are not on the map: n2?[31m\n               → kubectl -n gpu-team edit" in out
+    )
+
+
+@pytest.mark.asyncio
+async def test_what_is_only_doubtful_is_no_failure(served):
+    config, given = served
+    given["/api/v1/nodes"].append(node("n2"))
+    code, out, _ = await turnout("check", "--kubeconfig", config, "-o", "json")
+    told = [each for each in json.loads(out) if each["word"] != "fine"]
+    assert (code, [each["word"] for each in told], [each["about"] for each in told]) == (0, ["doubtful"], ["map"])
+
+
+@pytest.mark.asyncio
+async def test_who_may_see_little_is_told_what_he_lacks(served):
+    config, given = served
+    for path in given.keys() - {"/version"}:
+        given[path] = 403
+    code, out, complaint = await turnout("check", "--kubeconfig", config)
+    assert (code, complaint) == (0, "")
+    assert "? rights       /apis/apps/v1/deployments cannot be seen: no /apis/apps/v1/deployments\n" in out
+    assert "→ bind the ClusterRole turnout-viewer" in out
+    assert "installed" not in out
+
+
+@pytest.mark.asyncio
+async def test_an_empty_cluster_is_told_the_next_step(served):
+    config, given = served
+    given["/apis/apps/v1/deployments"] = []
+    code, out, _ = await turnout("check", "--kubeconfig", config)
+    assert code == 3
+    assert "✗ installed    no Deployment of Turnout is in the cluster\n               → helm upgrade --install" in out
+
+
+@pytest.mark.asyncio
+async def test_an_api_server_that_is_not_there_is_one_line(tmp_path):
+    config = str(kubeconfig(tmp_path, "http://127.0.0.1:9"))
+    code, out, complaint = await turnout("check", "--kubeconfig", config)
+    assert (code, out) == (1, "")
+    assert complaint.startswith("turnout check: ")
+    assert complaint.count("\n") == 1
