@@ -142,13 +142,15 @@ def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Li
 
 
 def _asked(seen: Seen) -> Iterator[Line]:
-    asked = 0.0
-    for pod, page in seen.pages.items():
-        if page is None:
-            remedy = "look at its metric turnout_extender_requests_total by other means"
-            yield Line(Word.UNKNOWN, "extender", f"{pod} does not give its metrics through the API server", remedy)
-        else:
-            asked += sum(each.value for each in _samples(page, "turnout_extender_requests_total"))
+    asked = sum(
+        each.value
+        for page in filter(None, seen.pages.values())
+        for each in _samples(page, "turnout_extender_requests_total")
+    )
+    if silent := sorted(pod for pod, page in seen.pages.items() if page is None):
+        remedy = "kubectl port-forward to port 9090 of each, and look for turnout_extender_requests_total"
+        told = f"the API server does not show the metrics of {_some(silent)}"
+        yield Line(Word.UNKNOWN, "extender", told, remedy)
     if any(page is not None for page in seen.pages.values()):
         if asked:
             yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {asked:.0f} times")

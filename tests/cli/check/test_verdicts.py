@@ -154,7 +154,7 @@ CASES = {
     ),
     "an extender whose metrics cannot be had": (
         replace(FINE, pages={"turnout-extender-a": None}),
-        (UNKNOWN, "extender", "turnout-extender-a does not give its metrics", "by other means"),
+        (UNKNOWN, "extender", "does not show the metrics of turnout-extender-a", "port-forward"),
     ),
     "a scheduler that offers a tenth of the nodes": (
         many(500, pages={"a": page(offered=((8, 3), (64, 20), (512, 20)))}),

@@ -6,6 +6,8 @@ import asyncio
 import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -46,7 +48,8 @@ async def world(control_plane, tmp_path, monkeypatch):
     for name in ("deploy", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     kubernetes = cache.binary("kubectl").parent  # of kube-scheduler, too
-    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), os.environ["PATH"]]))
+    own = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), str(own), os.environ["PATH"]]))
     async with cluster(control_plane, tmp_path, places_of(entries())) as made:
         yield made
 
@@ -69,8 +72,13 @@ async def typed(world, folder, block):
 
 
 async def test_the_readme_alone_leads_to_a_gang_under_one_leaf(world, tmp_path):
-    for block in blocks():
+    *steps, look = blocks()
+    for block in steps:
         await typed(world, tmp_path, block)
+    told = await typed(world, tmp_path, look)
+    for about in ("kubernetes ", "installed    extender", "installed    scheduler", "map          all 6 GPU nodes"):
+        assert f"✓ {about}" in told
+    assert "✗" not in told
     pods = (await world.get("/api/v1/namespaces/default/pods"))["items"]
     leaves = {place.name: place.path for place in places_of(entries())}
     assert len(pods) == 4
