@@ -12,6 +12,7 @@ from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, AdminOverride, JobStat
 from turnout.autoscaler.observe import admin_override, job_pods
 from turnout.autoscaler.observe.job_reader import JobReader, believed
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
+from turnout.autoscaler.observe.other_autoscalers import OtherAutoscalers
 from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
 from turnout.autoscaler.observe.queue_usage import QueueUsage
 from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
@@ -56,12 +57,13 @@ class Cache:
         self._ahead_s = 0.0  # of the time of day, beside the steady clock
         self._lacks: dict[tuple[str, str], float] = {}  # since when workers lack a node, by namespace and name
         self._began: dict[JobKey, None] = {}  # jobs of which a pod has had a node, those last of which one got it last
-        self._reader = JobReader(kinds)
+        self.others = OtherAutoscalers(kinds, self._read_again)
+        self._reader = JobReader(kinds, self.others.of)
         self._aside: dict[str, Object] = {}  # jobs that cannot be read, by uid
         self._seen: dict[str, JobState] = {}
         self._in_turn = True  # are they in their order? Then they are sorted in no time
         self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
-        self._keys: dict[str, JobKey] = {}
+        self._keys = dict[str, JobKey]()
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
         self._accounts = QueueUsage(self.jobs)
@@ -69,8 +71,6 @@ class Cache:
         self.reports = Reports()
         self._standing, self._standing_ends_s = admin_override.read({})
         self.raw: dict[JobKey, Object] = {}
-
-    # What is seen.
 
     def put_job(self, kind: str, raw: Object) -> None:
         """A job as it is now."""
@@ -120,10 +120,13 @@ class Cache:
     def recall(self, terms: Mapping[str, Terms]) -> None:
         """Take in on which terms the leader before has lent, and read those jobs again."""
         for uid in terms.keys() & self._keys.keys():
-            key = self._keys[uid]
-            if raw := self._aside.get(uid) or self.raw.get(key):
-                self._reader.recall(uid, terms[uid])
-                self.put_job(key.kind, raw)
+            self._reader.recall(uid, terms[uid])
+            self._read_again(self._keys[uid])
+
+    def _read_again(self, key: JobKey) -> None:
+        """More is known of a job, should it be there."""
+        if raw := self._aside.get(self._uids.get(key, "")) or self.raw.get(key):
+            self.put_job(key.kind, raw)
 
     def drop_job(self, uid: str) -> None:
         """A job is gone."""

@@ -80,6 +80,7 @@ OBSERVE = (
     Rule("", ("nodes", "pods", "resourcequotas")),
     Rule("scheduling.k8s.io", ("priorityclasses",)),
     *_QUEUES,
+    Rule("autoscaling", ("horizontalpodautoscalers",)),
     *(kind.reads for kind in KINDS.values()),
     Rule("", ("events",), ("create", "patch")),
 )

@@ -13,7 +13,7 @@ import msgspec
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.observe import unmanaged_gangs
-from turnout.autoscaler.observe.trim_pod import slim
+from turnout.autoscaler.observe.job_pods import slim
 from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
 from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
@@ -28,6 +28,7 @@ from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
 log = logging.getLogger("turnout.autoscaler")
 
 _MAP_NOT_TAKEN = {MapOutcome.REJECTED: "map_rejected", MapOutcome.HELD: "map_held"}
+_OTHERS = "/apis/autoscaling/v2/horizontalpodautoscalers"
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
 
@@ -52,6 +53,27 @@ class Class(Struct):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     value: int = 0
+
+
+class ScaleReference(Struct):
+    """The object that a HorizontalPodAutoscaler resizes."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class OtherSpec(Struct):
+    """The part of a HorizontalPodAutoscaler's spec that says what it resizes."""
+
+    scale_target_ref: ScaleReference = msgspec.field(default_factory=ScaleReference)
+
+
+class Other(Struct):
+    """A HorizontalPodAutoscaler. Its status, which changes each 15 seconds, is left out."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: OtherSpec = msgspec.field(default_factory=OtherSpec)
 
 
 class Whole(Struct):
@@ -103,6 +125,8 @@ class AutoscalerInformers(InformerFactory):
         self.watch_configmap(configmaps[1], configmaps[1], orders)
         self._watch_groups()
         self._watch_queues()
+        handlers = Handlers(self._put_other, lambda key: view.others.drop(key.namespace, key.name))
+        self.watch(_OTHERS, _OTHERS, Other, handlers, optional=True)
         for kind in kinds.values():
             self._watch_kind(kind)
 
@@ -161,6 +185,10 @@ class AutoscalerInformers(InformerFactory):
     def map_looked_at(self) -> bool:
         """True if the map, or that there is none, has been seen."""
         return self._follower.has_synced
+
+    def _put_other(self, obj: Other) -> None:
+        target = obj.spec.scale_target_ref
+        self._view.others.put(obj.metadata.namespace, obj.metadata.name, target.api_version, target.kind, target.name)
 
     def _put_node(self, node: Node) -> None:
         if self._fault_reports is not None:

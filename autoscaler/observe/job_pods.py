@@ -13,6 +13,17 @@ from turnout.jobs.pod_identity import USUAL, PodMarks, Said
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.times import since_1970
 
+_ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
+
+
+def slim(pod: Pod) -> Pod:
+    """Drop from a pod, in place, what no decision reads: tens of thousands are held. Nobody else may hold it yet."""
+    pod.spec.volumes = None
+    for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
+        if container.env:
+            container.env = [each for each in container.env if each.name in _ASKED] or None
+    return pod
+
 
 def said(pod: Pod) -> Said:
     """Labels and annotations of a pod."""

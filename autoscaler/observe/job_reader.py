@@ -10,7 +10,7 @@ told the terms (memory.py); of our notes it goes by what it finds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,14 +41,18 @@ def believed(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> 
     return replace(bank, gained_s=min(bank.gained_s, most_s), at_start=at_start)
 
 
+def _nobody(_key: JobKey) -> str:
+    return ""
+
+
 class JobReader:
-    """Reads objects of all kinds. kinds: by name.
+    """Reads objects of all kinds. kinds: by name. resized_by: names the HorizontalPodAutoscaler of a job, "" for none.
 
     faults: what could not be read, by job. unknown: annotations that nobody reads, by job.
     """
 
-    def __init__(self, kinds: Mapping[str, JobKind]) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _nobody) -> None:
+        self._kinds, self._resized_by = kinds, resized_by
         self._terms: dict[str, Terms] = {}  # by the job's uid
         self._wrote: dict[str, dict[str, str]] = {}  # by the job's uid: our notes, as this leader has written them
         self.faults: dict[JobKey, str] = {}
@@ -66,7 +70,7 @@ class JobReader:
             self.unknown.pop(key, None)
         raw = _with(raw, self._wrote.get(uid, {}))
         try:
-            job = self._held(self._kinds[key.kind].read(raw), raw)
+            job = self._held(self._left(key, self._kinds[key.kind].read(raw)), raw)
         except Exception as error:
             self.fault(key, error)
             return self._as_last_read(key, uid, raw)
@@ -105,6 +109,12 @@ class JobReader:
             self.faults.pop(key, None)
             self.unknown.pop(key, None)
 
+    def _left(self, key: JobKey, job: Job) -> Job:
+        """The job, left to the HorizontalPodAutoscaler that resizes it."""
+        name = "" if job.refused else self._resized_by(key)
+        why = f"the HorizontalPodAutoscaler {name} resizes it, and two hands on one size fight"
+        return replace(job, refused=why) if name else job
+
     def _held(self, job: Job, raw: Object) -> Job:
         """The job on the terms that count, as its object now says and as we know it."""
         known = self._terms.get(job.uid)
@@ -126,7 +136,7 @@ class JobReader:
         words = {name: text for name, text in known.words.items() if _read(name)}
         readable = _with(raw, words, without=True)
         try:
-            job = self._held(self._kinds[key.kind].read(readable), readable)
+            job = self._held(self._left(key, self._kinds[key.kind].read(readable)), readable)
         except Exception:  # the spec is at fault, too
             return None
         most = max(job.bounds.least, min(job.replicas, job.bounds.most))

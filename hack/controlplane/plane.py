@@ -48,20 +48,25 @@ def free_ports(count: int) -> list[int]:
 
 
 class ControlPlane:
-    """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator."""
+    """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator.
+
+    release: NEXT for the API server and the scheduler of the newer Kubernetes.
+    """
 
     def __init__(
         self,
         emulated_version: str | None = None,
         apiserver_flags: Sequence[str] = (),
         ports: Callable[[int], list[int]] = free_ports,
+        release: str = "",
     ) -> None:
         self.emulated_version = emulated_version
         self.token = secrets.token_hex(16)
         self.ready_after_s = 0.0
         self._flags, self._ports = tuple(apiserver_flags), ports
         self._closers: list[Callable[[], None]] = []
-        self._etcd, self._apiserver = cache.binary("etcd"), cache.binary("kube-apiserver")
+        self._etcd, self._apiserver = cache.binary("etcd"), cache.binary(f"kube-apiserver{release}")
+        self._release = release
 
     def start(self) -> Self:
         """Start etcd and the API server and wait until it is ready. Raises NotBuilt or NotReady."""
@@ -124,7 +129,7 @@ class ControlPlane:
         filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
         path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps(filled))
-        binary = binary or cache.binary("kube-scheduler")
+        binary = binary or cache.binary(f"kube-scheduler{self._release}")
         version = emulated_version or self.emulated_version
 
         def start(port: int) -> None:

@@ -46,6 +46,8 @@ def test_each_part_carries_the_version_that_its_go_mod_asks_for():
         "etcd": "3.6.5",
         "kube-apiserver": "1.35.4",
         "kube-scheduler": "1.35.4",
+        "kube-apiserver-next": "1.37.2",
+        "kube-scheduler-next": "1.37.2",
         "kube-controller-manager": "1.35.4",
         "kubectl": "1.35.4",
         "kwok": "0.7.0",

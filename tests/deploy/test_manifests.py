@@ -78,6 +78,7 @@ ALLOWED = {
     | may("list", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
     | may("list", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
     | may("list", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
+    | may("list", "horizontalpodautoscalers.autoscaling")
     | may("list", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler": TELLS
     | may("list watch", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io", *GROUPS)
@@ -87,6 +88,7 @@ ALLOWED = {
     | may("list watch", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
     | may("list watch", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
     | may("list watch", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
+    | may("list watch", "horizontalpodautoscalers.autoscaling")
     | may("list watch", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler-given": MAP | may("get list watch", "configmaps/turnout-autoscaler"),
     "turnout-autoscaler-status": may("create patch delete", "configmaps")

@@ -6,6 +6,7 @@ import pytest
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Authority
+from hack.controlplane.tools.parts import NEXT
 from tests import cluster
 from tests.e2e.stories import landed_where, remove, tempt
 from turnout.kube import labels
@@ -82,6 +83,7 @@ async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched
     assert len(stage.leaves(workers)) == 1
 
 
+@pytest.mark.parametrize("control_plane", [{}, {"release": NEXT}], indirect=True, ids=["1.35", "1.37"])
 async def test_the_shipped_configuration_speaks_mtls_with_the_extender(stage, tmp_path):
     await stage.build(leaves=2, hosts_per_leaf=4)
     authority = Authority(tmp_path / "pki")

@@ -36,8 +36,11 @@ _KUBE = tuple(
 )
 
 
-def _kubernetes(name: str) -> Part:
-    return Part(name, "kube", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", _KUBE)
+NEXT = "-next"  # at the end of the name of a part of the newer Kubernetes, modules/kube-next
+
+
+def _kubernetes(name: str, end: str = "") -> Part:
+    return Part(name + end, f"kube{end}", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes", _KUBE)
 
 
 def _prometheus(name: str) -> Part:
@@ -78,6 +81,8 @@ PARTS = (
     ),
     _prometheus("prometheus"),
     _prometheus("promtool"),
+    _kubernetes("kube-apiserver", NEXT),
+    _kubernetes("kube-scheduler", NEXT),
 )
 BY_NAME = {part.name: part for part in PARTS}
 
