@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hack.chaos.chart import upgrades
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios import (
     api_faults,
@@ -21,13 +22,18 @@ from hack.chaos.scenarios import (
 )
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import Stood
+from hack.controlplane.errors import ControlPlaneError
 from turnout.cli.commands.child_env import ChildFailed
 from turnout.cli.commands.terminal import ended_by_sigterm
+from turnout.simulator.cluster.runtime.clients import ApiError
 
 Play = Callable[[int, Path, Sequence[Kind]], Sequence[Strike]]
 
 # What a scenario may end with when it cannot run here, or never comes to its end: its kinds have not struck then.
-_FAILURES = (OSError, subprocess.SubprocessError, TimeoutError, Stood, ChildFailed, ExceptionGroup)
+_FAILURES = (
+    *(OSError, subprocess.SubprocessError, TimeoutError, Stood, ChildFailed, ExceptionGroup),
+    *(ControlPlaneError, ApiError),
+)
 
 
 def _api(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
@@ -46,6 +52,10 @@ def _leavers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]
     return [leavers.play(seed)]
 
 
+def _upgrades(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return [upgrades.play(seed, folder)]
+
+
 def _certificates(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
     return [asyncio.run(certificates.play(seed))]
 
@@ -56,6 +66,7 @@ _BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
     "partition": (_partition, frozenset({Kind.PARTITION})),
     "checkpoint": (checkpoint_faults.play, frozenset(checkpoint_faults.SCENARIOS)),
     "leavers": (_leavers, frozenset({Kind.LEAVERS})),
+    "upgrades": (_upgrades, frozenset({Kind.UPGRADE})),
     "certificates": (_certificates, frozenset({Kind.CERTIFICATE})),
 }
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.tools import cache
-from tests.deploy.chart.world import APART, CHART, cluster
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.sources.configmap_text import read
 

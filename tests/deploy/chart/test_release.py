@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
 from tests.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
-from tests.deploy.chart.world import APART, CHART, cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 

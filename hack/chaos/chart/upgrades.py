@@ -1,0 +1,179 @@
+"""The chart is upgraded and rolled back in mid-training, kind 20: by helm, on a real API server, programs as processes.
+
+Each change is drawn: new values, a step back, or values under which a program cannot start, which helm gives up on and
+which is rolled back. Two versions of a program run beside one another in each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hack.chaos.chart.world import APART, CHART, Object, World, cluster
+from hack.chaos.fault_kinds import Kind
+from hack.chaos.strike_table import Check, Strike
+from hack.controlplane.plane import ControlPlane
+from turnout.simulator.cluster.runtime.clients import ApiError
+
+CHANGES, WORKERS = 5, 2
+MAP = "leaf-1 spine-1 10.0.0.1\nleaf-1 spine-1 10.0.0.2\n"
+RUNS = "pods of the job go on: none is made anew, moved or deleted"
+SERVED = "an extender is ready at every moment"
+KEPT = "the map is as the user wrote it"
+WORKS = "a job that comes after a change runs to its end"
+_READY_S, _GIVEN_UP_S, _JOB_S, _LOOK_S = 90, 12, 60.0, 0.1
+_NAMESPACE = "/api/v1/namespaces/gpu-team"
+_JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+_RELEASE = ("turnout", str(CHART), *APART, "--set", "controller.kinds={PyTorchJob}")
+# What an upgrade may change; each makes new pods of a program.
+_VALUES = (
+    ("autoscaler.act", ("true", "false")),
+    ("autoscaler.markPods", ("true", "false")),
+    ("extender.podAnnotations.turn", ("a", "b", "c")),
+    ("controller.podAnnotations.turn", ("a", "b", "c")),
+    ("controller.replicas", ("1", "2")),
+    ("controller.extraArgs", ("{--qps=50}", "{--lease-seconds=10}")),
+)
+_BROKEN = ("extender.extraArgs={--no-such-option}", "controller.extraArgs={--no-such-option}")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The violations of each invariant."""
+
+    runs: list[str] = field(default_factory=list)
+    served: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    works: list[str] = field(default_factory=list)
+
+    def checks(self) -> tuple[Check, ...]:
+        found = {RUNS: self.runs, SERVED: self.served, KEPT: self.kept, WORKS: self.works}
+        return tuple(Check(invariant, tuple(violations)) for invariant, violations in found.items())
+
+
+def play(seed: int, folder: Path) -> Strike:
+    """Install the chart, run a job, and change the release again and again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ControlPlane() as plane:
+        return asyncio.run(_play(seed, plane, folder))
+
+
+async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
+    dice, seen, done = random.Random(f"upgrade/{seed}"), _Seen(), list[str]()
+    async with cluster(plane, folder) as world:
+        (folder / "map").write_text(MAP)
+        given = ("--set-file", f"topoMapper.topology_config={folder / 'map'}")
+        await world.helm("install", *_RELEASE, *given, "--create-namespace", "--wait", f"--timeout={_READY_S}s")
+        await world.api.call("POST", _JOBS, _job("bert", WORKERS, "sleep 3600"))
+        before = await world.until(lambda: _all_run(world))
+        watching = asyncio.create_task(_look(world, seen))
+        try:
+            for number in range(CHANGES):
+                what = await _change(world, dice, number)
+                done.append(what)
+                now, text, ended = await _running(world), await _map(world), await _ended(world, f"after-{number}")
+                seen.runs += [f"{what}: {before} became {now}"] * (now != before)
+                seen.kept += [f"{what}: {text!r}"] * (text != MAP)
+                seen.works += [f"{what}: it is {ended or 'not ended'}"] * (ended != "Succeeded")
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+    return Strike(Kind.UPGRADE, seed, len(done), seen.checks(), ", ".join(done))
+
+
+async def _change(world: World, dice: random.Random, number: int) -> str:
+    """Change the release once. Gives what was done. A broken one is drawn in each run: the second."""
+    if number == 1:
+        broken = dice.choice(_BROKEN)
+        within = f"--timeout={_GIVEN_UP_S}s"
+        await world.helm("upgrade", *_RELEASE, "--reuse-values", "--set", broken, "--wait", within, code=1)
+        await world.helm("rollback", "turnout", "--wait", f"--timeout={_READY_S}s")
+        return f"broken {broken.partition('.')[0]} rolled back"
+    if number > 1 and dice.random() < 0.4:
+        await world.helm("rollback", "turnout", "1", "--wait", f"--timeout={_READY_S}s")
+        return "rolled back to the first"
+    drawn = dice.sample(_VALUES, 2)
+    values = [f"{name}={dice.choice(choices)}" for name, choices in drawn]
+    told = (word for value in values for word in ("--set", value))
+    await world.helm("upgrade", *_RELEASE, "--reuse-values", *told, "--wait", f"--timeout={_READY_S}s")
+    return f"upgraded {' and '.join(values)}"
+
+
+def _job(name: str, workers: int, command: str) -> Object:
+    container: Object = {"name": "pytorch", "image": "none", "command": ["sh", "-c", command]}
+    container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    worker = {"replicas": workers, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"runPolicy": {"cleanPodPolicy": "All"}, "pytorchReplicaSpecs": {"Worker": worker}},
+    }
+
+
+async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
+    """Give the job's pods once all of them run; {} before."""
+    found = await _running(world)
+    return found if len(found) == WORKERS else {}
+
+
+async def _running(world: World) -> dict[str, tuple[str, str, int]]:
+    """Give uid, node and restarts of those of the job's pods that run, by name."""
+    items = (await world.get("/api/v1/namespaces/default/pods"))["items"]
+    return {
+        pod["metadata"]["name"]: (
+            str(pod["metadata"]["uid"]),
+            str(pod["spec"].get("nodeName")),
+            sum(int(each["restartCount"]) for each in pod["status"].get("containerStatuses") or ()),
+        )
+        for pod in items
+        if pod["metadata"]["name"].startswith("bert-")
+        and pod["status"].get("phase") == "Running"
+        and not pod["metadata"].get("deletionTimestamp")
+    }
+
+
+async def _map(world: World) -> str:
+    found = await world.get(f"{_NAMESPACE}/configmaps/node-topology-config")
+    return str((found.get("data") or {}).get("topology_config"))
+
+
+async def _ended(world: World, name: str) -> str:
+    """Submit a job of one worker that does nothing. Gives how it has ended; "" if it has not in time."""
+    await world.api.call("POST", _JOBS, _job(name, 1, "true"))
+    end_s = asyncio.get_running_loop().time() + _JOB_S
+    while asyncio.get_running_loop().time() < end_s:
+        status = (await world.get(f"{_JOBS}/{name}")).get("status") or {}
+        for each in status.get("conditions") or ():
+            if each["type"] in ("Succeeded", "Failed") and each["status"] == "True":
+                return str(each["type"])
+        await asyncio.sleep(_LOOK_S)
+    return ""
+
+
+async def _look(world: World, seen: _Seen) -> None:
+    """Ask each extender again and again whether it is ready, as the Service's endpoints would."""
+    missed = 0
+    while True:
+        with suppress(ApiError):
+            pods = await world.pods("extender")
+            addresses = [str(pod["status"]["podIP"]) for pod in pods if pod["status"].get("podIP")]
+            answers = await asyncio.gather(*(asyncio.to_thread(_ready, each) for each in addresses))
+            missed = 0 if any(answers) else missed + 1
+            if missed == 2:  # one look may fall between the list and the end of a pod
+                seen.served.append(f"none of {len(addresses)} pods is ready")
+        await asyncio.sleep(_LOOK_S)
+
+
+def _ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}:9090/readyz", timeout=5) as answer:
+            return int(answer.status) == 200
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,99 @@
+"""A cluster into which helm installs the chart: a real control plane, Deployments of our programs run as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hack.chaos.testbed.testbed import Stood
+from hack.controlplane.plane import ControlPlane
+from hack.controlplane.tools import cache
+from turnout.simulator.cluster import kubeconfig
+from turnout.simulator.cluster.kubelet import Pace
+from turnout.simulator.cluster.node_builder import Place, places
+from turnout.simulator.cluster.runtime.clients import ApiClient
+from turnout.simulator.local_cluster import attached
+from turnout.simulator.processes.runtime.pod_runner import Runner
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "deploy/charts/turnout"
+PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.1, 0.2))
+# Pods of this cluster share one network, so each listens at its own address.
+APART = ("--set", "bindAddress=$(POD_IP)")
+_LAST_WORDS = 1_500  # characters of each log
+
+Object = dict[str, Any]
+Found = TypeVar("Found")
+
+
+class World:
+    """The cluster, and helm on it. folder: helm's home."""
+
+    def __init__(self, plane: ControlPlane, api: ApiClient, runner: Runner, folder: Path) -> None:
+        self.plane, self.api, self.runner, self._folder = plane, api, runner, folder
+
+    async def helm(self, *arguments: str, code: int = 0) -> str:
+        """Run helm in the release's namespace. Gives what it printed. Raises Stood where it ends otherwise."""
+        argv = [str(cache.binary("helm")), *arguments, "--namespace", "gpu-team"]
+        env = {"HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig), "PATH": os.environ["PATH"]}
+        done = await asyncio.to_thread(_run, argv, env)
+        if done.returncode != code:
+            raise Stood(done.stdout + done.stderr + await self.told())
+        return done.stdout + done.stderr
+
+    async def told(self) -> str:
+        """Give what pods and their programs say, for the report of a failure."""
+        pods = (await self.api.call("GET", "/api/v1/pods"))["items"]
+        lines = []
+        for pod in pods:
+            meta, status = pod["metadata"], pod.get("status") or {}
+            lines.append(f"{meta['name']}: {status.get('phase')} {status.get('containerStatuses')}")
+            if (life := self.runner.find(meta["namespace"], meta["name"])) is None:
+                continue
+            for container in pod["spec"]["containers"]:
+                file = life.log_of(container["name"], False) or life.log_of(container["name"], True)
+                lines.append(file.read_text()[-_LAST_WORDS:] if file else "no log")
+        return "\n".join(["", *lines])
+
+    async def get(self, path: str) -> Any:
+        """Read an object or a list."""
+        return await self.api.call("GET", path)
+
+    async def pods(self, component: str) -> list[Object]:
+        """Give the pods of a program that are not about to go, as the API server has them."""
+        label = f"app.kubernetes.io/name%3Dturnout-{component}"
+        found = await self.get(f"/api/v1/namespaces/gpu-team/pods?labelSelector={label}")
+        return [pod for pod in found["items"] if not pod["metadata"].get("deletionTimestamp")]
+
+    async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 40.0) -> Found:
+        """Wait until an async question is answered with something true, and give it. Raises Stood."""
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    if answer := await seen():
+                        return answer
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise Stood(await self.told()) from None
+
+
+def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=150, env=env, check=False)
+
+
+@asynccontextmanager
+async def cluster(plane: ControlPlane, folder: Path, hosts: Sequence[Place] | None = None) -> AsyncIterator[World]:
+    """Run the cluster until the block ends. hosts: its nodes, two without a map by default."""
+    config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
+    async with attached(kubeconfig.read(config)) as made:
+        await asyncio.to_thread(plane.start_scheduler)
+        await asyncio.to_thread(plane.start_controller_manager)
+        runner = made.run_pods(PACE, folder / "pods", config)
+        assert runner is not None
+        await made.add_nodes(places(2) if hosts is None else hosts, 8)
+        yield World(plane, made.api, runner, folder)
