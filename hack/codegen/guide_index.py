@@ -1,6 +1,6 @@
 """Write docs/guide-index.md, where each promise is told in both languages: `python -m hack.codegen.guide_index`.
 
-tests/test_guide_index.py holds that it is up to date, names each promise once, and that every place is there.
+tests/docs/test_guide_index.py holds that it is up to date, names each promise once, and that every place is there.
 """
 
 from __future__ import annotations
