@@ -78,7 +78,7 @@ _QUEUES = (
 # Everywhere.
 OBSERVE = (
     Rule("", ("nodes", "pods", "resourcequotas")),
-    Rule("scheduling.k8s.io", ("priorityclasses",)),
+    Rule("scheduling.k8s.io", ("podgroups", "priorityclasses")),
     *_QUEUES,
     Rule("autoscaling", ("horizontalpodautoscalers",)),
     *(kind.reads for kind in KINDS.values()),

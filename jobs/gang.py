@@ -19,6 +19,7 @@ class Dialect(Enum):
     VOLCANO = "scheduling.volcano.sh"
     KOORDINATOR = "scheduling.sigs.k8s.io"
     PLUGINS = "scheduling.x-k8s.io"
+    NATIVE = "scheduling.k8s.io"  # Kubernetes' own, from 1.37 on
     OWNER = "owner"  # plain indexed pods of one Job, StatefulSet or PyTorchJob
     ALONE = "alone"  # one pod by itself
 
@@ -30,6 +31,7 @@ POD_GROUP_VERSIONS = {
         (Dialect.VOLCANO, "v1beta1"),
         (Dialect.KOORDINATOR, "v1alpha1"),
         (Dialect.PLUGINS, "v1alpha1"),
+        (Dialect.NATIVE, "v1beta1"),
     )
 }
 POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in POD_GROUP_VERSIONS.items()}
@@ -105,6 +107,7 @@ def _key(pod: Pod) -> GangKey:
         (notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO),
         (notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR),
         (marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS),
+        (pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else "", Dialect.NATIVE),
     )
     for name, dialect in named:
         if name:

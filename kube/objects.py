@@ -78,6 +78,12 @@ class Toleration(Struct):
     toleration_seconds: int | None = None
 
 
+class SchedulingGroup(Struct):
+    """Kubernetes' own PodGroup that a pod belongs to."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Struct):
     node_name: str = ""
     scheduler_name: str = ""
@@ -94,6 +100,7 @@ class PodSpec(Struct):
     topology_spread_constraints: list[Any] | None = None
     volumes: list[dict[str, Any]] | None = None
     scheduling_gates: list[Any] | None = None
+    scheduling_group: SchedulingGroup | None = None
     host_network: bool = False
     termination_grace_period_seconds: int | None = None
 
@@ -183,18 +190,39 @@ class ConfigMap(Struct):
     data: dict[str, str] | None = None
 
 
+class GangPolicy(Struct):
+    min_count: int | None = None
+
+
+class SchedulingPolicy(Struct):
+    """How Kubernetes' own PodGroup is scheduled: together, or pod by pod where there is no gang."""
+
+    gang: GangPolicy | None = None
+
+
 class PodGroupSpec(Struct):
     min_member: int | None = None
+    scheduling_policy: SchedulingPolicy | None = None
     schedule_timeout_seconds: int | None = None
     queue: str = ""
     priority_class_name: str = ""
 
 
 class PodGroup(Struct):
-    """A PodGroup of any dialect: Volcano, koordinator, scheduler-plugins agree on `spec.minMember`."""
+    """A PodGroup of any dialect: Volcano, koordinator, scheduler-plugins agree on `spec.minMember`.
+
+    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`; without it its pods start one by one.
+    """
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
+
+    @property
+    def least(self) -> int | None:
+        """Give the number of members that start together; None where nothing says it."""
+        if (policy := self.spec.scheduling_policy) is None:
+            return self.spec.min_member
+        return 1 if policy.gang is None else policy.gang.min_count
 
 
 class OwnerSpec(Struct):

@@ -89,7 +89,7 @@ class GangView:
         """Add or update a PodGroup of one dialect."""
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
-        self._size(key, Sizing(group.spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name))
+        self._size(key, Sizing(group.least, None, meta.uid, meta.creation_timestamp or "", meta.name))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""

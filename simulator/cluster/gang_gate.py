@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey, Membership
 
+# The PodGroups that are held here: Kubernetes' own are its scheduler's matter, which this one does not play.
+HELD = {dialect: path for dialect, path in POD_GROUP_PATHS.items() if dialect is not Dialect.NATIVE}
+
 
 class Gangs:
     """The members of every held gang, as their pods and PodGroups state them."""
@@ -31,7 +34,7 @@ class Gangs:
         before = self._of.get(uid)
         if before is not None and before.key != member.key:
             self.drop_pod(uid)
-        if any(member.key.dialect == each.value for each in POD_GROUP_PATHS):
+        if any(member.key.dialect == each.value for each in HELD):
             self._of[uid] = member
             self._members.setdefault(member.key, {})[uid] = bound
 

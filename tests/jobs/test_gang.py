@@ -22,6 +22,7 @@ def owned(name, owner, marks, env=None):
         pytest.param(cluster.volcano_gang("bert", 1), Dialect.VOLCANO, id="Volcano's annotation"),
         pytest.param(cluster.koordinator_gang("bert", 1), Dialect.KOORDINATOR, id="koordinator's annotations"),
         pytest.param(cluster.plugins_gang("bert", 1), Dialect.PLUGINS, id="scheduler-plugins' label"),
+        pytest.param(cluster.native_gang("bert", 1), Dialect.NATIVE, id="Kubernetes' own field"),
         pytest.param(
             [cluster.make_pod("bert-0", notes={labels.VOLCANO_GROUP_NEW: "bert"})],
             Dialect.VOLCANO,
@@ -34,7 +35,7 @@ def owned(name, owner, marks, env=None):
         ),
     ],
 )
-def test_three_dialects_make_one_noun(made, dialect):
+def test_all_dialects_make_one_noun(made, dialect):
     """CS-11."""
     told = membership(world.see(made[0]))
     assert told.key == GangKey("default", "bert", dialect.value)

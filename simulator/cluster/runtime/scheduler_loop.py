@@ -17,11 +17,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, membership
+from turnout.jobs.gang import Dialect, membership
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.gang_gate import Gangs
+from turnout.simulator.cluster.gang_gate import HELD, Gangs
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
 from turnout.simulator.cluster.runtime.faults import left_out, told
 from turnout.simulator.cluster.runtime.pod_conditions import Complaints
@@ -70,7 +70,7 @@ class Scheduler:
         self._names: dict[str, tuple[str, str]] = {}
         self._assumed: set[str] = set()
         self._at_once = asyncio.Semaphore(_BINDS_AT_ONCE)
-        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *POD_GROUP_PATHS.values())}
+        self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD.values())}
         self._changed = asyncio.Event()
         self._complaints = Complaints(api)
         self._gangs = Gangs()
@@ -82,7 +82,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch("/api/v1/nodes", self._see_node))
             group.create_task(self._watch("/api/v1/pods", self._see_pod))
-            for dialect, path in POD_GROUP_PATHS.items():
+            for dialect, path in HELD.items():
                 group.create_task(self._watch(path, partial(self._see_group, dialect)))
             group.create_task(self._schedule(group))
             group.create_task(self._complaints.run())
