@@ -13,12 +13,14 @@ from pathlib import Path
 from turnout.cli.commands.run_verb import BadWord
 from turnout.cli.exit_codes import Exit
 from turnout.cli.local_cluster.commands import add as local_commands
+from turnout.cli.verbs.history import add as history_command
 from turnout.cli.verbs.jobs import add as job_commands
 from turnout.cli.verbs.nodes import add as nodes_commands
 from turnout.cli.verbs.pause import add as pause_commands
 from turnout.cli.verbs.queues import add as queues_commands
 from turnout.cli.verbs.replay import add as replay_command
 from turnout.cli.verbs.stacks import add as stacks_command
+from turnout.cli.verbs.topology import add as topology_commands
 from turnout.cli.verbs.why import add as why_command
 from turnout.kube.version import add_version
 
@@ -76,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
     pause_commands(commands)
     why_command(commands)
     queues_commands(commands)
+    topology_commands(commands)
+    history_command(commands)
     nodes_commands(commands)
     replay_command(commands)
     stacks_command(commands)

@@ -15,12 +15,17 @@ EACH_S = 2.0  # between two looks of -w
 Look = Callable[[], Awaitable[Listing[Any]]]
 
 
-def add_output(parser: argparse.ArgumentParser, forms: tuple[str, ...] = FORMS, *, default: Any = None) -> None:
+def add_output(parser: argparse.ArgumentParser) -> None:
     """Add -o and -w, and --json as an older word for -o json."""
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("-o", "--output", choices=forms, default=default or "table", help="how it is written (table)")
-    form.add_argument("--json", dest="output", action="store_const", const="json", default=default, help="-o json")
+    add_form(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes, until Ctrl-C")
+
+
+def add_form(parser: argparse.ArgumentParser) -> None:
+    """Add -o alone, for a verb whose answer is not watched."""
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("-o", "--output", choices=FORMS, default="table", help="how it is written (%(default)s)")
+    form.add_argument("--json", dest="output", action="store_const", const="json", default="table", help="-o json")
 
 
 def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool = False) -> None:

@@ -40,6 +40,7 @@ class Listing(Generic[R]):
     empty: str
     notes: Sequence[str] = ()
     value: Callable[[R], Mapping[str, Any]] = asdict  # type: ignore[assignment]
+    document: Any = None  # what programs read in the place of the rows' values
     passing: frozenset[str] = frozenset()  # fields that time alone changes, such as an age: no news of a row
 
     def steady(self) -> dict[str, Mapping[str, Any]]:
@@ -56,10 +57,9 @@ class Listing(Generic[R]):
 
 def text(listing: Listing[Any], form: str) -> str:
     """Write a listing in one of FORMS, without the last line's end."""
-    if form == "json":
-        return json.dumps([listing.value(row) for row in listing.rows], indent=2)
-    if form == "yaml":
-        return _yaml([dict(listing.value(row)) for row in listing.rows])
+    if form in ("json", "yaml"):
+        values = listing.document or [dict(listing.value(row)) for row in listing.rows]
+        return json.dumps(values, indent=2) if form == "json" else _yaml(values)
     if form == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)
     return "\n".join([*(_table(listing, form == "wide") or [listing.empty]), *map(printable, listing.notes)])

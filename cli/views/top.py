@@ -135,8 +135,8 @@ def summary(held: Iterable[Held], offers: Sequence[Offer]) -> str:
 def listing(by: str, told: Sequence[TopRow], notes: tuple[str, ...] = ()) -> Listing[TopRow]:
     """Return the rows in all forms. by: one of BY."""
     node = by == "node"
-    columns = [
-        Column[TopRow](by.upper(), lambda row: row.name),
+    columns: list[Column[TopRow]] = [
+        Column(by.upper(), lambda row: row.name),
         Column("GPUS", lambda row: str(row.gpus), number=True),
     ]
     if node:
