@@ -19,6 +19,7 @@ from turnout.cli.verbs.nodes import add as nodes_commands
 from turnout.cli.verbs.pause import add as pause_commands
 from turnout.cli.verbs.queues import add as queues_commands
 from turnout.cli.verbs.replay import add as replay_command
+from turnout.cli.verbs.simulate import add as simulate_command
 from turnout.cli.verbs.stacks import add as stacks_command
 from turnout.cli.verbs.topology import add as topology_commands
 from turnout.cli.verbs.why import add as why_command
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     history_command(commands)
     nodes_commands(commands)
     replay_command(commands)
+    simulate_command(commands)
     stacks_command(commands)
     local_commands(commands)
     completion = commands.add_parser("completion", help="print a script that completes commands and options")
