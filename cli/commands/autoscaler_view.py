@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -79,7 +80,8 @@ class AutoscalerView(Cache):
 class ClusterView:
     """All that was listed. unknown: paths that may not be listed and that a decision can do without.
 
-    missing: resources that may not be listed in the whole cluster; then nothing can be decided.
+    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: since 1970, the
+    moment of `seen`. gangs: those that are nobody's job.
     """
 
     view: AutoscalerView
@@ -87,10 +89,9 @@ class ClusterView:
     unknown: tuple[str, ...]
     missing: tuple[str, ...]
     faults: Mapping[JobKey, str]
-
-    def observation(self, now_s: float) -> Observation:
-        """Return what is decided on. now_s: since 1970."""
-        return self.view.observation(now_s)
+    now_s: float
+    seen: Observation
+    gangs: Mapping[JobKey, BareGang]
 
 
 async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
@@ -118,4 +119,6 @@ async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
         await asyncio.wait({watching})
     once.check()
     nodes = tuple(view.node_objects.values())
-    return ClusterView(view, nodes, tuple(once.unknown), once.missing(), dict(view.faults))
+    now_s = time.time()
+    seen, gangs = view.observation(now_s), view.bare_gangs()
+    return ClusterView(view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, seen, gangs)

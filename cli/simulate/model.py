@@ -84,7 +84,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Both runs. held_without, held: how full the cluster was in each."""
+    """Holds both runs. held_without, held: how full the cluster was in each."""
 
     wanted: Wanted
     compared: Compared
@@ -98,7 +98,7 @@ class Simulated:
 
     @property
     def most_harm_s(self) -> float:
-        """What lending may cost a job in a strict queue: two restarts and a grace, in seconds."""
+        """The most that lending may cost a job in a strict queue: two restarts and a grace, in seconds."""
         rules = self.compared.lent.rules
         return 2 * rules.restart_s + rules.grace_s
 

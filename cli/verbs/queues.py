@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.listing_output import add_cluster, add_namespace, add_output, namespace_of, show
@@ -65,8 +64,7 @@ async def queues_of(client: Client, wanted: Settings, cluster_view: ClusterView,
     from turnout.cli.views.queues import listing, rows, written
 
     if not cluster_view.missing:
-        seen = cluster_view.observation(time.time())
-        found = rows(seen, cluster_view.view.bare_gangs(), wanted.gpu_resource)
+        found = rows(cluster_view.seen, cluster_view.gangs, wanted.gpu_resource)
         return listing([row for row in found if not namespace or namespace in row.namespaces])
     where = wanted.orders.partition("/")[0]
     pages = await items(client, f"/api/v1/namespaces/{where}/configmaps", {"labelSelector": f"{LABEL}=true"})

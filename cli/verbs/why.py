@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 
 if TYPE_CHECKING:
-    from turnout.autoscaler.model import Observation
     from turnout.autoscaler.reporting.explain import Chain
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import ClusterView
@@ -48,7 +46,7 @@ def _why(args: argparse.Namespace) -> int:
         namespace = _where(args)
         cluster_view = await look(client, wanted, namespace)
         key = _meant(args, cluster_view, namespace)
-        _tell(args, cluster_view, found(wanted, cluster_view, key, time.time()), await account_of(client, key))
+        _tell(args, cluster_view, found(wanted, cluster_view, key), await account_of(client, key))
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -60,28 +58,28 @@ def _meant(args: argparse.Namespace, cluster_view: ClusterView, namespace: str) 
 
     view = cluster_view.view
     keys = {job.key for job in view.jobs.values()}
-    seen = {each.job.key for each in view.observation(time.time()).jobs}
+    seen = {each.job.key for each in cluster_view.seen.jobs}
     try:
-        return meant(args.job, namespace, {*keys, *seen, *cluster_view.faults, *view.bare_gangs()})
+        return meant(args.job, namespace, {*keys, *seen, *cluster_view.faults, *cluster_view.gangs})
     except NoSuchJob as error:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 
 
-def found(wanted: Settings, cluster_view: ClusterView, key: JobKey, now_s: float) -> Chain | Partly | str:
-    """Return what is to be told of a job, a sentence for one of which nothing is decided. now_s: since 1970."""
+def found(wanted: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | Partly | str:
+    """Return what is to be told of a job, a sentence for one of which nothing is decided."""
     from turnout.cli.why import running
     from turnout.jobs.model import Life
 
     view = cluster_view.view
-    seen, bare = view.observation(now_s), view.bare_gangs()
+    seen, bare = cluster_view.seen, cluster_view.gangs
     ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
     keys = {each.job.key for each in seen.jobs}
     if key in cluster_view.faults:
         return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
     if key in keys:
         if cluster_view.missing:
-            return _partly(cluster_view, seen, key, now_s)
-        return _chain(wanted, cluster_view, seen, key, ended, now_s)
+            return _partly(cluster_view, key)
+        return _chain(wanted, cluster_view, key, ended)
     if key in bare:
         return running(bare[key], wanted.gpu_resource)
     return f"{key} has ended: nothing is decided on it any more"
@@ -90,10 +88,8 @@ def found(wanted: Settings, cluster_view: ClusterView, key: JobKey, now_s: float
 def _chain(
     wanted: Settings,
     cluster_view: ClusterView,
-    seen: Observation,
     key: JobKey,
     ended: Mapping[JobKey, str],
-    now_s: float,
 ) -> Chain:
     """The chain of the job, decided as the autoscaler decides."""
     from turnout.autoscaler.decide import decide
@@ -103,26 +99,27 @@ def _chain(
     from turnout.autoscaler.reporting.runtime_stats import Lives
 
     view, policy, lives = cluster_view.view, wanted.policy(), Lives()
+    seen, now_s = cluster_view.seen, cluster_view.now_s
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(seen, policy, now_s)
     start = forecast(seen, steps, lives, now_s).get(key)
     map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
-    beside = Beside(view.bare_gangs(), map_seen)
+    beside = Beside(cluster_view.gangs, map_seen)
     told = chain(key, seen, steps, policy, now_s, cluster_view.nodes, wanted.gpu_resource, start, beside)
     assert told is not None
     return told
 
 
-def _partly(cluster_view: ClusterView, seen: Observation, key: JobKey, now_s: float) -> Partly:
+def _partly(cluster_view: ClusterView, key: JobKey) -> Partly:
     """Give what the pods of the job tell by themselves."""
     from turnout.autoscaler.reporting.never import Beside, members
     from turnout.cli.partly import Partly
 
     view = cluster_view.view
-    one = next(each for each in seen.jobs if each.job.key == key)
+    one = next(each for each in cluster_view.seen.jobs if each.job.key == key)
     pods = view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
-    there = members(one, Beside(view.bare_gangs()))
-    return Partly.of(one, pods, there, cluster_view.missing, now_s)
+    there = members(one, Beside(cluster_view.gangs))
+    return Partly.of(one, pods, there, cluster_view.missing, cluster_view.now_s)
 
 
 def _where(args: argparse.Namespace) -> str:
