@@ -254,7 +254,16 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
     role, *others = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
     assert all(other == role for other in others), "two files install it differently: the last one wins"
     assert all(rule["verbs"] == ["list"] for rule in role["rules"])
-    allowed = {(group, each) for rule in role["rules"] for group in rule["apiGroups"] for each in rule["resources"]}
+    named = [rule for rule in role["rules"] if "resourceNames" in rule]
+    allowed = {
+        (group, each)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for each in rule["resources"]
+        if rule not in named
+    }
+    (own,) = named
+    assert (own["resources"], own["resourceNames"]) == (["configmaps"], ["node-topology-config", "turnout-autoscaler"])
     informers = AutoscalerInformers(
         Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders")
     )
