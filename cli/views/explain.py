@@ -39,6 +39,7 @@ from turnout.topology.switch_paths import natural
 MOST_PODS = 4_096
 _NAME = "turnout-explain"
 _SCHEDULER = "default-scheduler"
+_HINDER = (Reason.OVER_QUOTA, Reason.QUEUE_CLOSED, Reason.UNSCHEDULABLE)  # whatever room there is
 
 
 class Autoscaler(Protocol):
@@ -257,7 +258,7 @@ def _reasons(gang: Gang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str
         mapped = known[first]  # strangers come last, each a switch of its own
         sums = sums[mapped]
         fitting = int((sums >= gang.least).sum())
-        what = "node" if tier == 0 else f"switch of tier {tier}"
+        what = "host of the map" if tier == 0 else f"switch of tier {tier}"
         best = int(sums.argmax()) if len(sums) else 0
         name = "/".join(fabric.names[tier][best]) if tier else fabric.hosts[best]
         if len(sums) == 1:
@@ -276,7 +277,8 @@ def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
     if not counts:
         return []
     told = ", ".join(f"{number} {why}" for why, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-    return [f"{sum(counts.values())} of {_count(len(nodes), 'node')} take no such pod: {told}."]
+    number = sum(counts.values())
+    return [f"{number} of {_count(len(nodes), 'node')} {'takes' if number == 1 else 'take'} no such pod: {told}."]
 
 
 def chain_of(
@@ -303,8 +305,8 @@ def _decided(told: Chain, placed: bool) -> list[str]:
     queue = told.queue
     limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
     found = [f"Queue {queue.name}: {limit}."]
-    if placed and told.reason is Reason.SCHEDULERS_TURN:
-        return found
+    if placed and told.reason not in _HINDER:
+        return found  # the scheduler may place it at once; the autoscaler may have meant that room for an older job
     found.append(f"Autoscaler: {told.reason.value}. {told.means}")
     if told.helped_by:
         found.append(
@@ -348,7 +350,7 @@ def _count(number: int, one: str) -> str:
 
 
 def _plural(what: str) -> str:
-    return what.replace("switch", "switches", 1) if what.startswith("switch") else f"{what}s"
+    return what.replace("switch", "switches", 1) if what.startswith("switch") else what.replace("host", "hosts", 1)
 
 
 def _hold(number: int) -> str:

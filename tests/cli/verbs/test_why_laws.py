@@ -17,7 +17,7 @@ TOGETHER = 10  # clusters of one test
 
 
 async def answers(source):
-    """What is told of every job and gang of a cluster, by key; its moment left out."""
+    """Ask about every job and gang of a cluster: what is told, by key, its moment left out."""
     settings = Settings()
     view = await look(source, settings, "default")
     keys = {each.job.key for each in view.seen.jobs} | set(view.gangs)

@@ -51,7 +51,7 @@ class Served:
 
 
 def viewer_may():
-    """What the ClusterRole of a viewer allows."""
+    """Say what the ClusterRole of a viewer allows, as a function of a path and its parameters."""
     (role,) = (
         each
         for each in yaml.safe_load_all(VIEWER.read_text())
@@ -187,8 +187,7 @@ async def events_of(drawn):
     watching = asyncio.create_task(informers.run())
     try:
         async with asyncio.timeout(30):
-            while not informers.has_synced:
-                await asyncio.sleep(0)
+            await informers.synced()
     finally:
         watching.cancel()
         await asyncio.wait({watching})

@@ -93,6 +93,10 @@ def test_a_gang_without_a_place_is_told_why(asked, more, pods, says):
     assert any(each.startswith("Autoscaler: NeedsMore.") for each in found.why)
 
 
+def test_the_autoscaler_is_quoted_on_a_placed_gang_only_where_it_hinders():
+    assert not any(each.startswith("Autoscaler:") for each in told("2x8").why)
+
+
 def test_room_that_waiting_gangs_are_to_get_is_not_offered():
     waits = [see(each) for each in cluster.koordinator_gang("first", 2)]
     found = told("2x8", waits)
