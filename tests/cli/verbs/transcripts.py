@@ -132,7 +132,7 @@ def commands(page):
 
 
 async def typed(command, config):
-    """Type a command on the cluster, and return what it prints; an exit code other than 0 is shown as a shell's prompt would."""
+    """Type a command on the cluster. Return what it prints; an exit code other than 0 is shown as a prompt would."""
     _, *argv = shlex.split(command)
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
