@@ -1,6 +1,6 @@
 """The `turnout` command, also `kubectl turnout`: what it can be asked, and nothing heavy until it is asked.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 looked and found something wrong, 130 interrupted, 141 nobody reads the output.
+Exit codes are those of exit_codes.py.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from turnout.cli.check.command import add as check_command
-from turnout.cli.commands.jobs import add as job_commands
-from turnout.cli.commands.nodes import add as nodes_commands
-from turnout.cli.commands.pause import add as pause_commands
-from turnout.cli.commands.replay import add as replay_command
-from turnout.cli.commands.stacks import add as stacks_command
-from turnout.cli.commands.why import add as why_command
+from turnout.cli.commands.run_verb import BadWord
+from turnout.cli.exit_codes import Exit
 from turnout.cli.local_cluster.commands import add as local_commands
+from turnout.cli.verbs.history import add as history_command
+from turnout.cli.verbs.jobs import add as job_commands
+from turnout.cli.verbs.nodes import add as nodes_commands
+from turnout.cli.verbs.pause import add as pause_commands
+from turnout.cli.verbs.queues import add as queues_commands
+from turnout.cli.verbs.replay import add as replay_command
+from turnout.cli.verbs.simulate import add as simulate_command
+from turnout.cli.verbs.stacks import add as stacks_command
+from turnout.cli.verbs.topology import add as topology_commands
+from turnout.cli.verbs.why import add as why_command
 from turnout.kube.version import add_version
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
-FAILED, USAGE, FOUND_WRONG, INTERRUPTED = 1, 2, 3, 130
 SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
@@ -37,9 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = args.run
     try:
         return command(args)
+    except BadWord as error:
+        print(f"turnout {args.verb}: {error}", file=sys.stderr)
+        return Exit.USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return Exit.INTERRUPTED
 
 
 def stacktrace_viewer() -> int:
@@ -51,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     """Make the parser of the whole command."""
     top = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb")
     demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
     demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
@@ -72,8 +80,12 @@ def parser() -> argparse.ArgumentParser:
     job_commands(commands)
     pause_commands(commands)
     why_command(commands)
+    queues_commands(commands)
+    topology_commands(commands)
+    history_command(commands)
     nodes_commands(commands)
     replay_command(commands)
+    simulate_command(commands)
     stacks_command(commands)
     local_commands(commands)
     completion = commands.add_parser("completion", help="print a script that completes commands and options")
@@ -103,9 +115,9 @@ def _demo(args: argparse.Namespace) -> int:
         asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
     except (ChildFailed, StoryFailed) as error:
         print(f"turnout demo: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     except asyncio.CancelledError:
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     return 0
 
 
@@ -119,7 +131,7 @@ def _nominate_clear(args: argparse.Namespace) -> int:
         count = asyncio.run(clear(args.kubeconfig, args.context))
     except KubeError as error:
         print(f"turnout nominate: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     print(f"{count} nominations taken back")
     return 0
 
@@ -138,11 +150,11 @@ def _topo_check(args: argparse.Namespace) -> int:
         text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
     except (OSError, UnicodeDecodeError) as error:
         print(f"turnout topo check: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     reading = check(text)
     name = "stdin" if args.file == "-" else args.file
     print("\n".join(told(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
-    return FOUND_WRONG if reading.faults else 0
+    return Exit.FOUND_WRONG if reading.faults else 0
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from turnout.cli.views.listing import Column, Listing, text
 from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import JobView, Object
@@ -21,7 +21,6 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
     "ColossalAIJob": ("spec", "runMode", "pause", "enabled"),
     "VolcanoJob": ("metadata", "annotations", SUSPENDED),
 }
-_HEAD = ("NAMESPACE", "KIND", "NAME", "STATE", "PODS", "RESTARTS", "AGE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +105,23 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def as_json(told: Sequence[Row]) -> str:
-    """Return the list for programs, times in seconds."""
-    return json.dumps([asdict(row) for row in told], indent=2)
-
-
-def as_text(told: Sequence[Row]) -> list[str]:
-    """Return the list for people, a line a job."""
-    table = [
-        _HEAD,
-        *(
-            (
-                row.namespace,
-                row.kind,
-                row.name,
-                row.state,
-                f"{row.running}/{'?' if row.wanted is None else row.wanted}",
-                str(row.restarts),
-                age(row.age_s),
-            )
-            for row in told
+def listing(told: Sequence[Row]) -> Listing[Row]:
+    """Return the list in all its forms. Times are in seconds for programs."""
+    return Listing(
+        (
+            Column("NAMESPACE", lambda row: row.namespace),
+            Column("KIND", lambda row: row.kind),
+            Column("NAME", lambda row: row.name),
+            Column("STATE", lambda row: row.state),
+            Column("PODS", lambda row: f"{row.running}/{'?' if row.wanted is None else row.wanted}"),
+            Column("RESTARTS", lambda row: str(row.restarts), number=True),
+            Column("AGE", lambda row: age(row.age_s)),
         ),
-    ]
-    widths = [max(len(line[column]) for line in table) for column in range(len(_HEAD))]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in table)
-    return [printable(line).rstrip() for line in lines]
+        told,
+        lambda row: f"{row.kind}/{row.namespace}/{row.name}",
+        "no job of a kind that the job controllers know is here",
+        passing=frozenset(["age_s"]),
+    )
 
 
 def age(seconds: float | None) -> str:
@@ -147,7 +138,12 @@ def age(seconds: float | None) -> str:
 def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[Object], now_s: float) -> list[str]:
     """Return a job at length: its state and why, its pods with their nodes, and what was told of it, newest last."""
     (row,) = rows(kind, [raw], now_s)
-    lines = [f"{row.kind} {row.namespace}/{row.name}", *as_text([row])[1:], "", "Conditions:"]
+    lines = [
+        f"{row.kind} {row.namespace}/{row.name}",
+        *text(listing([row]), "table").split("\n")[1:],
+        "",
+        "Conditions:",
+    ]
     conditions = _mapping(raw.get("status")).get("conditions")
     lines += [
         f"  {'='.join(str(each[key]) for key in ('type', 'status') if key in each)}  {each.get('message', '')}".rstrip()

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.model import BadRecord, Record, State
+from turnout.cli.views.listing import Column, Listing
 from turnout.kube import labels
 from turnout.kube.nodes import taints
 from turnout.kube.nodes.fault_report import moment
 from turnout.kube.times import rfc3339
 
 BY_HAND = "tainted by hand"
-_HEADS = ("NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY")
 
 
 class NotTainted(ValueError):
@@ -82,30 +80,27 @@ def record_of(node: Mapping[str, Any]) -> Record | None:
     return None if text is None else model.read(text)
 
 
-def as_text(told: Sequence[Row]) -> list[str]:
-    """Lines of a table."""
-    if not told:
-        return ["no node is tainted, suspected or on trial"]
-    cells = [
-        _HEADS,
-        *((row.node, row.state, row.since, row.until, str(row.times or ""), _why(row)) for row in told),
-    ]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(_HEADS) - 1)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
-        for line in cells
-    ]
+def listing(told: Sequence[Row]) -> Listing[Row]:
+    """Return the list in all its forms."""
+    return Listing(
+        (
+            Column("NODE", lambda row: row.node),
+            Column("STATE", lambda row: row.state),
+            Column("SINCE", lambda row: row.since),
+            Column("UNTIL", lambda row: row.until),
+            Column("TIMES", lambda row: str(row.times or "")),
+            Column("WHY", _why),
+        ),
+        told,
+        lambda row: f"node/{row.node}",
+        "no node is tainted, suspected or on trial",
+    )
 
 
 def _why(row: Row) -> str:
     told = ": ".join(part for part in (row.reason, row.evidence) if part)
     who = f"says {', '.join(row.pods)}; judged by {', '.join(row.by)}" if row.pods else ""
     return " — ".join(part for part in (told, who) if part)
-
-
-def as_json(told: Sequence[Row]) -> str:
-    """Write the rows as JSON."""
-    return msgspec.json.format(msgspec.json.encode([asdict(row) for row in told])).decode()
 
 
 def freed(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:

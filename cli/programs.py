@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from turnout.cli.exit_codes import Exit
 from turnout.kube.version import build
 
 # What each extra brings, by the names of modules. setup.cfg has them by the names of distributions.
@@ -27,7 +28,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 
 # Commands of `turnout` that start other programs, which would tell what they lack in a log.
 START_OTHERS = frozenset(["demo", "local"])
-USAGE, NOBODY_READS = 2, 141  # the second as a shell tells SIGPIPE
 
 
 def turnout() -> int:
@@ -102,7 +102,7 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
         if not _nobody_reads():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
-        return NOBODY_READS
+        return Exit.NOBODY_READS
     except ModuleNotFoundError as error:
         if (brings := bringing((error.name or "").partition(".")[0], extra)) is None:
             raise
@@ -133,4 +133,4 @@ def _nobody_reads() -> bool:
 
 def _told(program: str, extra: str) -> int:
     print(f"{program} needs pip install 'turnout[{extra}]'", file=sys.stderr)
-    return USAGE
+    return Exit.USAGE

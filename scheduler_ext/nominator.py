@@ -24,7 +24,7 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.lease import Elector
 from turnout.kube.client.run_until_signal import lead, together, until_told
-from turnout.kube.errors import BadKubeconfig
+from turnout.kube.errors import BadKubeconfig, Unreachable
 from turnout.kube.labels import GPU_RESOURCES, SWITCH_PATH
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.model import Notice, Rules
@@ -39,6 +39,9 @@ from turnout.scheduler_ext.server.switch_path_writer import PathMarker
 from turnout.scheduler_ext.settings import add_common
 
 log = logging.getLogger("turnout.nominator")
+
+PODS = "/api/v1/pods"
+CLEAR_S = 60.0  # within which everything is listed for a person who takes nominations back
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +112,25 @@ async def serve(settings: NominatorSettings) -> None:
 async def clear(kubeconfig: str | None, context: str | None) -> int:
     """Take back every nomination of ours in the cluster, and return how many there were.
 
-    It does so even when another process leads.
+    It does so even when another process leads. Raises CallError where the pods cannot be listed at once, Unreachable
+    where not everything is listed within CLEAR_S: a person waits, and informers would try for ever.
     """
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(kubeconfig, context) as client:
+        async for _ in client.pages(PODS, limit=1):
+            break
         settings = NominatorSettings()
         view = Extender(settings.choices().rules, clock, metrics, _tell)
         informers = Informers(view, client, settings.configmap, clock, random.Random())
         nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
         watching = asyncio.create_task(informers.run())
         try:
-            await informers.synced()
+            try:
+                async with asyncio.timeout(CLEAR_S):
+                    await informers.synced()
+            except TimeoutError:
+                late = f"not listed within {CLEAR_S:.0f} s: {', '.join(informers.unsynced())}"
+                raise Unreachable("GET", PODS, 0, late) from None
             return await nominator.clear()
         finally:
             watching.cancel()

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.errors import BadFabric
 from turnout.topology.model import Entry, Fault
 from turnout.topology.switch_paths import Key, Path, heights, natural, row, top
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Ids = npt.NDArray[np.int32]
 
@@ -125,6 +128,8 @@ def moved_share(old: Fabric, new: Fabric) -> float:
 
 def _tree(entries: Sequence[Entry]) -> nx.DiGraph[Path]:
     """Return the switches as a tree whose root is the empty path. Raises BadFabric."""
+    import networkx as nx  # which takes a tenth of a second, for programs that never see a map
+
     tree: nx.DiGraph[Path] = nx.DiGraph()
     tree.add_node(())
     lines: dict[str, list[int]] = {}
@@ -201,4 +206,4 @@ def _frozen(
     )
 
 
-EMPTY = build(())
+EMPTY = _tables([], [], 0, 1, {})  # as build makes it of no entries, without networkx

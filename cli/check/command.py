@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turnout.cli.check.model import Line
+    from turnout.kube.client.api_client import Client
 
-FAILED, FOUND_WRONG = 1, 3
 _SIGNS = {"fine": ("✓", "green"), "unknown": ("?", "blue"), "doubtful": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
@@ -27,26 +26,21 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    import asyncio
-    from importlib.metadata import version
+    from turnout.cli.commands.run_verb import run_verb
+    from turnout.cli.exit_codes import Exit
 
-    from turnout.cli.check.facts import look
-    from turnout.cli.check.model import Seen, Word
-    from turnout.cli.check.verdicts import lines
-    from turnout.kube.client.api_client import Client
-    from turnout.kube.errors import KubeError
+    async def work(client: Client) -> Exit:
+        from importlib.metadata import version
 
-    async def seen() -> Seen:
-        async with await Client.open(args.kubeconfig, args.context) as client:
-            return await look(client, version("turnout"))
+        from turnout.cli.check.facts import look
+        from turnout.cli.check.model import Word
+        from turnout.cli.check.verdicts import lines
 
-    try:
-        found = lines(asyncio.run(seen()))
-    except KubeError as error:
-        print(f"turnout check: {error}", file=sys.stderr)
-        return FAILED
-    _print(found, args.output)
-    return FOUND_WRONG if any(line.word is Word.WRONG for line in found) else 0
+        found = lines(await look(client, version("turnout")))
+        _print(found, args.output)
+        return Exit.FOUND_WRONG if any(line.word is Word.WRONG for line in found) else Exit.DONE
+
+    return run_verb("check", args, work)
 
 
 def _print(found: Iterable[Line], form: str) -> None:

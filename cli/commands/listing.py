@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 if TYPE_CHECKING:
     from turnout.cli.controlled import Account, Pod, Said
     from turnout.controllers.kind import Kind
     from turnout.jobs.model import JobKey
-    from turnout.kube.client.api_client import Client
     from turnout.kube.errors import CallError
 
 VIEWER = "turnout-viewer"  # the ClusterRole of deploy/manifests that allows all of it
@@ -23,6 +22,13 @@ class CannotSee(Exception):
     """Something that has to be listed cannot be. The message says what, and what would help."""
 
 
+class Lists(Protocol):
+    """The calls that a listing needs of a Client."""
+
+    def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
+        """Each page of a list."""
+
+
 class Once:
     """Lists as a client does, and never watches. faults: what could not be listed for another reason than rights.
 
@@ -30,7 +36,7 @@ class Once:
     namespace: what of them is in it is listed where that may be.
     """
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    def __init__(self, client: Lists, namespace: str) -> None:
         self._client, self._namespace = client, namespace
         self.faults: dict[str, CallError] = {}
         self.unknown: list[str] = []
@@ -108,7 +114,7 @@ def resource(path: str) -> str:
     return rest[-1] if base == "api" else f"{rest[-1]}.{rest[0]}"
 
 
-async def account_of(client: Client, key: JobKey) -> Account | None:
+async def account_of(client: Lists, key: JobKey) -> Account | None:
     """Tell how a job stands; None for one of a kind that no job controller knows, or that cannot be fetched."""
     from turnout.cli.controlled import There, account
     from turnout.controllers.children import POD_GROUPS
@@ -130,14 +136,14 @@ async def account_of(client: Client, key: JobKey) -> Account | None:
     return account(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", there, time.time())
 
 
-async def _named(client: Client, path: str, name: str) -> Any:
+async def _named(client: Lists, path: str, name: str) -> Any:
     """Return an object by the right to list, which a viewer has; None where there is none, or it may not be read."""
-    found = await _list(client, path, {"fieldSelector": f"metadata.name={name}"})
+    found = await items(client, path, {"fieldSelector": f"metadata.name={name}"})
     return next((each for each in found if each["metadata"].get("name") == name), None)
 
 
-async def _list(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return what a list has; nothing of what may not be listed or is not served."""
+async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any]:
+    """Return what a list has as plain values; nothing of what may not be listed or is not served."""
     import msgspec
 
     from turnout.kube.errors import Forbidden, NotFound
@@ -151,9 +157,9 @@ async def _list(client: Client, path: str, params: Mapping[str, Any]) -> list[An
     return found
 
 
-async def _pods(client: Client, path: str, kind: Kind, raw: Any) -> tuple[Pod, ...]:
+async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Pod, ...]:
     words, meta = kind.child_labels, raw["metadata"]
-    found = await _list(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
+    found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
     owned = (
         each
         for each in found
@@ -179,7 +185,7 @@ def _pod(raw: Any, role: str, index: str) -> Pod:
     return Pod(str(labels.get(role, "")), number, str(status.get("phase") or "Pending"), next(waits, ""))
 
 
-async def _said(client: Client, path: str, kind: Kind, raw: Any) -> tuple[Said, ...]:
+async def _said(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Said, ...]:
     """Return the Events on this very object, not on one that had its name."""
     from turnout.cli.controlled import Said
     from turnout.kube.times import since_1970
@@ -188,7 +194,7 @@ async def _said(client: Client, path: str, kind: Kind, raw: Any) -> tuple[Said, 
     selector = f"involvedObject.name={meta['name']},involvedObject.kind={kind.kind}"
     return tuple(
         Said(str(each.get("reason") or ""), str(each.get("message") or ""), since_1970(when) or 0.0)
-        for each in await _list(client, path, {"fieldSelector": selector})
+        for each in await items(client, path, {"fieldSelector": selector})
         if (each.get("involvedObject") or {}).get("uid") == meta["uid"]
         for when in (each.get("lastTimestamp") or each.get("eventTime") or each["metadata"].get("creationTimestamp"),)
     )

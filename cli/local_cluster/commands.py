@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnout.cli.exit_codes import Exit
 from turnout.cli.local_cluster.daemon import LocalClusterFailed, ask, end, fault, found, home, start
 from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NO_WALLS, condition, welcome
 
-FAILED, USAGE = 1, 2
 _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
 
 
@@ -61,7 +61,7 @@ def _up(args: argparse.Namespace) -> int:
     folder = home()
     if (there := found(folder)) is not None:
         print(f"turnout local up: one is up already, at {there.url}; turnout local down ends it", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     try:
         if args.fabric:
             _read_map(args.fabric)
@@ -72,7 +72,7 @@ def _up(args: argparse.Namespace) -> int:
         note = start(folder, lambda: _serve(args, folder))
     except LocalClusterFailed as error:
         print(f"turnout local up: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     print("\n".join(welcome(note, str(folder / KUBECONFIG))))
     if args.processes:
         from turnout.simulator.processes.runtime.container_init import can_have_walls
@@ -96,12 +96,12 @@ def _status(args: argparse.Namespace) -> int:
     if (note := found(home())) is None:
         why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
         print(f"no local cluster is up{why}; turnout local up starts one", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     try:
         print("\n".join(condition(note, *ask(home()))))
     except LocalClusterFailed as error:
         print(f"turnout local status: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     print(f"KUBECONFIG={home() / KUBECONFIG}")
     return 0
 
@@ -116,7 +116,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
         begun = None if args.real else early(folder, args.port, not args.no_extender)
     except OSError as error:
         print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     from turnout.cli.commands.extender_process import ExtenderFailed
     from turnout.cli.local_cluster.serve import Wanted, serve
     from turnout.simulator.cluster.node_builder import places_of
@@ -129,7 +129,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
         asyncio.run(serve(wanted, begun))
     except (LocalClusterFailed, ExtenderFailed, OSError) as error:
         print(f"turnout local: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     return 0
 
 

@@ -96,10 +96,15 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
 
 
 def _viewer() -> str:
-    """Everything that the autoscaler sees, and what is told of it, to be listed by a person."""
+    """Everything that the autoscaler sees, and what is told of it, to be listed by a person.
+
+    GIVEN has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
+    """
     seen = (rule for rule in OBSERVE if rule.resources != ("events",))
     rules = [replace(rule, verbs=("list",)) for rule in (Rule("", ("events",), ()), *seen)]
-    role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": [_rule(rule) for rule in _joined(rules)]}
+    named = [replace(rule, verbs=("list",)) for rule in GIVEN]
+    told = [_rule(rule) for rule in (*_joined(rules), *named)]
+    role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": told}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
 
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from turnout.cli.commands.follow_log import LogFollower
+from turnout.cli.verbs.follow_log import LogFollower
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.errors import NotFound, Rejected, Unreachable
 

@@ -11,7 +11,8 @@ import yaml
 
 from tests.controllers.jobs import NOW_S, job, merged, role
 from turnout.cli.__main__ import main
-from turnout.cli.jobs import BadSubmission, Wish, age, as_json, as_text, described, rows, state, submission, suspension
+from turnout.cli.jobs import BadSubmission, Wish, age, described, listing, rows, state, submission, suspension
+from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import JobView
 from turnout.kube.times import rfc3339
@@ -48,10 +49,19 @@ def test_a_job_is_a_line():
     raw["metadata"]["creationTimestamp"] = rfc3339(NOW_S - 5_400)
     (row,) = told = rows(KINDS["PyTorchJob"], [raw], NOW_S)
     assert (row.running, row.wanted, row.restarts, row.age_s) == (2, 4, 3, 5_400)
-    assert as_text(told)[1].split() == ["ns", "PyTorchJob", "bert", "New", "2/4", "3", "1h30m"]
-    assert json.loads(as_json(told))[0]["age_s"] == 5_400
+    line = text(listing(told), "table").split("\n")[1]
+    assert line.split() == [
+        "ns",
+        "PyTorchJob",
+        "bert",
+        "New",
+        "2/4",
+        "3",
+        "1h30m",
+    ]
+    assert json.loads(text(listing(told), "json"))[0]["age_s"] == 5_400
     (refused,) = rows(KINDS["PyTorchJob"], [job()], NOW_S)
-    assert as_text([refused])[1].split()[4] == "0/?"
+    assert text(listing([refused]), "table").split("\n")[1].split()[4] == "0/?"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from tests.autoscaler.node_faults.fault_report_cache import Cluster
 from tests.autoscaler.node_faults.test_taints import Api
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.model import State
-from turnout.cli.nodes import NotTainted, as_json, as_text, freed, rows
+from turnout.cli.nodes import NotTainted, freed, listing, rows
+from turnout.cli.views.listing import text
 from turnout.kube import labels
 from turnout.kube.nodes.fault_report import Kind, moment
 
@@ -36,17 +37,19 @@ def test_who_is_tainted_stands_first_with_whose_word_it_is(cluster):
     assert [(row.node, row.state, row.times) for row in told] == [
         ("n3", "tainted", 1), ("n7", "tainted by hand", 0), ("n5", "suspected", 0), ("n9", "unreadable", 0),
     ]  # fmt: skip
-    (first, *_), (head, line, *more) = told, as_text(told)
+    (first, *_), (head, line, *more) = told, text(listing(told), "table").split("\n")
     assert (first.reason, first.evidence) == (WHY["cause"], WHY["why"])
     assert (first.since, first.until) == ("2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z")
     assert head.split() == ["NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY"]
     assert "network_failed: failed with w1 and with w2 — says a/a-3, b/b-3; judged by w0" in line
     assert len(more) == 3
-    assert json.loads(as_json(told))[0]["pods"] == ["a/a-3", "b/b-3"]
+    assert json.loads(text(listing(told), "json"))[0]["pods"] == ["a/a-3", "b/b-3"]
 
 
 def test_where_nothing_is_wrong_it_says_so():
-    assert as_text(rows(nodes(Cluster()), labels.FAULTY)) == ["no node is tainted, suspected or on trial"]
+    empty = listing(rows(nodes(Cluster()), labels.FAULTY))
+    assert text(empty, "table") == "no node is tainted, suspected or on trial"
+    assert text(empty, "json") == "[]"
 
 
 def test_who_was_cleared_is_told_only_on_request(cluster):

@@ -191,3 +191,10 @@ def test_scores_are_integers_from_0_to_10(built, data):
     assert got.dtype == np.int8
     assert len(got) == len(built.hosts)
     assert all(0 <= score <= 10 for score in got.tolist())
+
+
+def test_the_empty_map_is_the_one_that_is_built_of_no_entries():
+    built = build(())
+    assert (EMPTY.hosts, EMPTY.tiers, EMPTY.names, EMPTY.paths) == (built.hosts, built.tiers, built.names, built.paths)
+    for ours, theirs in ((EMPTY.switch_of, built.switch_of), (EMPTY.starts[1], built.starts[1])):
+        assert ours.shape == theirs.shape

@@ -7,11 +7,13 @@ networkx finds them. Other formats that list switches in this way can use this m
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from turnout.topology.model import Fault
 from turnout.topology.sources.names import MAX_TIERS, shown
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ def paths(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]], list[Fault]
 
     listed: the names are distinct.
     """
+    import networkx as nx  # which takes a tenth of a second, for programs that never see such a list
+
     lines = {switch.name: switch.line for switch in listed}
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(lines)

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.exit_codes import Exit
+
 if TYPE_CHECKING:
     from turnout.cli.pause import Write
 
-FAILED, USAGE = 1, 2
 _MANAGER = "turnout-cli"
 ORDERS = "turnout-system/turnout-autoscaler"
 
@@ -76,15 +77,15 @@ def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -
         write = wanted()
     except BadWish as error:
         print(f"turnout {command}: {error}", file=sys.stderr)
-        return USAGE
+        return Exit.USAGE
     try:
         asyncio.run(_write(args, write))
     except NotFound as error:
         print(f"turnout {command}: {args.job or args.orders} is not there: {error.message}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     except (KubeError, BadKubeconfig) as error:
         print(f"turnout {command}: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     print(write.said)
     return 0
 

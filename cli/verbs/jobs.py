@@ -5,30 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from turnout.cli.commands.listing_output import add_cluster, add_namespace, add_output, namespace_of, show
+from turnout.cli.commands.run_verb import NoSuch, run_verb, say
+from turnout.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
     from turnout.controllers.kind import Kind
     from turnout.kube.client.api_client import Client
 
-FAILED, USAGE = 1, 2
 _MANAGER = "turnout-cli"
 # Of controllers.kinds, not imported before it is needed.
 _KINDS = ("ColossalAIJob", "ElasticJob", "MSJob", "PyTorchJob", "VolcanoJob")
 
 
-class NoSuch(Exception):
-    """There is no such job, or no pod of it with that rank. The message is for the person."""
-
-
 def add(commands: Any) -> None:
     """Add them to the parser's commands."""
     jobs = commands.add_parser("jobs", help="list the jobs that the job controllers run, with state and pods")
-    jobs.add_argument("-n", "--namespace", default="", help="of one namespace (all)")
-    jobs.add_argument("--json", action="store_true", help="as JSON, times in seconds")
-    _where(jobs)
+    add_namespace(jobs, "jobs")
+    add_output(jobs)
+    add_cluster(jobs)
     jobs.set_defaults(run=_jobs)
     describe = commands.add_parser("describe", help="tell of a job at length: conditions, pods, Events")
     _job(describe)
@@ -57,31 +56,32 @@ def _add_submit(commands: Any) -> None:
     submit.add_argument("--gpus", type=int, default=0, help="of each worker (%(default)s)")
     submit.add_argument("--dry-run", action="store_true", help="print the YAML and make nothing")
     submit.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each worker runs")
-    _where(submit)
+    add_cluster(submit)
     submit.set_defaults(run=_submit)
 
 
 def _job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="KIND/NAMESPACE/NAME", help=f"of {', '.join(_KINDS)}")
-    _where(parser)
-
-
-def _where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    parser.add_argument("--context", help="of the kubeconfig")
+    add_cluster(parser)
 
 
 def _jobs(args: argparse.Namespace) -> int:
-    from turnout.cli.jobs import as_json, as_text, rows
+    from turnout.cli.jobs import listing, rows
     from turnout.controllers.kinds.registry import KINDS
+    from turnout.kube.client.clock import RealClock
 
-    async def look(client: Client) -> None:
-        told = []
-        for kind in KINDS.values():
-            told += rows(kind, await _listed(client, kind, args.namespace), time.time())
-        print(as_json(told) if args.json else "\n".join(as_text(told)))
+    async def work(client: Client) -> None:
+        namespace = namespace_of(args)
 
-    return _done("jobs", args, look)
+        async def look() -> Any:
+            told = []
+            for kind in KINDS.values():
+                told += rows(kind, await _listed(client, kind, namespace), time.time())
+            return listing(told)
+
+        await show(args, look, say, RealClock())
+
+    return run_verb("jobs", args, work)
 
 
 async def _listed(client: Client, kind: Kind, namespace: str) -> list[Any]:
@@ -112,7 +112,7 @@ def _describe(args: argparse.Namespace) -> int:
         events = await _items(client, f"{core}/events", {"fieldSelector": selector})
         print("\n".join(described(kind, raw, pods, events, time.time())))
 
-    return _done("describe", args, look)
+    return run_verb("describe", args, look)
 
 
 async def _items(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
@@ -159,11 +159,11 @@ def _logs(args: argparse.Namespace) -> int:
         text = await client.get(f"{core}/pods/{run.pod}/log", {"container": run.container})
         sys.stdout.write(text.decode(errors="replace"))
 
-    return _done("logs", args, look)
+    return run_verb("logs", args, look)
 
 
 async def _follow(args: argparse.Namespace, client: Client, kind: Kind, raw: Any, core: str) -> None:
-    from turnout.cli.commands.follow_log import LogFollower
+    from turnout.cli.verbs.follow_log import LogFollower
     from turnout.kube.client.clock import RealClock
 
     def show(text: bytes) -> None:
@@ -189,7 +189,7 @@ def _suspend(args: argparse.Namespace) -> int:
         await client.patch(path, suspension(kind.called, on=not args.end), MERGE, _MANAGER)
         print(f"{args.job} {'goes on' if args.end else 'is suspended'}")
 
-    return _done("suspend", args, write)
+    return run_verb("suspend", args, write)
 
 
 def _submit(args: argparse.Namespace) -> int:
@@ -204,7 +204,7 @@ def _submit(args: argparse.Namespace) -> int:
         body = submission(args.kind, wish)
     except BadSubmission as error:
         print(f"turnout submit: {error}", file=sys.stderr)
-        return USAGE
+        return Exit.USAGE
     if args.dry_run:
         import yaml
 
@@ -217,23 +217,4 @@ def _submit(args: argparse.Namespace) -> int:
         await client.create(f"/apis/{body['apiVersion']}/namespaces/{args.namespace}/{KINDS[args.kind].plural}", body)
         print(f"{args.kind}/{args.namespace}/{args.name} is made")
 
-    return _done("submit", args, make)
-
-
-def _done(command: str, args: argparse.Namespace, work: Any) -> int:
-    import asyncio
-
-    from turnout.kube.client.api_client import Client
-    from turnout.kube.errors import BadKubeconfig, KubeError
-
-    async def whole() -> None:
-        async with await Client.open(args.kubeconfig, args.context) as client:
-            doing: Coroutine[Any, Any, None] = work(client)
-            await doing
-
-    try:
-        asyncio.run(whole())
-    except (NoSuch, KubeError, BadKubeconfig) as error:
-        print(f"turnout {command}: {error}", file=sys.stderr)
-        return FAILED
-    return 0
+    return run_verb("submit", args, make)

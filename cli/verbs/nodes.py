@@ -9,7 +9,10 @@ from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import quote
 
-FAILED = 1
+from turnout.cli.commands.listing_output import add_output, show
+from turnout.cli.commands.run_verb import say
+from turnout.cli.exit_codes import Exit
+
 _MANAGER = "turnout-cli"
 _TRIES = 5  # a node is written by its kubelet, too
 _NODES = "/api/v1/nodes"
@@ -19,7 +22,7 @@ def add(commands: Any) -> None:
     """Add them to the parser's commands."""
     nodes = commands.add_parser("nodes", help="which nodes are tainted as faulty, since when, until when and why")
     _where(nodes)
-    nodes.add_argument("--json", action="store_true", help="as JSON")
+    add_output(nodes)
     nodes.add_argument("--all", action="store_true", help="also nodes that were cleared lately")
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="COMMAND")
@@ -43,19 +46,23 @@ def _key(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from turnout.cli.nodes import as_json, as_text, rows
+    from turnout.cli.nodes import listing, rows
+    from turnout.kube.client.clock import RealClock
 
-    async def look() -> None:
+    async def work() -> None:
         import msgspec
 
-        found: list[dict[str, Any]] = []
         async with await _client(args) as client:
-            async for page in client.pages(_NODES):
-                found += msgspec.json.decode(page).get("items") or []
-        told = rows(found, _key(args), args.all)
-        print(as_json(told) if args.json else "\n".join(as_text(told)))
 
-    return _done("nodes", look(), "list nodes")
+            async def look() -> Any:
+                found: list[dict[str, Any]] = []
+                async for page in client.pages(_NODES):
+                    found += msgspec.json.decode(page).get("items") or []
+                return listing(rows(found, _key(args), args.all))
+
+            await show(args, look, say, RealClock())
+
+    return _done("nodes", work(), "list nodes")
 
 
 def _untaint(args: argparse.Namespace) -> int:
@@ -91,7 +98,7 @@ def _done(command: str, work: Coroutine[Any, Any, None], right: str, node: str =
     import asyncio
 
     from turnout.cli.nodes import NotTainted
-    from turnout.kube.errors import Forbidden, KubeError, NotFound
+    from turnout.kube.errors import BadKubeconfig, Forbidden, KubeError, NotFound
 
     try:
         asyncio.run(work)
@@ -99,9 +106,9 @@ def _done(command: str, work: Coroutine[Any, Any, None], right: str, node: str =
         why = f"there is no node {node!r}; `turnout nodes` lists those that are tainted"
     except Forbidden as error:
         why = f"you may not {right}: {error.message}"
-    except (NotTainted, KubeError) as error:
+    except (NotTainted, KubeError, BadKubeconfig) as error:
         why = str(error)
     else:
         return 0
     print(f"turnout {command}: {why}", file=sys.stderr)
-    return FAILED
+    return Exit.FAILED

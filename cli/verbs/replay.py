@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FAILED, FOUND_WRONG = 1, 3
+from turnout.cli.exit_codes import Exit
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
     replay = commands.add_parser(
-        "replay-decisions", help="decide a decision log again; exit 1 when anything differs or nothing can be read"
+        "replay-decisions", help="decide a decision log again; exit 3 when anything differs, 1 when nothing can be read"
     )
     replay.add_argument("file", type=Path, help="the autoscaler's --decision-log, or the old one beside it (.1)")
     replay.set_defaults(run=_replay)
@@ -31,14 +31,14 @@ def _replay(args: argparse.Namespace) -> int:
                 elif each.differs:
                     wrote = f" (written by version {each.program})" if each.program else ""
                     print(f"{args.file}:{each.line}: {each.differs}{wrote}", file=sys.stderr)
-                    return FAILED
+                    return Exit.FOUND_WRONG
                 else:
                     decisions, looks = decisions + each.decisions, looks + 1
     except OSError as error:
         print(f"turnout replay-decisions: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     if not looks:
         print(f"turnout replay-decisions: {args.file} holds no look that can be read", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     print(f"{decisions} decisions of {looks} looks, all identical")
     return 0

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.exit_codes import Exit
+
 if TYPE_CHECKING:
     from turnout.launcher.health.stack_traces.model import Gathered
 
-FAILED = 1
 _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
 
 
@@ -38,7 +39,7 @@ def _stacks(args: argparse.Namespace) -> int:
         StackFolder(str(args.path)).write(written)
     except (BadStacks, OSError) as error:
         print(f"turnout stacks: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     print("\n".join(verdict(merged)))
     print(f"written to {args.path}: {', '.join(written)}")
     return 0

@@ -1,0 +1,124 @@
+"""The cluster as the autoscaler sees it, listed once with its own informers, as far as whoever asks may see."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.model import UNKNOWN_NODE, Observation
+from turnout.autoscaler.observe import job_pods
+from turnout.autoscaler.reporting.never import BareGang
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands.listing import CannotSee, Lists, Once
+from turnout.jobs.gang import membership
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube.client.clock import RealClock
+from turnout.kube.objects import Node
+
+LIST_S = 60.0  # for everything
+_LOOK_S = 0.01
+_OVER = ("Succeeded", "Failed")
+
+
+class GpuPod(NamedTuple):
+    """A pod that asks for GPUs. owner: its job, or its gang where that is nobody's job. node: "" while it has none."""
+
+    name: str
+    owner: JobKey
+    queue: str
+    node: str
+    gpus: int
+
+
+class AutoscalerView(Cache):
+    """The autoscaler's cache, with the nodes at hand, the pods that ask for GPUs, and what is nobody's job."""
+
+    def __init__(self, gpu_resources: tuple[str, ...]) -> None:
+        super().__init__(KINDS, gpu_resources)
+        self._gpu_resources = gpu_resources
+        self.node_objects: dict[str, Node] = {}
+
+    def put_node(self, node: Node) -> None:
+        """A node as it is now."""
+        self.node_objects[node.metadata.name] = node
+        super().put_node(node)
+
+    def bare_gangs(self) -> dict[JobKey, BareGang]:
+        """Return the gangs of GPU pods of which no job of a known kind tells, running or waiting; lone pods too."""
+        found = {}
+        for key, group, members in self.strays.all():
+            on = ((self._ground.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
+            placed = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
+            found[key] = BareGang(key, self._payer(members[0][0], group), len(members), placed)
+        return found
+
+    def gpu_pods(self) -> Iterator[GpuPod]:
+        """Yield every pod that asks for GPUs and is not over, those that leave included."""
+        gangs = {(key.namespace, key.name): (key, gang.queue) for key, gang in self.bare_gangs().items()}
+        for uid, pod in self._pods.items():
+            gpus = self._shapes[uid].gpus(self._gpu_resources)
+            if not gpus or pod.status.phase in _OVER:
+                continue
+            meta = pod.metadata
+            job = job_pods.owner(pod, self.jobs)
+            if job is not None:
+                owner, queue = job.key, self._accounts.resolved(job.key.namespace, job.queue)
+            else:
+                own = JobKey("Pod", meta.namespace, meta.name), self._accounts.queue_of(pod)
+                owner, queue = gangs.get((meta.namespace, membership(pod).key.name), own)
+            yield GpuPod(meta.name, owner, queue, pod.spec.node_name, gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """All that was listed. unknown: paths that may not be listed and that a decision can do without.
+
+    missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: since 1970, the
+    moment of `seen`. gangs: those that are nobody's job.
+    """
+
+    view: AutoscalerView
+    nodes: tuple[Node, ...]
+    unknown: tuple[str, ...]
+    missing: tuple[str, ...]
+    faults: Mapping[JobKey, str]
+    now_s: float
+    seen: Observation
+    gangs: Mapping[JobKey, BareGang]
+
+
+async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
+    """List once all that the autoscaler watches. Raises CannotSee.
+
+    namespace: listed by itself where the whole cluster may not be.
+    """
+    once, view = Once(client, namespace), AutoscalerView(wanted.gpu_resource)
+    maps = (wanted.configmap, wanted.orders)
+    informers = AutoscalerInformers(view, once, KINDS, RealClock(), random.Random(), maps)
+    watching = asyncio.create_task(informers.run())
+    try:
+        async with asyncio.timeout(LIST_S):
+            while not all(
+                each.has_synced or each.path in once.faults for each in informers.reflectors.values()
+            ) or not (informers.map_looked_at or once.faults):
+                if watching.done():
+                    await watching
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        late = sorted({each.path for each in informers.reflectors.values() if not each.has_synced})
+        raise CannotSee(f"the API server did not list {', '.join(late)} within {LIST_S:.0f} s") from None
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+    once.check()
+    nodes = tuple(view.node_objects.values())
+    now_s = time.time()
+    seen, gangs = view.observation(now_s), view.bare_gangs()
+    return ClusterView(view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, seen, gangs)

@@ -1,0 +1,49 @@
+"""Runs what a verb asks of an API server, and ends every failure in one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from turnout.cli.exit_codes import Exit
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+
+class NoSuch(Exception):
+    """A thing that a person has named is not there. The message is for the person."""
+
+
+class BadWord(Exception):
+    """A word that a person has typed makes no sense: USAGE. The message is for the person."""
+
+
+def run_verb(
+    verb: str, args: argparse.Namespace, work: Callable[[Client], Awaitable[Exit | None]], *wrong: type[Exception]
+) -> int:
+    """Do the work with a client, and return the exit code. wrong: more errors that are told in a line, and FAILED."""
+    import asyncio
+
+    from turnout.cli.commands.listing import CannotSee
+    from turnout.kube.client.api_client import Client
+    from turnout.kube.errors import BadKubeconfig, KubeError
+
+    async def whole() -> Exit:
+        async with await Client.open(args.kubeconfig, args.context) as client:
+            return await work(client) or Exit.DONE
+
+    told: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)
+    try:
+        return asyncio.run(whole())
+    except told as error:
+        print(f"turnout {verb}: {error}", file=sys.stderr)
+        return Exit.FAILED
+
+
+def say(text: str) -> None:
+    """Print at once: whoever watches through a pipe waits for it. Nothing is no empty line."""
+    if text:
+        print(text, flush=True)

@@ -1,0 +1,113 @@
+"""The cluster as the scheduler extender sees it, listed once: nodes, pods, gangs and the map of switches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands.listing import Lists, Once
+from turnout.jobs.gang import POD_GROUP_PATHS
+from turnout.kube.errors import CallError, NotFound
+from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
+from turnout.scheduler_ext.cache.cache import GangView
+from turnout.topology.accept import FAULTS_TOLD, draw
+from turnout.topology.fabric import EMPTY, Fabric
+
+OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
+UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+T = TypeVar("T")
+
+
+class _Page(Struct):
+    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """All that was listed. fabric: as the map has it, by its own names of hosts. map_fault: why there is none, or "".
+
+    missing: resources that may not be listed in the whole cluster, without which nothing can be said of places.
+    unseen: those without which only the sizes of some gangs are not known.
+    """
+
+    gangs: GangView
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    fabric: Fabric
+    map_fault: str
+    missing: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+
+async def look(client: Lists, wanted: Settings, namespace: str) -> SchedulerView:
+    """List once all that the extender watches. Raises CannotSee.
+
+    namespace: listed by itself where the whole cluster may not be.
+    """
+    once, aside = Once(client, namespace), Once(client, namespace)
+    gangs = GangView(wanted.gpu_resource)
+    nodes: list[Node] = []
+    pods: list[Pod] = []
+    maps: list[ConfigMap] = []
+    where, name = wanted.configmap.split("/", 1)
+    works = [
+        _take(once, "/api/v1/nodes", Node, nodes.append),
+        _take(once, "/api/v1/pods", Pod, pods.append, UNFINISHED),
+        _take(
+            once,
+            f"/api/v1/namespaces/{where}/configmaps",
+            ConfigMap,
+            maps.append,
+            {"fieldSelector": f"metadata.name={name}"},
+        ),
+        *(_take(aside, path, PodGroup, partial(gangs.put_group, dialect)) for dialect, path in POD_GROUP_PATHS.items()),
+        *(_take(aside, path, Owner, partial(gangs.put_owner, kind)) for kind, path in OWNERS.items()),
+    ]
+    await asyncio.gather(*works)
+    once.check()
+    fabric, fault = _map(maps, wanted.configmap, bool(once.unknown))
+    gangs.set_map(fabric)
+    for node in nodes:
+        gangs.put_node(node)
+    for pod in pods:
+        gangs.put_pod(pod)
+    return SchedulerView(gangs, tuple(nodes), tuple(pods), fabric, fault, once.missing(), aside.missing())
+
+
+async def _take(once: Once, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
+    """Hand on every object of a list that can be read. One that is not served, or whose list fails, has none."""
+    try:
+        async for item in _objects(once, path, params):
+            try:
+                put(msgspec.json.decode(item, type=kind))
+            except msgspec.DecodeError:
+                continue
+    except NotFound:
+        return
+    except CallError as error:
+        once.faults.setdefault(path, error)
+
+
+async def _objects(once: Once, path: str, params: Mapping[str, Any] | None) -> AsyncIterator[msgspec.Raw]:
+    async for page in once.pages(path, params):
+        for item in msgspec.json.decode(page, type=_Page).items:
+            yield item
+
+
+def _map(maps: list[ConfigMap], name: str, refused: bool) -> tuple[Fabric, str]:
+    """Return the fabric, and why there is none. refused: the ConfigMap may not be read."""
+    if refused:
+        return EMPTY, f"you may not read the ConfigMap {name}, the map of switches"
+    if not maps:
+        return EMPTY, f"there is no ConfigMap {name}, the map of switches"
+    drawn = draw(maps[0].data or {})
+    if drawn.fabric is None:
+        told = "; ".join(f"line {each.line}: {each.text}" for each in drawn.faults[:FAULTS_TOLD])
+        return EMPTY, f"the map of switches in {name} cannot be used: {told}"
+    return drawn.fabric, "" if drawn.fabric.mapped_count else f"the map of switches in {name} names no host"

@@ -1,0 +1,201 @@
+"""The values of `turnout simulate`: what is replayed, how full the cluster was over time, and the figures of both runs.
+
+The replay itself is simulator/replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+
+from turnout.autoscaler.model import Policy
+from turnout.simulator.replay.cluster import World
+from turnout.simulator.replay.compare import Compared, p99
+from turnout.simulator.replay.job_run import GPU
+from turnout.simulator.replay.model import Rules, Submission, Tape
+from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.traces import Row
+from turnout.simulator.replay.workload_streams import Labels, labelled
+
+USUAL_LOAD = 0.65  # of a cluster whose size nobody states
+BUCKETS = 240  # of time, in a plot
+
+
+class BadSimulation(ValueError):
+    """A replay that cannot be. The message says which option or line is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The choices of a person. nodes: the GPUs of each, () for as many of 8 as are busy to USUAL_LOAD.
+
+    elastic: the share of jobs that are elastic. factor: their max over their min. headroom_gpus: kept free.
+    """
+
+    nodes: tuple[int, ...] = ()
+    elastic: float = 1.0
+    factor: int = 4
+    restart_s: float = 60.0
+    headroom_gpus: int = 0
+    backfill: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.elastic <= 1:
+            raise BadSimulation(f"--elastic is {self.elastic}: it must be from 0 to 1")
+        if self.factor < 1 or self.restart_s < 0 or self.headroom_gpus < 0:
+            raise BadSimulation("--factor must be at least 1, --restart-s and --headroom-gpus not negative")
+
+
+@dataclass(slots=True)
+class Held:
+    """GPUs that jobs hold over time, and jobs that wait, as (time, GPUs, waiting) at each change.
+
+    The time is in seconds since the first submission.
+    """
+
+    samples: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def saw(self, world: World) -> None:
+        """Note a world at an event."""
+        now = (world.now_s, world.rules.gpus - sum(world.free), len(world.waiting))
+        if self.samples and self.samples[-1][0] == now[0]:
+            self.samples[-1] = now
+        else:
+            self.samples.append(now)
+
+    def buckets(self, end_s: float, count: int = BUCKETS) -> list[tuple[float, float, float]]:
+        """Return the mean of each of `count` equal spans: its middle in seconds, GPUs, waiting jobs."""
+        width = end_s / count or 1.0
+        sums = [[0.0, 0.0] for _ in range(count)]
+        points = [*self.samples, (end_s, 0, 0)]
+        for (at_s, gpus, waiting), (until_s, _, _) in pairwise(points):
+            first, last = int(at_s / width), min(count - 1, int(until_s / width))
+            for bucket in range(min(first, count - 1), last + 1):
+                lasts_s = min(until_s, (bucket + 1) * width) - max(at_s, bucket * width)
+                if lasts_s > 0:
+                    sums[bucket][0] += gpus * lasts_s
+                    sums[bucket][1] += waiting * lasts_s
+        return [((at + 0.5) * width, gpus / width, waiting / width) for at, (gpus, waiting) in enumerate(sums)]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Holds both runs. held_without, held: how full the cluster was in each."""
+
+    wanted: Wanted
+    compared: Compared
+    held_without: Held
+    held: Held
+
+    @property
+    def end_s(self) -> float:
+        """The time of the last end in either run, in seconds since the first submission."""
+        return max(ran.ended_s for tape in (self.compared.without, self.compared.lent) for ran in tape.ran)
+
+    @property
+    def most_harm_s(self) -> float:
+        """The most that lending may cost a job in a strict queue: two restarts and a grace, in seconds."""
+        rules = self.compared.lent.rules
+        return 2 * rules.restart_s + rules.grace_s
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of both runs; times in seconds, shares from 0 to 1. late: jobs that started later than they may.
+
+    faster: mean completion time without over with. harm: the worst loss in units of two restarts and a grace.
+    """
+
+    jobs: int
+    gpus: int
+    nodes: int
+    busy_without: float
+    busy: float
+    mean_wait_without_s: float
+    mean_wait_s: float
+    p99_wait_without_s: float
+    p99_wait_s: float
+    mean_completion_without_s: float
+    mean_completion_s: float
+    faster: float
+    gained: int
+    lost: int
+    worse: float
+    late: int
+    worst_delay_s: float
+    harm: float
+    restarts: float
+
+
+def jobs_of(rows: Sequence[Row], wanted: Wanted, jobs: int = 0) -> tuple[tuple[Submission, ...], Rules]:
+    """Return what is submitted, and to which cluster. jobs: the first so many, 0 for all. Raises BadSimulation."""
+    chosen = sorted(rows)[:jobs] if jobs else rows
+    if not chosen:
+        raise BadSimulation("the trace has no job that held a GPU")
+    submissions = labelled(chosen, Labels(wanted.elastic, wanted.factor), Random(wanted.seed))
+    nodes = wanted.nodes or _usual(submissions)
+    rules = Rules(nodes, restart_s=wanted.restart_s, backfill=wanted.backfill)
+    for each in submissions:
+        if sum(node // each.gpus for node in nodes) < each.least:
+            asked = f"{each.name} asks for {each.least} x {each.gpus} GPUs"
+            raise BadSimulation(f"{asked}: no empty cluster of {len(nodes)} nodes, {sum(nodes)} GPUs, holds it")
+    return submissions, rules
+
+
+def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
+    """Choose nodes of 8 GPUs: as many as are busy to USUAL_LOAD without lending, and as the largest job needs."""
+    span_s = max(each.at_s for each in submissions) - min(each.at_s for each in submissions)
+    asked = sum(each.min_gpus * each.work_s for each in submissions)
+    busy = asked / (span_s * USUAL_LOAD) if span_s else 0.0
+    return (8,) * max(math.ceil(max(busy, *(each.min_gpus for each in submissions), 1) / 8), 1)
+
+
+def simulate(
+    submissions: Sequence[Submission], rules: Rules, wanted: Wanted, ended: Callable[[int], None] = lambda _: None
+) -> Simulated:
+    """Replay twice. ended: told how many jobs have ended, in both runs together, as it goes on."""
+    headroom = {GPU: wanted.headroom_gpus} if wanted.headroom_gpus else {}
+    policy = Policy(restart_s=wanted.restart_s, headroom=headroom)
+    held_without, held = Held(), Held()
+
+    def run(policy: Policy | None, notes: Held, before: int) -> Tape:
+        def saw(world: World) -> None:
+            notes.saw(world)
+            ended(before + len(world.ended))
+
+        return replay(submissions, rules, policy, watch=saw)
+
+    without = run(None, held_without, 0)
+    return Simulated(wanted, Compared(without, run(policy, held, len(submissions))), held_without, held)
+
+
+def figures(told: Simulated) -> Figures:
+    """Sum up both runs."""
+    compared, rules = told.compared, told.compared.lent.rules
+    before, after = ([ran.waited_s for ran in tape.ran] for tape in (compared.without, compared.lent))
+    losses = compared.losses_s
+    return Figures(
+        jobs=len(losses),
+        gpus=rules.gpus,
+        nodes=len(rules.nodes),
+        busy_without=compared.without.utilisation,
+        busy=compared.lent.utilisation,
+        mean_wait_without_s=sum(before) / len(before),
+        mean_wait_s=sum(after) / len(after),
+        p99_wait_without_s=p99(before),
+        p99_wait_s=p99(after),
+        mean_completion_without_s=compared.without.mean_took_s,
+        mean_completion_s=compared.lent.mean_took_s,
+        faster=compared.faster,
+        gained=sum(loss_s < -1 for loss_s in losses),
+        lost=sum(loss_s > 1 for loss_s in losses),
+        worse=compared.worse,
+        late=compared.late,
+        worst_delay_s=max(compared.delays_s),
+        harm=compared.harm,
+        restarts=compared.lent.restarts,
+    )

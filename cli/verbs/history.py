@@ -1,0 +1,126 @@
+"""`turnout history JOB`, as a person types it: what was decided for a job."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from turnout.cli.commands.listing_output import add_cluster, add_output, context_namespace, show
+from turnout.cli.commands.run_verb import run_verb, say
+
+if TYPE_CHECKING:
+    from turnout.cli.views.history import HistoryRow
+    from turnout.cli.views.listing import Listing
+    from turnout.jobs.model import JobKey
+    from turnout.kube.client.api_client import Client
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    history = commands.add_parser("history", help="what was decided for a job, oldest first, and by whom")
+    history.add_argument("job", metavar="JOB", help="KIND/NAMESPACE/NAME, or KIND/NAME or NAME in your namespace")
+    history.add_argument("-n", "--namespace", default="", help="of a job named without one (that of your context)")
+    history.add_argument("--decision-log", type=Path, metavar="FILE", help="the autoscaler's, for what Events forget")
+    add_output(history)
+    add_cluster(history)
+    history.set_defaults(run=_history)
+
+
+def _history(args: argparse.Namespace) -> int:
+    from turnout.cli.why import NoSuchJob
+    from turnout.kube.client.clock import RealClock
+
+    parts = args.job.split("/")
+    namespace = parts[1] if len(parts) == 3 and parts[1] else args.namespace or context_namespace(args)
+
+    async def work(client: Client) -> None:
+        async def look() -> Listing[Any]:
+            return await history_of(client, args.job, namespace, args.decision_log)
+
+        await show(args, look, say, RealClock())
+
+    return run_verb("history", args, work, NoSuchJob, OSError)
+
+
+async def history_of(client: Client, job: str, namespace: str, log: Path | None) -> Listing[Any]:
+    """Return the decisions on one job. Raises NoSuchJob, or OSError of the log. log: of decisions."""
+    import asyncio
+
+    from turnout.cli.commands.listing import items
+    from turnout.cli.views.history import in_order, listing, of_events, of_notes
+    from turnout.cli.why import meant
+    from turnout.jobs.kinds.registry import KINDS
+    from turnout.jobs.model import JobKey
+
+    place, name = f"namespaces/{quote(namespace, safe='')}", job.rpartition("/")[2]
+    selector = {"fieldSelector": f"metadata.name={name}"}
+    lists = await asyncio.gather(*(items(client, _in(place, kind.path), selector) for kind in KINDS.values()))
+    there = {JobKey(kind, namespace, name): found[0] for kind, found in zip(KINDS, lists, strict=True) if found}
+    events, pods = await asyncio.gather(
+        items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
+    )
+    key = meant(job, namespace, there or _told_of(events, namespace))
+    kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
+    told = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
+    told += of_notes(there[key], kind) if key in there else []
+    notes = [] if key in there or key.kind not in KINDS else [f"{key} is gone; this is what Events still tell of it"]
+    if log is not None:
+        more, unread = await asyncio.to_thread(_read, log, key)
+        told += more
+        notes += [f"{unread} lines of {log} cannot be read"] if unread else []
+    return listing(in_order(told), notes)
+
+
+def _in(place: str, path: str) -> str:
+    """Narrow the path of a kind to a namespace."""
+    group, _, plural = path.rpartition("/")
+    return f"{group}/{place}/{plural}"
+
+
+def _told_of(events: list[Any], namespace: str) -> set[JobKey]:
+    """Return the jobs, PodGroups and pods that Events tell of: their objects may be gone."""
+    from turnout.jobs.kinds.registry import KINDS
+    from turnout.jobs.model import JobKey
+
+    kinds = {(kind.object_kind or kind.kind, kind.api_version): kind.kind for kind in KINDS.values()}
+    found = set()
+    for each in events:
+        about = each.get("involvedObject") or {}
+        kind = kinds.get((str(about.get("kind")), str(about.get("apiVersion"))))
+        if kind is None and about.get("kind") in ("Pod", "PodGroup"):
+            kind = str(about["kind"])
+        if kind is not None:
+            found.add(JobKey(kind, namespace, str(about.get("name"))))
+    return found
+
+
+def _pods_of(pods: list[Any], kind: str, name: str) -> Iterator[str]:
+    """Yield the names of the pods that are a job's, or a gang's."""
+    import msgspec
+
+    from turnout.jobs.gang import membership
+    from turnout.kube.objects import Pod
+
+    for raw in pods:
+        owners = raw["metadata"].get("ownerReferences") or ()
+        owned = any((each.get("kind"), each.get("name")) == (kind, name) for each in owners)
+        if owned or (not owners and membership(msgspec.convert(raw, Pod, strict=False)).key.name == name):
+            yield raw["metadata"]["name"]
+
+
+def _read(log: Path, key: JobKey) -> tuple[list[HistoryRow], int]:
+    """Read a decision log, the older file beside it first."""
+    from turnout.cli.views.history import of_log
+
+    found: list[HistoryRow] = []
+    unread = 0
+    for path in (log.with_name(log.name + ".1"), log):
+        if path != log and not path.exists():
+            continue
+        with path.open("rb") as lines:
+            more, bad = of_log(lines, key)
+        found, unread = found + more, unread + bad
+    return found, unread

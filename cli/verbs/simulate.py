@@ -1,0 +1,142 @@
+"""`turnout simulate TRACE`, as a person types it: a trace of jobs replayed with lending and without."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.run_verb import BadWord, say
+from turnout.cli.exit_codes import Exit
+
+if TYPE_CHECKING:
+    from turnout.cli.simulate.model import Wanted
+    from turnout.simulator.replay.traces import Row
+
+DRAWN = "drawn"
+_MOST_NODES = 10_000
+_DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    simulate = commands.add_parser("simulate", help="replay a trace of jobs with lending and without, and compare")
+    simulate.add_argument(
+        "trace",
+        metavar="TRACE",
+        help=f"CSV with submission_time, num_gpu and duration in seconds; - for stdin; `{DRAWN}`: one drawn by --seed",
+    )
+    simulate.add_argument("--nodes", metavar="NxGPUS", help="the cluster, as in 32x8 (as many as are busy to 65 %%)")
+    simulate.add_argument("--jobs", type=int, default=0, help="the first so many (all)")
+    simulate.add_argument("--elastic", type=float, default=1.0, help="share of jobs that are elastic (%(default)s)")
+    simulate.add_argument("--factor", type=int, default=4, help="their max over their min (%(default)s)")
+    simulate.add_argument("--restart-s", type=float, default=60.0, help="cost of a change of size (%(default)s)")
+    simulate.add_argument("--headroom-gpus", type=int, default=0, help="GPUs that lending leaves free (%(default)s)")
+    simulate.add_argument("--backfill", action="store_true", help="a job may pass an older one that does not fit")
+    simulate.add_argument("--seed", type=int, default=0, help="which jobs are elastic, what is drawn (%(default)s)")
+    simulate.add_argument("--report", type=Path, metavar="FILE", help="write a page with plots there, as HTML")
+    simulate.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="(%(default)s)")
+    simulate.set_defaults(run=_simulate)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from turnout.cli.simulate import model
+    from turnout.cli.simulate.page import Origin, page, verdict
+    from turnout.cli.simulate.summary import lines
+    from turnout.kube.version import build
+    from turnout.simulator.replay.traces import BadTrace
+
+    try:
+        wanted = _wanted(args)
+        submissions, rules = model.jobs_of(_rows(args), wanted, args.jobs)
+    except model.BadSimulation as error:
+        raise BadWord(str(error)) from error
+    except (BadTrace, OSError, UnicodeDecodeError) as error:
+        print(f"turnout simulate: {args.trace}: {error}", file=sys.stderr)
+        return Exit.FAILED
+    with _progress(2 * len(submissions)) as ended:
+        told = model.simulate(submissions, rules, wanted, ended)
+    found = model.figures(told)
+    if args.output == "table":
+        scene = f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
+        say("\n".join([scene, *lines(found), verdict(found)]))
+    else:
+        say(_written(asdict(found), args.output))
+    if args.report is not None:
+        origin = Origin(Path(args.trace).name, shlex.join(["turnout", *_typed(args)]), str(build()))
+        try:
+            args.report.write_text(page(told, found, origin), encoding="utf-8")
+        except OSError as error:
+            print(f"turnout simulate: {error}", file=sys.stderr)
+            return Exit.FAILED
+        print(f"written to {args.report}", file=sys.stderr)
+    return Exit.DONE
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    """Return the choices. Raises BadSimulation."""
+    from turnout.cli.simulate.model import BadSimulation, Wanted
+
+    nodes: tuple[int, ...] = ()
+    if args.nodes is not None:
+        found = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,2})", args.nodes)
+        if found is None or int(found[1]) > _MOST_NODES:
+            raise BadSimulation(f"--nodes is {args.nodes!r}: it must be NxGPUS, as in 32x8, {_MOST_NODES:,} at most")
+        nodes = (int(found[2]),) * int(found[1])
+    if args.jobs < 0:
+        raise BadSimulation(f"--jobs is {args.jobs}: it must not be negative")
+    more = (args.elastic, args.factor, args.restart_s, args.headroom_gpus, args.backfill, args.seed)
+    return Wanted(nodes, *more)
+
+
+def _rows(args: argparse.Namespace) -> Sequence[Row]:
+    """Read or draw the jobs. Raises BadTrace, or what reading a file raises."""
+    from random import Random
+
+    from turnout.simulator.replay.traces import rows_of
+    from turnout.simulator.replay.workload_streams import drawn
+
+    if args.trace == DRAWN:
+        return drawn(args.jobs or _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD, Random(args.seed))
+    return rows_of(sys.stdin.read() if args.trace == "-" else Path(args.trace).read_text())
+
+
+@contextmanager
+def _progress(whole: int) -> Iterator[Callable[[int], None]]:
+    """Show how many jobs have ended in both runs, on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("jobs replayed", total=whole)
+        yield lambda count: progress.update(task, completed=count)
+
+
+def _written(value: Any, form: str) -> str:
+    import json
+
+    if form == "json":
+        return json.dumps(value, indent=2)
+    import yaml
+
+    told: str = yaml.safe_dump(value, sort_keys=False)
+    return told.rstrip("\n")
+
+
+def _typed(args: argparse.Namespace) -> list[str]:
+    """Write the options that make the same page again."""
+    words = ["simulate", Path(args.trace).name if args.trace not in ("-", DRAWN) else args.trace]
+    usual = {"elastic": 1.0, "factor": 4, "restart_s": 60.0, "headroom_gpus": 0, "jobs": 0, "seed": 0, "nodes": None}
+    for name, value in usual.items():
+        if getattr(args, name) != value:
+            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    return [*words, *(["--backfill"] if args.backfill else []), "--report", args.report.name]

@@ -1,0 +1,130 @@
+"""`turnout topology` and `turnout explain`, as a person types them: the switches, and where a gang would go."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.listing_output import add_cluster, add_form, add_output, context_namespace, show
+from turnout.cli.commands.run_verb import BadWord, run_verb, say
+from turnout.cli.commands.settings_flags import DECIDING, SEEING, add_flags, settings_of
+from turnout.cli.exit_codes import Exit
+
+if TYPE_CHECKING:
+    from turnout.autoscaler.settings import Settings
+    from turnout.cli.commands.scheduler_view import SchedulerView
+    from turnout.cli.views.explain import Explained, Gang
+    from turnout.cli.views.listing import Listing
+    from turnout.cli.views.topology import Branch
+    from turnout.kube.client.api_client import Client
+
+
+def add(commands: Any) -> None:
+    """Add both to the parser's commands."""
+    topology = commands.add_parser("topology", help="the switches as a tree, with used and free GPUs under each")
+    topology.add_argument("--nodes", action="store_true", help="a line for every node, too")
+    add_output(topology)
+    add_cluster(topology)
+    add_flags(topology, SEEING)
+    topology.set_defaults(run=_topology)
+    explain = commands.add_parser(
+        "explain", help="where a gang would land now, and why; nothing is written; exit 3 when it finds no place"
+    )
+    explain.add_argument("gang", metavar="PODSxGPUS", help="as in 4x8: four pods of eight GPUs")
+    explain.add_argument("--tier", type=int, help="the widest switch that it may span, 1 = leaf (it only prefers)")
+    explain.add_argument("--min", type=int, help="how many pods must start together (all)")
+    explain.add_argument("--cpu", help="of each pod, as in 16 or 500m")
+    explain.add_argument("--memory", help="of each pod, as in 64Gi")
+    explain.add_argument("--selector", action="append", default=[], metavar="KEY=VALUE", help="of nodes; repeatable")
+    explain.add_argument("--toleration", action="append", default=[], metavar="KEY", help="of a taint; repeatable")
+    explain.add_argument("--priority", type=int, default=0, help="of its pods (%(default)s)")
+    explain.add_argument("--queue", default="", help="that its pods name (that of the namespace)")
+    explain.add_argument("-n", "--namespace", default="", help="of its pods (that of your context)")
+    add_form(explain)
+    add_cluster(explain)
+    add_flags(explain, DECIDING)
+    explain.set_defaults(run=_explain)
+
+
+def _topology(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.scheduler_view import look
+    from turnout.kube.client.clock import RealClock
+
+    wanted = settings_of(args, SEEING)
+
+    async def work(client: Client) -> None:
+        async def seen() -> Listing[Branch]:
+            return tree_of(await look(client, wanted, "default"), wanted, args.nodes)
+
+        await show(args, seen, say, RealClock())
+
+    return run_verb("topology", args, work)
+
+
+def tree_of(view: SchedulerView, wanted: Settings, with_nodes: bool) -> Listing[Branch]:
+    """Return the map with the GPUs on it. Raises CannotSee where nodes or pods may not be listed."""
+    from turnout.cli.commands.listing import CannotSee, may_not
+    from turnout.cli.views.topology import listing, places, rows
+
+    if view.missing:
+        raise CannotSee(may_not(view.missing))
+    used = Counter[str]()
+    for member in view.gangs.pods.values():
+        if member.node:
+            used[member.node] += member.gpus
+    found = rows(view.fabric.paths, places(view.nodes, used, wanted.gpu_resource), with_nodes)
+    return listing(found, (view.map_fault,) if view.map_fault else ())
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from turnout.cli.views.explain import BadGang, gang_of, listing
+    from turnout.cli.views.listing import text
+
+    wanted = settings_of(args, DECIDING)
+    namespace = args.namespace or context_namespace(args)
+    try:
+        selector = dict(each.split("=", 1) for each in args.selector if "=" in each)
+        if len(selector) < len(args.selector):
+            raise BadGang("--selector is KEY=VALUE")
+        gang = gang_of(
+            args.gang,
+            namespace,
+            wanted.gpu_resource[0],
+            least=args.min,
+            tier=args.tier,
+            requests={what: text for what, text in (("cpu", args.cpu), ("memory", args.memory)) if text},
+            selector=selector,
+            tolerations=tuple(args.toleration),
+            priority=args.priority,
+            queue=args.queue,
+        )
+    except BadGang as error:
+        raise BadWord(str(error)) from error
+
+    async def work(client: Client) -> Exit:
+        found = await explained(client, wanted, gang)
+        say(text(listing(found), args.output))
+        return Exit.DONE if found.placed else Exit.FOUND_WRONG
+
+    return run_verb("explain", args, work)
+
+
+async def explained(client: Client, wanted: Settings, gang: Gang) -> Explained:
+    """Ask the planner and the autoscaler what they would do with a gang that came now. Raises CannotSee."""
+    import asyncio
+
+    from turnout.cli.commands import autoscaler_view, scheduler_view
+    from turnout.cli.commands.listing import CannotSee, may_not
+    from turnout.cli.views.explain import explain
+
+    now_s = time.time()
+    ours, theirs = await asyncio.gather(
+        scheduler_view.look(client, wanted, gang.namespace), autoscaler_view.look(client, wanted, gang.namespace)
+    )
+    if missing := ours.missing or theirs.missing:
+        raise CannotSee(may_not(missing))
+    return explain(
+        gang, ours.gangs, ours.nodes, ours.map_fault, theirs.view, wanted.policy(), wanted.gpu_resource, now_s
+    )

@@ -1,0 +1,166 @@
+"""`turnout why JOB`: what the autoscaler sees, listed once; decided as the autoscaler decides; told."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.listing_output import add_cluster, context_namespace
+from turnout.cli.commands.run_verb import run_verb
+from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
+
+if TYPE_CHECKING:
+    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.settings import Settings
+    from turnout.cli.commands.autoscaler_view import ClusterView
+    from turnout.cli.controlled import Account
+    from turnout.cli.partly import Partly
+    from turnout.jobs.model import JobKey
+    from turnout.kube.client.api_client import Client
+
+_LABEL = 11  # columns
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    why = commands.add_parser("why", help="why a job waits, or is as large as it is, and when it may start")
+    why.add_argument("job", metavar="JOB", help="KIND/NAMESPACE/NAME, or KIND/NAME or NAME in your namespace")
+    why.add_argument("-n", "--namespace", help="of a job named without one; else that of your context")
+    why.add_argument("--json", action="store_true", help="as JSON, times in seconds since 1970, null for never")
+    why.add_argument("--plain", action="store_true", help="plain text, as for a file")
+    add_cluster(why)
+    add_flags(why, DECIDING)
+    why.set_defaults(run=_why)
+
+
+def _why(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.autoscaler_view import look
+    from turnout.cli.commands.listing import account_of
+    from turnout.cli.why import NoSuchJob
+
+    wanted = settings_of(args, DECIDING)
+
+    async def work(client: Client) -> None:
+        namespace = _where(args)
+        cluster_view = await look(client, wanted, namespace)
+        key = _meant(args, cluster_view, namespace)
+        _tell(args, cluster_view, found(wanted, cluster_view, key), await account_of(client, key))
+
+    return run_verb("why", args, work, NoSuchJob)
+
+
+def _meant(args: argparse.Namespace, cluster_view: ClusterView, namespace: str) -> JobKey:
+    """Give the key of the job that is asked for. Raises NoSuchJob."""
+    from turnout.cli.commands.listing import may_not
+    from turnout.cli.why import NoSuchJob, meant
+
+    view = cluster_view.view
+    keys = {job.key for job in view.jobs.values()}
+    seen = {each.job.key for each in cluster_view.seen.jobs}
+    try:
+        return meant(args.job, namespace, {*keys, *seen, *cluster_view.faults, *cluster_view.gangs})
+    except NoSuchJob as error:
+        raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
+
+
+def found(wanted: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | Partly | str:
+    """Return what is to be told of a job, a sentence for one of which nothing is decided."""
+    from turnout.cli.why import running
+    from turnout.jobs.model import Life
+
+    view = cluster_view.view
+    seen, bare = cluster_view.seen, cluster_view.gangs
+    ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
+    keys = {each.job.key for each in seen.jobs}
+    if key in cluster_view.faults:
+        return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
+    if key in keys:
+        if cluster_view.missing:
+            return _partly(cluster_view, key)
+        return _chain(wanted, cluster_view, key, ended)
+    if key in bare:
+        return running(bare[key], wanted.gpu_resource)
+    return f"{key} has ended: nothing is decided on it any more"
+
+
+def _chain(
+    wanted: Settings,
+    cluster_view: ClusterView,
+    key: JobKey,
+    ended: Mapping[JobKey, str],
+) -> Chain:
+    """The chain of the job, decided as the autoscaler decides."""
+    from turnout.autoscaler.decide import decide
+    from turnout.autoscaler.reporting.explain import chain
+    from turnout.autoscaler.reporting.forecast import forecast
+    from turnout.autoscaler.reporting.never import Beside
+    from turnout.autoscaler.reporting.runtime_stats import Lives
+
+    view, policy, lives = cluster_view.view, wanted.policy(), Lives()
+    seen, now_s = cluster_view.seen, cluster_view.now_s
+    lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
+    steps = decide(seen, policy, now_s)
+    start = forecast(seen, steps, lives, now_s).get(key)
+    map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
+    beside = Beside(cluster_view.gangs, map_seen)
+    told = chain(key, seen, steps, policy, now_s, cluster_view.nodes, wanted.gpu_resource, start, beside)
+    assert told is not None
+    return told
+
+
+def _partly(cluster_view: ClusterView, key: JobKey) -> Partly:
+    """Give what the pods of the job tell by themselves."""
+    from turnout.autoscaler.reporting.never import Beside, members
+    from turnout.cli.partly import Partly
+
+    view = cluster_view.view
+    one = next(each for each in cluster_view.seen.jobs if each.job.key == key)
+    pods = view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
+    there = members(one, Beside(cluster_view.gangs))
+    return Partly.of(one, pods, there, cluster_view.missing, cluster_view.now_s)
+
+
+def _where(args: argparse.Namespace) -> str:
+    """The namespace of the job: named with it, or by a flag, or that of the context in use."""
+    parts = args.job.split("/")
+    return parts[1] if len(parts) == 3 and parts[1] else args.namespace or context_namespace(args)
+
+
+def _tell(
+    args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Partly | str, account: Account | None
+) -> None:
+    import msgspec
+    from rich.text import Text
+
+    from turnout.cli import partly, why
+    from turnout.cli.commands.listing import may_not
+    from turnout.cli.commands.terminal import terminal
+
+    if args.json:
+        told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
+        told["controller"] = None if account is None else msgspec.to_builtins(account)
+        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        return
+    console = terminal(args.plain)
+    if isinstance(found, str):
+        head, told_rows = found, list[why.Row]()
+    elif isinstance(found, partly.Partly):
+        head, told_rows = partly.title(found), partly.rows(found)
+    else:
+        head, told_rows = why.title(found), why.rows(found)
+    if account is not None:
+        told_rows = why.with_account(told_rows, account.text, account.next)
+    console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)
+    if cluster_view.unknown and not isinstance(found, str):
+        told_rows.append(
+            ("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin")
+        )
+    if cluster_view.missing and not isinstance(found, str):
+        told_rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
+    for label, text in told_rows:
+        lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
+        for number, line in enumerate(lines):
+            head = (label if not number else "").ljust(_LABEL)
+            console.print(Text.assemble((head, "cyan"), (line, "bold" if label == "decision" else "")), soft_wrap=True)

@@ -1,0 +1,357 @@
+"""Tells where a gang that came now would land, and why: `turnout explain`.
+
+The gang's pods are made up and put into the caches of the extender and of the autoscaler, whose own planner and
+decision answer. Both caches are used up by it; nothing is written anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.gpu_sums import Gpus
+from turnout.autoscaler.model import Observation, Policy, Reason
+from turnout.autoscaler.reporting.explain import Chain, chain
+from turnout.autoscaler.reporting.never import BareGang, Beside
+from turnout.autoscaler.reporting.node_rejections import refusals
+from turnout.cli.views.listing import Column, Listing
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.node_capacity import Charge, Rows
+from turnout.kube.objects import Node, Pod
+from turnout.kube.pod_shape import PodShape, shape_of
+from turnout.kube.times import rfc3339
+from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.planner.place_gang import GangPlan
+from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.topology.fabric import Fabric
+from turnout.topology.switch_paths import natural
+
+MOST_PODS = 4_096
+_NAME = "turnout-explain"
+_SCHEDULER = "default-scheduler"
+_HINDER = (Reason.OVER_QUOTA, Reason.QUEUE_CLOSED, Reason.UNSCHEDULABLE)  # whatever room there is
+
+
+class Autoscaler(Protocol):
+    """The autoscaler's cache, as far as it is asked here."""
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take a pod in."""
+
+    def observation(self, now_s: float) -> Observation:
+        """Return everything at this moment."""
+
+    def bare_gangs(self) -> Mapping[JobKey, BareGang]:
+        """Return the gangs that are nobody's job."""
+
+
+class BadGang(ValueError):
+    """A gang that nobody could submit. The message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A gang that might come. pods, gpus: how many, and of each. least: pods that must start together."""
+
+    pods: int
+    gpus: int
+    namespace: str
+    resource: str
+    least: int
+    tier: int | None = None
+    requests: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[str, ...] = ()
+    priority: int = 0
+    queue: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.pods <= MOST_PODS or self.gpus < 1:
+            raise BadGang(f"{self.pods}x{self.gpus}: 1 to {MOST_PODS} pods of at least one GPU")
+        if not 1 <= self.least <= self.pods:
+            raise BadGang(f"--min is {self.least}: it must be from 1 to {self.pods}")
+        if self.tier is not None and self.tier < 1:
+            raise BadGang(f"--tier is {self.tier}: a leaf switch is tier 1")
+
+
+def gang_of(text: str, namespace: str, resource: str, *, least: int | None = None, **more: Any) -> Gang:
+    """Read PODSxGPUS. Raises BadGang."""
+    found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4})", text)
+    if found is None:
+        raise BadGang(f"{text!r} is no gang: PODSxGPUS, as in 4x8")
+    pods, gpus = int(found[1]), int(found[2])
+    return Gang(pods, gpus, namespace, resource, pods if least is None else least, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """One node of the plan. switch: its switches from the root down, "" off the map. free_gpus: before the gang."""
+
+    node: str
+    switch: str
+    pods: int
+    ranks: tuple[int, ...]
+    gpus: int
+    free_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The answer. placed: all its pods would find a place. why: sentences, the verdict first."""
+
+    placed: bool
+    landings: tuple[Landing, ...]
+    why: tuple[str, ...]
+
+
+def explain(
+    gang: Gang,
+    view: GangView,
+    nodes: Sequence[Node],
+    map_fault: str,
+    seen: Autoscaler,
+    policy: Policy,
+    gpus: Gpus,
+    now_s: float,
+) -> Explained:
+    """Plan a gang behind all that waits now, and ask what the autoscaler would decide on it. Raises BadGang.
+
+    view, seen: what the extender and the autoscaler know; the gang stays in both. now_s: since 1970.
+    """
+    pods = _pods(gang, now_s)
+    shape = _shape(pods[0])
+    for pod in pods:
+        view.put_pod(pod)
+    plans = PlanCache(view)
+    plans.plan_all(0.0)
+    key = GangKey(gang.namespace, _NAME, Dialect.KOORDINATOR.value)
+    plan = plans.plan_of(key, 0.0) or GangPlan(key)
+    others = [each for each in plans.standing_plans() if each.key != key]
+    _reserve(view, others)
+    room = view.snapshot.room(shape).copy()
+    blind = not view.fabric.mapped_count and gang.tier is None
+    placed = int(room.sum()) >= gang.pods if blind else len(plan.hosts) == gang.pods
+    told = chain_of(gang, pods, seen, nodes, policy, gpus, now_s)
+    if blind:
+        plan = GangPlan(key)
+        why = _without_map(gang, int(room.sum()), map_fault)
+    else:
+        why = [_verdict(gang, plan, view.fabric), *_reasons(gang, plan, view.fabric, room)]
+    why += _refusals(nodes, shape)
+    if taken := sum(len(each.takes()) for each in others):
+        why.append(f"Room for {_count(taken, 'pod')} of gangs that wait already is kept out of it.")
+    why += [] if told is None else _decided(told, placed)
+    return Explained(placed, _landings(gang, plan, view, shape, room), tuple(why))
+
+
+def _pods(gang: Gang, now_s: float) -> list[Pod]:
+    notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.least), labels.KOORD_TOTAL: str(gang.pods)}
+    if gang.tier is not None:
+        notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
+    asked = {**gang.requests, gang.resource: str(gang.gpus)}
+    tolerated = [*gang.tolerations, gang.resource]  # the latter as the API server's ExtendedResourceToleration does
+    spec = {
+        "schedulerName": _SCHEDULER,
+        "priority": gang.priority,
+        "containers": [{"name": "main", "resources": {"requests": asked, "limits": asked}}],
+        "nodeSelector": dict(gang.selector),
+        "tolerations": [{"key": each, "operator": "Exists"} for each in tolerated],
+    }
+    found = []
+    for at in range(gang.pods):
+        meta = {
+            "name": f"{_NAME}-{at}",
+            "namespace": gang.namespace,
+            "uid": f"~{_NAME}-{at:06}",  # after every real one
+            "creationTimestamp": rfc3339(now_s),
+            "annotations": notes,
+            "labels": {labels.RANK: str(at), **({labels.VOLCANO_QUEUE: gang.queue} if gang.queue else {})},
+        }
+        found.append(msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}, Pod))
+    return found
+
+
+def _shape(pod: Pod) -> PodShape:
+    try:
+        return shape_of(pod)
+    except KubeError as error:
+        raise BadGang(str(error)) from error
+
+
+def _reserve(view: GangView, plans: Sequence[GangPlan]) -> None:
+    """Charge what the plans of other gangs keep, so that what is left is what this gang may have."""
+    for plan in plans:
+        for at, (host, shape) in enumerate(plan.takes()):
+            view.snapshot.charge(f"{plan.key} {at}", Charge(view.fabric.hosts[host], shape, 0))
+
+
+def _landings(gang: Gang, plan: GangPlan, view: GangView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
+    by_host: dict[int, list[int]] = {}
+    for uid, host in plan.hosts.items():
+        by_host.setdefault(host, []).append(plan.ranks.get(uid, 0))
+    one = PodShape(requests=((gang.resource, 1),), tolerations=shape.tolerations)
+    free = view.snapshot.room(one)
+    found = [
+        Landing(
+            view.fabric.hosts[host],
+            _path(view.fabric, host),
+            len(ranks),
+            tuple(sorted(ranks)),
+            len(ranks) * gang.gpus,
+            int(free[host]),
+        )
+        for host, ranks in by_host.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (each.ranks, natural(each.node))))
+
+
+def _path(fabric: Fabric, host: int) -> str:
+    return "/".join(fabric.names[1][fabric.switch_of[1][host]]) if fabric.mapped[host] else ""
+
+
+def _without_map(gang: Gang, room: int, map_fault: str) -> list[str]:
+    """Say what is known without switches: the planner has no opinion then."""
+    what = f"{gang.pods}x{gang.gpus} GPUs {'have room' if room >= gang.pods else 'have no room'} now"
+    return [f"{what}: {_count(room, 'such pod')} would fit.", f"kube-scheduler chooses alone: {map_fault}."]
+
+
+def _verdict(gang: Gang, plan: GangPlan, fabric: Fabric) -> str:
+    asked = f"{gang.pods}x{gang.gpus} GPUs"
+    if not plan.hosts:
+        told = f": {plan.refusal.reason.value}, {plan.refusal.detail}" if plan.refusal else ""
+        return f"{asked} find no place now{told}."
+    hosts = sorted(set(plan.hosts.values()))
+    where = f"on {_count(len(hosts), 'node')}"
+    if plan.tier == 0:
+        where = f"on one node, {fabric.hosts[hosts[0]]}"
+    elif fabric.mapped[hosts].all():
+        name = "/".join(fabric.names[plan.tier][fabric.switch_of[plan.tier][hosts[0]]])
+        where += f" under {f'switch {name}' if name else 'the top of the map'} (tier {plan.tier})"
+    if len(plan.hosts) < gang.pods:
+        return f"{asked}: {len(plan.hosts)} of its pods would land {where}; the others find no place now."
+    return f"{asked} would land {where}."
+
+
+def _reasons(gang: Gang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
+    """Say, tier by tier from the nodes up, where the gang's min fits, as far as its place is or may be."""
+    if not fabric.mapped_count:
+        return []
+    known = np.array(fabric.mapped)
+    own = np.where(known, room, 0)
+    if not own.any() and not plan.hosts:
+        return ["No node of the map has room for any of its pods."]
+    top = min(gang.tier or fabric.tiers, fabric.tiers)
+    found = []
+    for tier in range((plan.tier if plan.hosts else top) + 1):
+        sums = np.add.reduceat(own, fabric.starts[tier]) if tier else own
+        first = fabric.starts[tier]
+        mapped = known[first]  # strangers come last, each a switch of its own
+        sums = sums[mapped]
+        fitting = int((sums >= gang.least).sum())
+        what = "host of the map" if tier == 0 else f"switch of tier {tier}"
+        best = int(sums.argmax()) if len(sums) else 0
+        name = "/".join(fabric.names[tier][best]) if tier else fabric.hosts[best]
+        if len(sums) == 1:
+            found.append(f"The whole map has room for {_count(int(sums[0]), 'such pod')}.")
+            break
+        if fitting:
+            chosen = "; the planner takes the tightest that leaves large holes whole" if fitting > 1 else ""
+            found.append(f"{fitting} of {len(sums)} {_plural(what)} {_hold(fitting)} {gang.least} of its pods{chosen}.")
+        else:
+            found.append(f"No {what} holds {gang.least} of its pods: {name} has room for {int(sums[best])}, the most.")
+    return found
+
+
+def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
+    counts = Counter({why: number for why, number in refusals(nodes, shape).items() if why})
+    if not counts:
+        return []
+    told = ", ".join(f"{number} {why}" for why, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+    number = sum(counts.values())
+    return [f"{number} of {_count(len(nodes), 'node')} {'takes' if number == 1 else 'take'} no such pod: {told}."]
+
+
+def chain_of(
+    gang: Gang, pods: Sequence[Pod], seen: Autoscaler, nodes: Sequence[Node], policy: Policy, gpus: Gpus, now_s: float
+) -> Chain | None:
+    """Return how the autoscaler would decide on the gang as nobody's job; None where it makes nothing of it."""
+    for pod in pods:
+        seen.put_pod(pod)
+    observed = seen.observation(now_s)
+    steps = decide(observed, policy, now_s)
+    return chain(
+        JobKey("Pod", gang.namespace, _NAME),
+        observed,
+        steps,
+        policy,
+        now_s,
+        nodes,
+        gpus,
+        beside=Beside(seen.bare_gangs()),
+    )
+
+
+def _decided(told: Chain, placed: bool) -> list[str]:
+    queue = told.queue
+    limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
+    found = [f"Queue {queue.name}: {limit}."]
+    if placed and told.reason not in _HINDER:
+        return found  # the scheduler may place it at once; the autoscaler may have meant that room for an older job
+    found.append(f"Autoscaler: {told.reason.value}. {told.means}")
+    if told.helped_by:
+        found.append(
+            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in told.helped_by) + "."
+        )
+    return found
+
+
+def listing(told: Explained) -> Listing[Landing]:
+    """Return the answer in all forms: a table of nodes, and the sentences under it."""
+    return Listing(
+        (
+            Column("NODE", lambda row: row.node),
+            Column("SWITCH", lambda row: row.switch or "-"),
+            Column("PODS", lambda row: str(row.pods), number=True),
+            Column("GPUS", lambda row: str(row.gpus), number=True),
+            Column("FREE", lambda row: str(row.free_gpus), number=True),
+            Column("RANKS", lambda row: ranges(row.ranks)),
+        ),
+        told.landings,
+        lambda row: f"node/{row.node}",
+        "no place",
+        told.why,
+        document=asdict(told),
+    )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers shortly: 0-3,8."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, each)) for each in parts)
+
+
+def _count(number: int, one: str) -> str:
+    return f"{number} {one}{'' if number == 1 else 's'}"
+
+
+def _plural(what: str) -> str:
+    return what.replace("switch", "switches", 1) if what.startswith("switch") else what.replace("host", "hosts", 1)
+
+
+def _hold(number: int) -> str:
+    return "holds" if number == 1 else "hold"

@@ -1,0 +1,140 @@
+"""Tells what was decided for a job, oldest first: `turnout history`.
+
+Three sources: Events on the job and on its pods, the annotations that the autoscaler leaves on it, and a decision log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.autoscaler.reporting.decision_log import Reader
+from turnout.autoscaler.reporting.log_codec import BadLog
+from turnout.autoscaler.reporting.reasons import MEANINGS
+from turnout.cli.views.listing import Column, Listing
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+from turnout.kube.times import rfc3339, since_1970
+
+Object = Mapping[str, Any]
+# Components whose Events on a job's pods are decisions on the job.
+OURS = frozenset(["turnout-autoscaler", "turnout-extender", "turnout-controller"])
+_LASTING = (  # annotations that hold until somebody takes them away
+    (labels.PAUSED, "Paused", "its size is left alone"),
+    (labels.WISH_WORKERS, "Wish", "workers at most, by a person's hand"),
+    (labels.SUSPENDED, "Suspended", "its pods are taken away"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One decision. at: RFC 3339, of the last time that it was told. times: how often. object: what it is told of.
+
+    source: a component, annotation, or decision-log.
+    """
+
+    at: str
+    source: str
+    reason: str
+    object: str
+    text: str
+    times: int = 1
+    since: str = ""
+
+
+def of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
+    """Return what Events tell of an object, and those of our components on its pods. kind: as Events have it."""
+    found = []
+    for each in events:
+        about = each.get("involvedObject") or {}
+        source = str(each.get("reportingComponent") or (each.get("source") or {}).get("component") or "")
+        its_pod = about.get("kind") == "Pod" and about.get("name") in pods and source in OURS
+        if not its_pod and (about.get("kind"), about.get("name")) != (kind, name):
+            continue
+        last = (
+            each.get("lastTimestamp") or each.get("eventTime") or (each.get("metadata") or {}).get("creationTimestamp")
+        )
+        count = each.get("count")
+        found.append(
+            HistoryRow(
+                _moment(last),
+                source,
+                str(each.get("reason") or ""),
+                f"{about.get('kind')}/{about.get('name')}",
+                str(each.get("message") or ""),
+                count if isinstance(count, int) else 1,
+                _moment(each.get("firstTimestamp")),
+            )
+        )
+    return found
+
+
+def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
+    """Return what the annotations of a job's object tell."""
+    meta = raw.get("metadata") or {}
+    notes, about = meta.get("annotations") or {}, f"{kind}/{meta.get('name')}"
+    found = []
+    if (size := notes.get(labels.WROTE_WORKERS)) and (at := notes.get(labels.RESIZED_AT)):
+        told = f"to {size} workers"
+        if submitted := notes.get(labels.SUBMITTED_WORKERS):
+            told += f", submitted with {submitted}"
+        if gained := notes.get(labels.GAINED):
+            told += f"; lending had won it {gained} s"
+        found.append(HistoryRow(_moment(at), "annotation", "Resized", about, told))
+    for key, word, means in _LASTING:
+        if value := notes.get(key):
+            found.append(HistoryRow("", "annotation", word, about, f"{key}={value}: {means}"))
+    return found
+
+
+def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
+    """Return the decisions on a job of which a decision log tells, each once, and how many lines cannot be read."""
+    reader, found, unread = Reader(), list[HistoryRow](), 0
+    before: tuple[str, int] | None = None
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            told = reader.read(line)
+        except BadLog:
+            unread += 1
+            continue
+        word = told.words.get(key)
+        if word is not None and word != before:
+            reason, size = word
+            means = next((meaning.means for each, meaning in MEANINGS.items() if each.value == reason), "")
+            text = f"{size} workers. {means}"
+            found.append(HistoryRow(rfc3339(told.now_s), "decision-log", reason, str(key), text))
+        before = word
+    return found, unread
+
+
+def in_order(told: Iterable[HistoryRow]) -> list[HistoryRow]:
+    """Sort by time; what has none, and holds now, comes last."""
+    return sorted(told, key=lambda row: (not row.at, row.at, row.source, row.reason))
+
+
+def listing(told: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Listing[HistoryRow]:
+    """Return the decisions in all forms."""
+    return Listing(
+        (
+            Column("AT", lambda row: row.at or "now"),
+            Column("SINCE", lambda row: row.since, wide=True),
+            Column("TIMES", lambda row: str(row.times), number=True),
+            Column("BY", lambda row: row.source),
+            Column("DECISION", lambda row: row.reason),
+            Column("ON", lambda row: row.object, wide=True),
+            Column("TEXT", lambda row: row.text),
+        ),
+        told,
+        lambda row: "/".join(("decision", row.source, row.reason, row.object, row.since or row.at)),
+        "nothing was told of it: Events live for an hour, and it bears no annotation of a change",
+        notes,
+    )
+
+
+def _moment(text: Any) -> str:
+    """Write a time to the second, in UTC; "" for none."""
+    at_s = since_1970(text) if isinstance(text, str) else None
+    return "" if at_s is None else rfc3339(at_s)

@@ -1,0 +1,113 @@
+"""A listing in any of its forms: a table, a wide one, JSON, YAML, or names that other commands take.
+
+Which rows there are is the verb's. When it is printed, and again, is commands/listing_output.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+from turnout.kube.client.logs import printable
+
+R = TypeVar("R")
+FORMS = ("table", "wide", "json", "yaml", "name")
+_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[R]):
+    """One column of a table. wide: only the wide table has it. number: it is set to the right."""
+
+    head: str
+    cell: Callable[[R], str]
+    wide: bool = False
+    number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """Rows, and how each is told. name: as other commands take it. value: what programs read, a dataclass's fields.
+
+    empty: said in the place of a table without rows. notes: lines under a table, which programs do not get.
+    """
+
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+    name: Callable[[R], str]
+    empty: str
+    notes: Sequence[str] = ()
+    value: Callable[[R], Mapping[str, Any]] = asdict  # type: ignore[assignment]
+    document: Any = None  # what programs read in the place of the rows' values
+    passing: frozenset[str] = frozenset()  # fields that time alone changes, such as an age: no news of a row
+
+    def steady(self) -> dict[str, Mapping[str, Any]]:
+        """Give what is news of each row when it changes, by its name."""
+        return {self.name(row): self._steady(row) for row in self.rows}
+
+    def news(self, before: Mapping[str, Mapping[str, Any]]) -> list[R]:
+        """List the rows that are new or have changed since an earlier listing's `steady`."""
+        return [row for row in self.rows if before.get(self.name(row)) != self._steady(row)]
+
+    def _steady(self, row: R) -> Mapping[str, Any]:
+        return {key: each for key, each in self.value(row).items() if key not in self.passing}
+
+
+def text(listing: Listing[Any], form: str) -> str:
+    """Write a listing in one of FORMS, without the last line's end."""
+    if form in ("json", "yaml"):
+        values = listing.document or [dict(listing.value(row)) for row in listing.rows]
+        return json.dumps(values, indent=2) if form == "json" else _yaml(values)
+    if form == "name":
+        return "\n".join(printable(listing.name(row)) for row in listing.rows)
+    return "\n".join([*(_table(listing, form == "wide") or [listing.empty]), *map(printable, listing.notes)])
+
+
+def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write only the rows that are new or have changed, as `kubectl get -w` does: no head, a document each.
+
+    before: an earlier listing's `steady`. Returns "" where nothing has changed.
+    """
+    rows = listing.news(before)
+    if not rows:
+        return ""
+    if form == "json":
+        return "\n".join(json.dumps(listing.value(row), indent=2) for row in rows)
+    if form == "yaml":
+        return "\n".join(f"---\n{_yaml(dict(listing.value(row)))}" for row in rows)
+    if form == "name":
+        return "\n".join(printable(listing.name(row)) for row in rows)
+    shown = {id(row) for row in rows}
+    lines = _table(listing, form == "wide")
+    return "\n".join(line for line, row in zip(lines[1:], listing.rows, strict=True) if id(row) in shown)
+
+
+def _table(listing: Listing[Any], wide: bool) -> list[str]:
+    """Lay the rows out under their heads; nothing where there are none."""
+    columns = [column for column in listing.columns if wide or not column.wide]
+    if not listing.rows:
+        return []
+    cells = [[column.head for column in columns]]
+    cells += [[printable(column.cell(row)) for column in columns] for row in listing.rows]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
+    return [
+        _GAP.join(
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    told: str = yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True)
+    return told.rstrip("\n")
+
+
+def _plain(value: Any) -> Any:
+    """Turn what YAML has no word for into what JSON would have."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,144 @@
+"""Queues: what each has, uses, lends and borrows, and how many wait in it, for `turnout queues`.
+
+It is told of what the autoscaler sees, or of the ConfigMaps in which the autoscaler has written that down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
+from turnout.autoscaler.model import JobState, Observation, Queue
+from turnout.autoscaler.reporting.never import BareGang
+from turnout.cli.views.listing import Column, Listing
+from turnout.jobs.model import JobKey
+from turnout.jobs.queues.model import NAMESPACE, bounds_several
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue, in GPUs. None: nothing is said of it.
+
+    share_gpus: its own. limit_gpus: the most it may have. lent_gpus: of elastic workers, which leave when somebody
+    waits. borrowed_gpus: what it uses beyond its own. waiting, running: jobs.
+    """
+
+    queue: str
+    open: bool
+    share_gpus: int | None
+    limit_gpus: int | None
+    used_gpus: int
+    lent_gpus: int
+    borrowed_gpus: int
+    free_gpus: int | None
+    running: int
+    waiting: int
+    wanted_gpus: int  # what those that wait lack to their min
+    namespaces: tuple[str, ...] = ()  # of the jobs in it
+
+
+def rows(seen: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus) -> list[QueueRow]:
+    """Return every queue that is described, or that a job is in, by name. gpus: the resources that count as a GPU."""
+    of: dict[str, list[JobState]] = {name: [] for name in seen.queues if not bounds_several(name)}
+    for each in seen.jobs:
+        of.setdefault(each.job.queue, []).append(each)
+    told_of = {each.job.key for each in seen.jobs}
+    bare: dict[str, list[BareGang]] = {}
+    for gang in gangs.values():
+        if gang.key not in told_of:
+            bare.setdefault(gang.queue, []).append(gang)
+            of.setdefault(gang.queue, [])
+    return [_row(name, seen.queues.get(name), jobs, bare.get(name, []), gpus) for name, jobs in sorted(of.items())]
+
+
+def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[BareGang], gpus: Gpus) -> QueueRow:
+    told = queue or Queue(name)
+    held = sum(each.placed * each.job.shape.gpus(gpus) + _beside(each, gpus) for each in jobs)
+    held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.placed)
+    used = total(told.used, gpus) if queue is not None else held
+    share = bound(told.deserved, gpus)
+    waiting = [each for each in jobs if each.waits]
+    return QueueRow(
+        name,
+        told.open,
+        share,
+        bound(told.limit, gpus),
+        used,
+        sum(max(0, each.placed - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
+        0 if share is None else max(0, used - share),
+        free(told.limit, told.used, gpus),
+        len(jobs) - len(waiting) + len(bare),
+        len(waiting),
+        sum(max(0, each.job.bounds.least - each.placed - each.done) * each.job.shape.gpus(gpus) for each in waiting),
+        _namespaces(name, [*(each.job.key for each in jobs), *(gang.key for gang in bare)]),
+    )
+
+
+def _beside(seen: JobState, gpus: Gpus) -> int:
+    return sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.beside, strict=False))
+
+
+def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:
+    own = {queue.removeprefix(NAMESPACE)} if queue.startswith(NAMESPACE) else set()
+    return tuple(sorted(own | {key.namespace for key in keys}))
+
+
+def written(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
+    """Return the queues that the autoscaler's ConfigMaps tell of. A page that cannot be read is left out."""
+    found = []
+    for page in pages:
+        data = page.get("data") or {}
+        try:
+            status = json.loads(data["status"])
+            found.append(_written(str(data["queue"]), status))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return sorted(found, key=lambda row: row.queue)
+
+
+def _written(name: str, status: Mapping[str, Any]) -> QueueRow:
+    gpus, jobs = status.get("gpus") or {}, status["jobs"]
+    used, share = int(gpus.get("used", 0)), gpus.get("deserved")
+    return QueueRow(
+        name,
+        bool(status.get("open", True)),
+        share,
+        gpus.get("limit"),
+        used,
+        int(status["elasticWorkers"]),
+        0 if share is None else max(0, used - int(share)),
+        gpus.get("free"),
+        int(jobs["running"]),
+        int(jobs["waiting"]),
+        0,
+    )
+
+
+def listing(told: list[QueueRow], notes: tuple[str, ...] = ()) -> Listing[QueueRow]:
+    """Return the queues in all forms."""
+    return Listing(
+        (
+            Column("QUEUE", lambda row: row.queue + ("" if row.open else " (closed)")),
+            Column("SHARE", lambda row: _said(row.share_gpus), number=True),
+            Column("LIMIT", lambda row: _said(row.limit_gpus), number=True),
+            Column("USED", lambda row: str(row.used_gpus), number=True),
+            Column("LENT", lambda row: str(row.lent_gpus), number=True),
+            Column("BORROWED", lambda row: str(row.borrowed_gpus), number=True),
+            Column("FREE", lambda row: _said(row.free_gpus), number=True),
+            Column("RUNNING", lambda row: str(row.running), number=True),
+            Column("WAITING", lambda row: str(row.waiting), number=True),
+            Column("WANTED", lambda row: str(row.wanted_gpus), wide=True, number=True),
+            Column("NAMESPACES", lambda row: ",".join(row.namespaces), wide=True),
+        ),
+        told,
+        lambda row: f"queue/{row.queue}",
+        "no queue is described, and no job asks for GPUs",
+        notes,
+    )
+
+
+def _said(amount: int | None) -> str:
+    return "-" if amount is None else str(amount)

@@ -1,0 +1,161 @@
+"""Tells who holds the cluster's GPUs, by job, queue, namespace or node, for `turnout top`.
+
+It counts pods that ask for GPUs and have a node. What they do with them is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from turnout.autoscaler.gpu_sums import Gpus
+from turnout.cli.views.listing import Column, Listing
+from turnout.kube import labels
+from turnout.kube.objects import Node
+from turnout.kube.pod_shape import amount
+
+BY = ("job", "queue", "namespace", "node")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One pod that asks for GPUs. node: "" while it has none. job: KIND/NAMESPACE/NAME."""
+
+    job: str
+    namespace: str
+    queue: str
+    node: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The GPUs that one node offers. why: what keeps new pods away, "" for nothing."""
+
+    node: str
+    gpus: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopRow:
+    """One job, queue, namespace or node, and what it holds. gpus: of pods with a node. waiting_gpus: of those without.
+
+    offered_gpus: of a node, None for all else. share: of all GPUs of the cluster, 0 to 1. why: of a node.
+    """
+
+    name: str
+    gpus: int
+    share: float
+    pods: int
+    nodes: int
+    waiting_gpus: int
+    queue: str = ""
+    offered_gpus: int | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Sum:
+    gpus: int = 0
+    pods: int = 0
+    waiting_gpus: int = 0
+    nodes: set[str] = field(default_factory=set)
+    queues: set[str] = field(default_factory=set)
+
+
+def offers(nodes: Iterable[Node], gpus: Gpus) -> list[Offer]:
+    """Return the nodes that offer GPUs, by name. gpus: the resources that count as one."""
+    found = []
+    for node in nodes:
+        room = node.status.allocatable or {}
+        if count := sum(amount(each, room[each]) for each in gpus if each in room):
+            found.append(Offer(node.metadata.name, count, closed(node)))
+    return sorted(found, key=lambda each: each.node)
+
+
+def closed(node: Node) -> str:
+    """Say what keeps every new pod away from a node, "" for nothing. A taint that GPU pods tolerate is nothing."""
+    if any(each.status != "True" for each in node.status.conditions or () if each.type == "Ready"):
+        return "not ready"
+    if node.spec.unschedulable:
+        return "cordoned"
+    return "faulty" if any(each.key == labels.FAULTY for each in node.spec.taints or ()) else ""
+
+
+_KEYS: Mapping[str, Callable[[Held], str]] = {
+    "job": lambda each: each.job,
+    "queue": lambda each: each.queue,
+    "namespace": lambda each: each.namespace,
+    "node": lambda each: each.node,
+}
+
+
+def rows(by: str, held: Iterable[Held], offers: Sequence[Offer]) -> list[TopRow]:
+    """Return who holds most first; of nodes all that offer GPUs, the fullest first. by: one of BY."""
+    sums: dict[str, _Sum] = {each.node: _Sum() for each in offers} if by == "node" else {}
+    for each in held:
+        if by == "node" and not each.node:
+            continue
+        one = sums.setdefault(_KEYS[by](each), _Sum())
+        one.queues.add(each.queue)
+        if each.node:
+            one.gpus, one.pods = one.gpus + each.gpus, one.pods + 1
+            one.nodes.add(each.node)
+        else:
+            one.waiting_gpus += each.gpus
+    whole = sum(each.gpus for each in offers)
+    offered = {each.node: each for each in offers} if by == "node" else {}
+    found = [
+        TopRow(
+            name,
+            one.gpus,
+            round(one.gpus / whole, 4) if whole else 0.0,
+            one.pods,
+            len(one.nodes),
+            one.waiting_gpus,
+            ",".join(sorted(one.queues)) if by == "job" else "",
+            offered[name].gpus if name in offered else None,
+            offered[name].why if name in offered else "",
+        )
+        for name, one in sums.items()
+    ]
+    return sorted(found, key=lambda row: (-row.gpus, -row.waiting_gpus, row.name))
+
+
+def summary(held: Iterable[Held], offers: Sequence[Offer]) -> str:
+    """Say how full the cluster is."""
+    whole, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
+    used = sum(each.gpus for each in held if each.node)
+    share = f" ({used / whole:.0%})" if whole else ""
+    told = f"{used} of {whole} GPUs are held{share}, on {len(offers)} nodes"
+    return f"{told}; {closed} GPUs are on nodes that take no new pods" if closed else told
+
+
+def listing(by: str, told: Sequence[TopRow], notes: tuple[str, ...] = ()) -> Listing[TopRow]:
+    """Return the rows in all forms. by: one of BY."""
+    node = by == "node"
+    columns: list[Column[TopRow]] = [
+        Column(by.upper(), lambda row: row.name),
+        Column("GPUS", lambda row: str(row.gpus), number=True),
+    ]
+    if node:
+        columns.append(
+            Column("OF", lambda row: "-" if row.offered_gpus is None else str(row.offered_gpus), number=True)
+        )
+    else:
+        columns.append(Column("SHARE", lambda row: f"{row.share:.1%}", number=True))
+    columns.append(Column("PODS", lambda row: str(row.pods), number=True))
+    if node:
+        columns.append(Column("CLOSED", lambda row: row.why))
+    else:
+        columns.append(Column("NODES", lambda row: str(row.nodes), number=True))
+        columns.append(Column("WAITING", lambda row: str(row.waiting_gpus), number=True))
+    if by == "job":
+        columns.append(Column("QUEUE", lambda row: row.queue))
+    empty = "no node offers GPUs" if node else "nobody asks for GPUs here"
+    return Listing(columns, told, lambda row: row.name if by == "job" else f"{by}/{row.name}", empty, notes)
+
+
+def _offered(row: TopRow) -> str:
+    return "-" if row.offered_gpus is None else str(row.offered_gpus)

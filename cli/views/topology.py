@@ -1,0 +1,166 @@
+"""Draws the map of switches as a tree, with the GPUs under each: `turnout topology`.
+
+Which pods are where is given; where a gang would go is told in explain.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from turnout.autoscaler.gpu_sums import Gpus
+from turnout.cli.views.listing import Column, Listing
+from turnout.cli.views.top import closed
+from turnout.kube.objects import Node
+from turnout.kube.pod_shape import amount
+from turnout.topology.switch_paths import Path, heights, natural
+
+OFF_MAP = "(not on the map)"
+_NAMED = 3  # nodes that one line names
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node. keys: by which a map may name it. why: what keeps new pods away, "" for nothing."""
+
+    node: str
+    keys: frozenset[str]
+    gpus: int
+    used_gpus: int
+    why: str = ""
+
+    @property
+    def free_gpus(self) -> int:
+        """The GPUs that a new pod may have."""
+        return 0 if self.why else max(0, self.gpus - self.used_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One switch, or one node. path: from the root, written as one text. tier: 0 of a node, 1 of a leaf switch.
+
+    hosts: that the map has under it. missing: those of which there is no node. closed: nodes that take no new pods.
+    whole: nodes of which every GPU is free.
+    """
+
+    path: str
+    depth: int
+    tier: int
+    hosts: int
+    missing: tuple[str, ...]
+    gpus: int
+    used_gpus: int
+    free_gpus: int
+    whole: int
+    closed: tuple[str, ...]
+
+
+def places(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[Place]:
+    """Return every node, by name. used: GPUs of pods by node. gpus: the resources that count as one."""
+    found = []
+    for node in nodes:
+        name, room = node.metadata.name, node.status.allocatable or {}
+        offered = sum(amount(each, room[each]) for each in gpus if each in room)
+        keys = frozenset([name, *(each.address for each in node.status.addresses or ())])
+        found.append(Place(name, keys, offered, used.get(name, 0), closed(node)))
+    return sorted(found, key=lambda each: natural(each.node))
+
+
+def rows(paths: Mapping[str, Path], there: Sequence[Place], with_nodes: bool) -> list[Branch]:
+    """Return the tree from the root down, depth first; last what is not on the map.
+
+    paths: of the map, host -> its switches from the root down. with_nodes: every node has a line.
+    """
+    by_key = {key: each for each in reversed(there) for key in each.keys}
+    tier_of = heights(paths.values())
+    below: dict[Path, list[str]] = {}
+    for host, path in paths.items():
+        for depth in range(1, len(path) + 1):
+            below.setdefault(path[:depth], []).append(host)
+    found = []
+    for path in sorted(below, key=lambda each: [natural(name) for name in each]):
+        found.append(_branch("/".join(path), len(path) - 1, tier_of[path], below[path], by_key))
+        if with_nodes:
+            direct = sorted((host for host in below[path] if paths[host] == path), key=natural)
+            found += [_branch(_leaf(path, host, by_key), len(path), 0, [host], by_key) for host in direct]
+    on_map = {by_key[host].node for host in paths if host in by_key}
+    strangers = {each.node: each for each in there if each.node not in on_map and each.gpus}
+    if strangers:
+        found.append(_branch(OFF_MAP, 0, 1, list(strangers), strangers))
+        if with_nodes:
+            found += [_branch(f"{OFF_MAP}/{name}", 1, 0, [name], strangers) for name in strangers]
+    return found
+
+
+def _leaf(path: Path, host: str, by_key: Mapping[str, Place]) -> str:
+    """Write the path of a host, by its node's name where there is one."""
+    return "/".join([*path, by_key[host].node if host in by_key else host])
+
+
+def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, Place]) -> Branch:
+    there = [by_key[host] for host in hosts if host in by_key]
+    return Branch(
+        path,
+        depth,
+        tier,
+        len(hosts),
+        tuple(sorted((host for host in hosts if host not in by_key), key=natural)),
+        sum(each.gpus for each in there),
+        sum(each.used_gpus for each in there),
+        sum(each.free_gpus for each in there),
+        sum(each.gpus > 0 and each.free_gpus == each.gpus for each in there),
+        tuple(each.node for each in there if each.why),
+    )
+
+
+def listing(told: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch]:
+    """Return the tree in all forms."""
+    drawn = dict(zip((each.path for each in told), _drawn(told), strict=True))
+    return Listing(
+        (
+            Column("SWITCH", lambda row: drawn[row.path]),
+            Column("TIER", lambda row: str(row.tier) if row.tier else "node", wide=True, number=True),
+            Column("NODES", lambda row: str(row.hosts - len(row.missing)), number=True),
+            Column("GPUS", lambda row: str(row.gpus), number=True),
+            Column("USED", lambda row: str(row.used_gpus), number=True),
+            Column("FREE", lambda row: str(row.free_gpus), number=True),
+            Column("WHOLE", lambda row: str(row.whole), number=True),
+            Column("", _bar),
+            Column("CLOSED", lambda row: _some(row.closed)),
+            Column("MISSING", lambda row: _some(row.missing)),
+        ),
+        told,
+        lambda row: f"{'switch' if row.tier else 'node'}/{row.path}",
+        "there is no map, and no node offers GPUs",
+        tuple(notes),
+    )
+
+
+def _drawn(told: Sequence[Branch]) -> Iterator[str]:
+    """Draw each line's place in the tree: what is after it decides on its corner."""
+    for at, each in enumerate(told):
+        name = each.path.rsplit("/", 1)[-1]
+        if not each.depth:
+            yield name
+            continue
+        lines = []
+        for depth in range(1, each.depth + 1):
+            after = next((other.depth for other in told[at + 1 :] if other.depth <= depth), 0)
+            corner = "├─ " if after == depth else "└─ "
+            upright = "│  " if after == depth else "   "
+            lines.append(corner if depth == each.depth else upright)
+        yield "".join(lines) + name
+
+
+def _bar(row: Branch) -> str:
+    """Draw how much of it is used, in eight parts; what is on closed nodes is shaded."""
+    if not row.gpus:
+        return ""
+    used = min(8, -(-8 * min(row.used_gpus, row.gpus) // row.gpus))
+    free = min(8 - used, 8 * row.free_gpus // row.gpus)
+    return f"{'█' * used}{'░' * (8 - used - free)}{'·' * free}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ",".join(names[:_NAMED]) + (f" +{more}" if more > 0 else "")

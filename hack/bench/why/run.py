@@ -1,0 +1,158 @@
+"""Measure how long `turnout why` takes at 1,000 jobs on a real API server, as a person types it.
+
+Beside it, in the same run: the same lists fetched by a client that does nothing with them, one after the other and at
+once, and a Python process that only starts. The lists at once are the lower bound of anything that looks afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from hack.bench.reaction import scene
+from hack.bench.reaction.scene import Size
+from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.percentiles import nearest_rank
+from hack.controlplane.api import Api
+from hack.controlplane.plane import ControlPlane
+from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands.autoscaler_view import AutoscalerView, look
+from turnout.cli.verbs.why import found
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import RealClock
+from turnout.kube.errors import NotFound
+
+SIZE, QUICK = Size(jobs=1000, workers=4, gpus=1), Size(jobs=200, workers=4, gpus=1)
+TIMES = 10
+GANG = "needs"
+TARGET_S = 0.5
+ASKED = {"a job that runs": "Job/default/job-00007", "a gang that waits": f"Pod/default/{GANG}"}
+Timed = dict[str, list[float]]
+
+
+def run(quick: bool) -> Outcome:
+    """Measure. quick: 200 jobs."""
+    size = QUICK if quick else SIZE
+    plane = ControlPlane().start()
+    try:
+        return _outcome(size, asyncio.run(measured(plane, size)))
+    finally:
+        plane.stop()
+
+
+async def measured(plane: ControlPlane, size: Size) -> Timed:
+    """Fill a cluster and time each thing TIMES times, in turn, after one of each that does not count."""
+    async with plane.api() as api:
+        await _fill(api, size)
+    kubeconfig = str(plane.kubeconfig)
+    async with await Client.open(kubeconfig) as client:
+        works: dict[str, Callable[[], Awaitable[float]]] = {
+            "lists, at once": lambda: _lists(client, together=True),
+            "lists, one by one": lambda: _lists(client, together=False),
+            "look and decide, in a process that runs": lambda: _look(client, ASKED["a gang that waits"]),
+            "python starts": lambda: _process("-c", "pass"),
+            "turnout --version": lambda: _process("-m", "turnout.cli", "--version"),
+            **{
+                f"why, of {what}": lambda job=job: _process(  # type: ignore[misc]
+                    "-m", "turnout.cli", "why", job, "--json", "--kubeconfig", kubeconfig
+                )
+                for what, job in ASKED.items()
+            },
+        }
+        taken: Timed = {name: [] for name in works}
+        for again in range(TIMES + 1):
+            for name, work in works.items():
+                took_s = await work()
+                if again:
+                    taken[name].append(took_s)
+    return taken
+
+
+async def _fill(api: Api, size: Size) -> None:
+    await api.create_all(scene.nodes(size))
+    jobs = await api.create_all(scene.jobs(size))
+    await api.create_all(scene.pods(size, jobs))
+    await api.create_all(scene.gang(GANG, size))
+
+
+def paths() -> list[str]:
+    """Return what `why` lists."""
+    settings = Settings()
+    maps = (settings.configmap, settings.orders)
+    informers = AutoscalerInformers(AutoscalerView(()), _Nobody(), KINDS, RealClock(), random.Random(), maps)  # type: ignore[arg-type]
+    return sorted({each.path for each in informers.reflectors.values()})
+
+
+class _Nobody:
+    """Stands for an API server that is never asked."""
+
+
+async def _lists(client: Client, *, together: bool) -> float:
+    async def one(path: str) -> None:
+        with suppress(NotFound):
+            async for _ in client.pages(path):
+                pass
+
+    began_s = time.perf_counter()
+    if together:
+        await asyncio.gather(*(one(path) for path in paths()))
+    else:
+        for path in paths():
+            await one(path)
+    return time.perf_counter() - began_s
+
+
+async def _look(client: Client, job: str) -> float:
+    began_s = time.perf_counter()
+    settings = Settings()
+    view = await look(client, settings, "default")
+    kind, namespace, name = job.split("/")
+    told = found(settings, view, JobKey(kind, namespace, name))
+    if isinstance(told, str):
+        raise RuntimeError(f"{job} does not wait: {told}")
+    return time.perf_counter() - began_s
+
+
+async def _process(*argv: str) -> float:
+    began_s = time.perf_counter()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, complaint = await child.communicate()
+    took_s = time.perf_counter() - began_s
+    if child.returncode:
+        raise RuntimeError(f"{argv}: {complaint.decode()}")
+    if "--json" in argv and not json.loads(out)["job"]:
+        raise RuntimeError(f"{argv}: nothing was decided: {out.decode()}")
+    return took_s
+
+
+def _outcome(size: Size, taken: Timed) -> Outcome:
+    rows = [
+        (name, *(f"{nearest_rank(times, share) * 1000:.0f}" for share in (0.5, 0.9)), f"{max(times) * 1000:.0f}")
+        for name, times in taken.items()
+    ]
+    medians = {name: nearest_rank(times, 0.5) for name, times in taken.items()}
+    worst_s = max(medians[f"why, of {what}"] for what in ASKED)
+    return Outcome(
+        f"why: {size.jobs:,} jobs, {size.pods:,} pods, {size.nodes:,} nodes",
+        (Table("milliseconds", ("", "median", "p90", "most"), rows),),
+        {f"{name} s": value for name, value in medians.items()},
+        (Target(f"why at {size.jobs:,} jobs, median of the slower question, s", worst_s, "<=", TARGET_S),),
+        _notes(medians),
+    )
+
+
+def _notes(medians: dict[str, float]) -> Sequence[str]:
+    bound_s = medians["lists, at once"] + medians["python starts"]
+    why_s = max(medians[f"why, of {what}"] for what in ASKED)
+    bound = f"Lower bound, a process that starts and lists at once: {bound_s * 1000:.0f} ms"
+    return (f"{bound}; why takes {why_s / bound_s:.1f} times that.",)

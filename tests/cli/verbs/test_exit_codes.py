@@ -1,0 +1,107 @@
+"""Every verb ends with a code of the one table, and says in a line why."""
+
+import argparse
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from turnout.cli import exit_codes
+from turnout.cli.__main__ import main, parser
+from turnout.cli.exit_codes import MEANS, Exit
+
+CLI = Path(exit_codes.__file__).parent
+JOB = "PyTorchJob/team-a/bert"
+# Verbs that ask an API server, with as little as each takes.
+ASKING = [
+    ["jobs"],
+    ["describe", JOB],
+    ["logs", JOB],
+    ["suspend", JOB],
+    ["submit", "--name", "a", "--image", "i"],
+    ["pause", JOB],
+    ["resume", JOB],
+    ["why", "bert"],
+    ["queues"],
+    ["top"],
+    ["topology"],
+    ["explain", "2x8"],
+    ["history", "bert"],
+    ["nodes"],
+    ["nodes", "untaint", "n1"],
+    ["nominate", "--clear"],
+]
+# Verbs that ask none, or start their own, and `check`, whose own tests hold its codes.
+ALONE = {"demo", "topo", "replay-decisions", "stacks", "local", "completion", "simulate", "check"}
+USAGE = [
+    ["explain", "2y8"],
+    ["explain", "2x8", "--selector", "gpu"],
+    ["queues", "--configmap", "no-namespace"],
+    ["why", "bert", "--cooldown-s", "-1"],
+    ["jobs", "-o", "xml"],
+    ["top", "--by", "colour"],
+    ["history"],
+    ["pause", JOB, "--for", "soon"],
+]
+
+
+def away(folder):
+    """A kubeconfig that leads nowhere."""
+    told = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    (folder / "config").write_text(json.dumps(told))
+    return str(folder / "config")
+
+
+def verbs():
+    """The names of all verbs; old names of one that was renamed are not offered."""
+    (found,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return {each.dest for each in found._choices_actions}
+
+
+def test_every_verb_is_in_this_table():
+    assert {argv[0] for argv in ASKING} | ALONE >= verbs() - {"yard"}
+
+
+@pytest.mark.parametrize("argv", ASKING, ids=" ".join)
+def test_without_an_api_server_a_verb_fails_in_a_line(argv, tmp_path, capsys):
+    more = ["--", "true"] if argv[0] == "submit" else []
+    assert main([*argv, "--kubeconfig", away(tmp_path), *more]) == Exit.FAILED
+    out, complaint = capsys.readouterr()
+    assert out == ""
+    assert complaint.startswith(f"turnout {argv[0]}")
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", USAGE, ids=" ".join)
+def test_what_makes_no_sense_is_usage_before_anybody_is_asked(argv, tmp_path, capsys):
+    try:
+        code = main([*argv, "--kubeconfig", away(tmp_path)])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == Exit.USAGE
+    assert capsys.readouterr().err
+
+
+def test_no_module_has_numbers_of_its_own():
+    """A verb returns a name of the table, or what another function returned, or 0."""
+    for path in sorted({*CLI.glob("verbs/*.py"), *CLI.glob("commands/*.py"), CLI / "__main__.py", CLI / "programs.py"}):
+        tree = ast.parse(path.read_text())
+        for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)):
+            if not isinstance(function.returns, ast.Name) or function.returns.id not in ("int", "Exit"):
+                continue
+            if function.name in ("_gangs",):  # reads a number
+                continue
+            for each in (each for each in ast.walk(function) if isinstance(each, ast.Return)):
+                literal = each.value.value if isinstance(each.value, ast.Constant) else 0
+                assert literal == 0, f"{path.name}:{each.lineno}: a code of its own"
+
+
+def test_the_table_says_what_every_code_means():
+    assert set(MEANS) == set(Exit)
+    assert len(set(MEANS.values())) == len(MEANS)

@@ -1,0 +1,73 @@
+"""A person with the ClusterRole turnout-viewer alone, on a real API server, is told what an admin is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster import make_fabric, make_pod
+from turnout.cli.__main__ import main
+from turnout.kube import labels
+
+pytestmark = pytest.mark.real
+ROLES = Path(__file__).parents[3] / "deploy/manifests/autoscaler/base/autoscaler.yaml"
+NAMESPACE = "turnout-system"
+GANG = {labels.KOORD_NAME: "bert", labels.KOORD_MIN: "3", labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: "1"}
+
+
+@pytest.fixture(scope="module")
+def configs(module_plane, tmp_path_factory):
+    """The kubeconfigs of an admin and of a viewer, of a cluster with a map and a gang that no leaf holds."""
+    ask = module_plane.request
+    found = [each for each in yaml.safe_load_all(ROLES.read_text()) if each]
+    (role,) = (each for each in found if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "turnout-viewer"))
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    ask("POST", f"{rbac}/clusterroles", role)
+    account = {"metadata": {"name": "looks"}}
+    ask("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+    subject = {"kind": "ServiceAccount", "name": "looks", "namespace": NAMESPACE}
+    to = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "turnout-viewer"}
+    binding = {"metadata": {"name": "looks"}, "roleRef": to, "subjects": [subject]}
+    ask("POST", f"{rbac}/clusterrolebindings", binding)
+    nodes, text = make_fabric(2, 2)
+    for node in nodes:
+        ask("POST", "/api/v1/nodes", node)
+    config_map = {"metadata": {"name": "node-topology-config"}, "data": {"topology_config": text}}
+    ask("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", config_map)
+    for at in range(3):
+        ask("POST", "/api/v1/namespaces/default/pods", make_pod(f"bert-{at}", 8, notes=GANG))
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/looks/token"
+    token = ask("POST", path, body)["status"]["token"]
+    told = yaml.safe_load(Path(module_plane.kubeconfig).read_text())
+    told["users"] = [{"name": each["name"], "user": {"token": token}} for each in told["users"]]
+    viewer = tmp_path_factory.mktemp("viewer") / "kubeconfig"
+    viewer.write_text(yaml.safe_dump(told))
+    return {"admin": str(module_plane.kubeconfig), "viewer": str(viewer)}
+
+
+def asked(configs, who, *argv, capsys):
+    """The answer of a verb to one of both, as JSON, and its exit code."""
+    code = main([*argv, "--json", "--kubeconfig", configs[who]])
+    out, complaint = capsys.readouterr()
+    assert complaint == ""
+    return code, json.loads(out)
+
+
+def test_why_tells_a_viewer_that_no_leaf_holds_the_gang(configs, capsys):
+    (_, admin), (_, viewer) = (asked(configs, who, "why", "Pod/default/bert", capsys=capsys) for who in configs)
+    assert "a switch of tier 1 holds 2" in viewer["means"]
+    for told in (admin, viewer):
+        del told["now_s"]
+    assert viewer == admin
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["queues"], ["top"], ["top", "--by", "node"], ["topology", "--nodes"], ["explain", "2x8"], ["explain", "3x8"]],
+    ids=" ".join,
+)
+def test_a_listing_tells_both_the_same(argv, configs, capsys):
+    assert asked(configs, "viewer", *argv, capsys=capsys) == asked(configs, "admin", *argv, capsys=capsys)

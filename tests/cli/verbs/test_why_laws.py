@@ -1,0 +1,58 @@
+"""Laws of `turnout why` over seeded clusters: it names the newest Event's reason, and a viewer gets the same answer."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from tests.cli.verbs.why_world import Drawn, Served, events_of, viewer_may
+from turnout.autoscaler.reporting.explain import Chain
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands.autoscaler_view import look
+from turnout.cli.verbs.why import found
+from turnout.jobs.kinds.registry import KINDS
+
+SEEDS = 200
+TOGETHER = 10  # clusters of one test
+
+
+async def answers(source):
+    """Ask about every job and gang of a cluster: what is told, by key, its moment left out."""
+    settings = Settings()
+    view = await look(source, settings, "default")
+    keys = {each.job.key for each in view.seen.jobs} | set(view.gangs)
+    told = {key: found(settings, view, key) for key in sorted(keys)}
+    return {key: _still(each) if isinstance(each, Chain) else each for key, each in told.items()}
+
+
+def _still(chain):
+    """A chain without what two looks a moment apart may tell otherwise."""
+    start = chain.start and dataclasses.replace(chain.start, early_s=0.0, likely_s=0.0, late_s=0.0)
+    return dataclasses.replace(chain, now_s=0.0, start=start)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
+async def test_why_names_the_reason_of_the_newest_event(first):
+    told = 0
+    for seed in range(first, first + TOGETHER):
+        drawn = Drawn(seed)
+        newest, why = await asyncio.gather(events_of(drawn), answers(Served(drawn.items)))
+        for key, chain in why.items():
+            if not isinstance(chain, Chain):
+                continue
+            kind = KINDS[key.kind].object_kind or key.kind if key.kind in KINDS else key.kind
+            if (kind, key.name) in newest:
+                assert newest[kind, key.name] == chain.reason.value, f"seed {seed}: {key}"
+                told += 1
+    assert told, "no cluster of these had an Event"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
+async def test_a_viewer_gets_the_answer_of_an_admin(first):
+    may = viewer_may()
+    for seed in range(first, first + TOGETHER):
+        drawn = Drawn(seed)
+        admin, viewer = await asyncio.gather(answers(Served(drawn.items)), answers(Served(drawn.items, may)))
+        assert viewer == admin, f"seed {seed}"

@@ -1,0 +1,83 @@
+"""`turnout history`: what Events, annotations and a decision log tell of one job."""
+
+import pytest
+
+from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.reporting.decision_log import DecisionLogEncoder
+from turnout.cli.views.history import in_order, listing, of_events, of_log, of_notes
+from turnout.cli.views.listing import text
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+
+
+def event(reason="MakesRoom", about="Job/bert", source="turnout-autoscaler", last="2026-01-01T00:00:02Z", **more):
+    kind, name = about.split("/")
+    told = {"reason": reason, "message": "8 to 5 workers", "involvedObject": {"kind": kind, "name": name}}
+    return {**told, "lastTimestamp": last, "source": {"component": source}, "metadata": {}, **more}
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        pytest.param(event(), True, id="our Event on the job"),
+        pytest.param(event(source="volcano"), True, id="another's Event on the job"),
+        pytest.param(event(about="Pod/bert-w-0"), True, id="our Event on a pod of it"),
+        pytest.param(event(about="Pod/bert-w-0", source="kubelet"), False, id="the kubelet's on a pod of it"),
+        pytest.param(event(about="Pod/other-w-0"), False, id="ours on another's pod"),
+        pytest.param(event(about="Job/other"), False, id="on another job"),
+        pytest.param(event(about="PyTorchJob/bert"), False, id="on a job of another kind"),
+    ],
+)
+def test_events_on_a_job_and_ours_on_its_pods_are_told(made, told):
+    assert bool(of_events([made], frozenset(["bert-w-0"]), "Job", "bert")) is told
+
+
+def test_an_event_tells_when_by_whom_how_often():
+    (row,) = of_events([event(count=3, firstTimestamp="2026-01-01T00:00:01Z")], frozenset(), "Job", "bert")
+    assert (row.at, row.since, row.times) == ("2026-01-01T00:00:02Z", "2026-01-01T00:00:01Z", 3)
+    assert (row.source, row.reason, row.text) == ("turnout-autoscaler", "MakesRoom", "8 to 5 workers")
+
+
+def test_annotations_tell_the_last_change_and_what_holds():
+    notes = {
+        labels.WROTE_WORKERS: "5",
+        labels.SUBMITTED_WORKERS: "2",
+        labels.RESIZED_AT: "2026-01-01T00:00:05Z",
+        labels.GAINED: "-49.1",
+        labels.PAUSED: "grow",
+    }
+    resized, paused = of_notes({"metadata": {"name": "bert", "annotations": notes}}, "Job")
+    assert resized.at == "2026-01-01T00:00:05Z"
+    assert resized.text == "to 5 workers, submitted with 2; lending had won it -49.1 s"
+    assert (paused.at, paused.reason, paused.text) == ("", "Paused", f"{labels.PAUSED}=grow: its size is left alone")
+
+
+def test_a_log_tells_each_new_decision_once_and_counts_what_is_unreadable():
+    log, encoder = [], DecisionLogEncoder()
+    lends = seen(job("a", most=4), [0])
+    full = seen(job("a", least=1, most=4, replicas=4), [0] * 4)
+    for now_s, at in ((NOW_S, world([4], lends)), (NOW_S + 5, world([4], lends)), (NOW_S + 9, world([4], full))):
+        log.append(encoder.line(at, POLICY, now_s, decide(at, POLICY, now_s)))
+    found, unread = of_log([*log, b"cut off"], JobKey("Job", "ns", "a"))
+    assert unread == 1
+    assert [row.reason for row in found] == ["IdleRoom", "AtMax"]
+    assert found[0].text.startswith("4 workers. ")
+    assert of_log(log, JobKey("Job", "ns", "gone")) == ([], 0)
+
+
+def test_what_holds_now_comes_after_all_that_has_a_time():
+    notes = {"metadata": {"name": "bert", "annotations": {labels.PAUSED: "true"}}}
+    late, early = event("AtMax"), event("IdleRoom", last="2026-01-01T00:00:00Z")
+    told = in_order([*of_notes(notes, "Job"), *of_events([late, early], frozenset(), "Job", "bert")])
+    assert [row.reason for row in told] == ["IdleRoom", "AtMax", "Paused"]
+    assert text(listing(told), "table").split("\n")[3].startswith("now ")
+
+
+def test_what_tenants_wrote_moves_no_cursor():
+    told = of_events([event(message="\x1b[2J\nsecond")], frozenset(), "Job", "bert")
+    assert all(line.isprintable() for line in text(listing(told), "table").split("\n"))
+
+
+def test_a_job_of_which_nothing_is_told_says_so():
+    assert text(listing([]), "table").startswith("nothing was told of it")
