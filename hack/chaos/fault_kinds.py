@@ -63,9 +63,6 @@ TITLES: Mapping[Kind, str] = {
     Kind.CERTIFICATE: "certificate rotates or expires",
 }
 
-# The kinds that nothing can strike yet, and what each needs.
-NOT_YET: Mapping[Kind, str] = {Kind.UPGRADE: "needs the chart, which is not here yet"}
-
 # The kind of each fault of the training job. A leader that is killed is of none: the table has one that comes back.
 OF_JOB: Mapping[Fault, Kind] = {
     Fault.PROCESS: Kind.WORKER,

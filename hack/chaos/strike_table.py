@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hack.chaos.fault_kinds import NOT_YET, TITLES, Kind
+from hack.chaos.fault_kinds import TITLES, Kind
 
 _HELD, _VIOLATED = "held", "VIOLATED"
 
@@ -73,12 +73,9 @@ def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
 
 
 def never_struck(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
-    """List the kinds that were asked for and did not happen, or after which nothing was checked.
-
-    Kinds that nothing can strike yet are left out, and only these: NOT_YET names them.
-    """
+    """List the kinds that were asked for and did not happen, or after which nothing was checked."""
     struck = {strike.kind for strike in strikes if strike.times > 0 and strike.checks}
-    return tuple(kind for kind in _sorted(asked) if kind not in struck and kind not in NOT_YET)
+    return tuple(kind for kind in _sorted(asked) if kind not in struck)
 
 
 def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
@@ -87,9 +84,6 @@ def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
 
 
 def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:
-    if kind in NOT_YET:
-        yield Row(kind, 0, 0, "", f"not struck: {NOT_YET[kind]}")
-        return
     found = [strike for strike in strikes if strike.kind is kind and strike.times > 0]
     seeds, struck = len({strike.seed for strike in found}), sum(strike.times for strike in found)
     checks = [check for strike in found for check in strike.checks]

@@ -4,7 +4,7 @@ import pytest
 
 from hack.chaos import job_strikes
 from hack.chaos.__main__ import Asked
-from hack.chaos.fault_kinds import NOT_YET, OF_JOB, TITLES, Kind
+from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault
 from hack.chaos.history import Record
 from hack.chaos.invariants import Invariant, Violation
@@ -31,7 +31,6 @@ SILENT = Kind.WATCH_SILENT
             id="one seed of two violates it",
         ),
         pytest.param([Kind.MAP], [Strike(SILENT, 1, 2, (HELD,))], (Kind.MAP,), 1, id="another kind struck instead"),
-        pytest.param([Kind.UPGRADE], [], (), 0, id="what needs the chart is left out by name"),
     ],
 )
 def test_a_kind_that_was_asked_for_strikes_and_its_invariants_hold(asked, strikes, missing, ends_with):
@@ -49,22 +48,20 @@ def test_a_row_sums_the_seeds_of_an_invariant():
 
 def test_the_table_tells_each_kind_once_and_each_violation_with_its_seed():
     strikes = [Strike(SILENT, 7, 2, (BROKEN, Check("it ends")))]
-    lines = [" ".join(line.split()) for line in table([Kind.UPGRADE, Kind.MAP, SILENT], strikes)]
+    lines = [" ".join(line.split()) for line in table([Kind.MAP, SILENT], strikes)]
     assert lines == [
         "fault kind seeds struck invariant verdict",
         "3 watch falls silent 1 2 nobody is lost VIOLATED",
         "it ends held",
         "8 topology map broken 0 0 NEVER STRUCK",
-        "20 chart upgraded and rolled back 0 0 not struck: needs the chart, which is not here yet",
         "VIOLATED: watch falls silent, seed 7: nobody is lost: 2 of 3 are gone",
     ]
 
 
-def test_the_kinds_are_those_of_the_table_and_one_cannot_strike_yet():
+def test_the_kinds_are_those_of_the_table():
     assert [kind.value for kind in Kind] == list(range(1, 23))
     assert set(TITLES) == set(Kind)
     assert set(OF_JOB) == set(Fault) - {Fault.AUTOSCALER}
-    assert set(NOT_YET) == {Kind.UPGRADE}
 
 
 def fault(kind, who):
@@ -102,5 +99,5 @@ def test_what_is_asked_for_is_read(words, kinds, faults, named):
     assert (list(asked.kinds), list(asked.faults), list(asked.named)) == (kinds, faults, named)
 
 
-def test_each_kind_is_struck_by_a_scenario_or_by_the_job_but_one():
-    assert {*STRUCK_HERE, *OF_JOB.values()} == set(Kind) - set(NOT_YET)
+def test_each_kind_is_struck_by_a_scenario_or_by_the_job():
+    assert {*STRUCK_HERE, *OF_JOB.values()} == set(Kind)

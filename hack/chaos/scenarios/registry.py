@@ -19,6 +19,7 @@ from hack.chaos.scenarios import (
     leavers,
     partition,
 )
+from hack.chaos.scenarios.chart import changes
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import Stood
 from turnout.cli.commands.child_env import ChildFailed
@@ -50,12 +51,17 @@ def _certificates(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[St
     return [asyncio.run(certificates.play(seed))]
 
 
+def _chart(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    return [asyncio.run(ended_by_sigterm(changes.play(seed, folder)))]
+
+
 _BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
     "api": (_api, frozenset(api_faults.INJECTORS)),
     "cluster": (_cluster, frozenset(cluster_faults.INJECTORS)),
     "partition": (_partition, frozenset({Kind.PARTITION})),
     "checkpoint": (checkpoint_faults.play, frozenset(checkpoint_faults.SCENARIOS)),
     "leavers": (_leavers, frozenset({Kind.LEAVERS})),
+    "chart": (_chart, frozenset({Kind.UPGRADE})),
     "certificates": (_certificates, frozenset({Kind.CERTIFICATE})),
 }
 

@@ -1,0 +1,1 @@
+"""The chart under a strike: upgraded and rolled back by real helm."""
