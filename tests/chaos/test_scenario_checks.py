@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from hack.chaos.chart import changes
 from hack.chaos.history import Record
 from hack.chaos.scenarios import leavers, partition
 from hack.chaos.scenarios.object_cache import ObjectCache
@@ -147,3 +148,20 @@ def test_a_faulty_file_system_fails_and_is_slow_as_asked(tmp_path, number):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
     assert ran.stdout.split() == [str(number), "1", "True", "True", "True"], ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "violated"),
+    [
+        pytest.param({"asked": 9, "answers": {"gpu-0"}, "silent_s": 2.9}, None, id="all went well"),
+        pytest.param({"asked": 9, "silent_s": 3.1}, changes.SERVED, id="nobody answered for too long"),
+        pytest.param({}, changes.SERVED, id="nobody was ever asked"),
+        pytest.param({"asked": 9, "answers": {"gpu-0", "gpu-1"}}, changes.SAME, id="the plan moved"),
+        pytest.param({"asked": 9, "maps": ["lost"]}, changes.EDITED, id="the edited map is gone"),
+        pytest.param({"asked": 9, "leaders": ["nobody"]}, changes.LEADS, id="nobody leads"),
+        pytest.param({"asked": 9, "failed": ["helm"]}, changes.READY, id="a change does not end"),
+    ],
+)
+def test_a_change_of_the_chart_that_breaks_something_is_seen(told, violated):
+    broken = [check.invariant for check in changes.Story(**told).checks() if check.violations]
+    assert broken == ([violated] if violated else [])

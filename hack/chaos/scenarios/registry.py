@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hack.chaos.chart import upgrades
+from hack.chaos.chart import changes, upgrades
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios import (
     api_faults,
@@ -52,12 +52,13 @@ def _leavers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]
     return [leavers.play(seed)]
 
 
-def _upgrades(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
-    return [upgrades.play(seed, folder)]
-
-
 def _certificates(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
     return [asyncio.run(certificates.play(seed))]
+
+
+def _chart(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    asked = asyncio.run(ended_by_sigterm(changes.play(seed, folder / "asked")))
+    return [asked, upgrades.play(seed, folder / "training")]
 
 
 _BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
@@ -66,7 +67,7 @@ _BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
     "partition": (_partition, frozenset({Kind.PARTITION})),
     "checkpoint": (checkpoint_faults.play, frozenset(checkpoint_faults.SCENARIOS)),
     "leavers": (_leavers, frozenset({Kind.LEAVERS})),
-    "upgrades": (_upgrades, frozenset({Kind.UPGRADE})),
+    "chart": (_chart, frozenset({Kind.UPGRADE})),
     "certificates": (_certificates, frozenset({Kind.CERTIFICATE})),
 }
 
