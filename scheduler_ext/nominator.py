@@ -22,13 +22,16 @@ from turnout.kube.cli_flags import BadSetting, address, build, check_name
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
+from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
-from turnout.kube.labels import GPU_RESOURCES, SWITCH_PATH
+from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
 from turnout.kube.version import add_version
+from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.health import Health
 from turnout.scheduler_ext.server.informers import Informers
@@ -52,6 +55,7 @@ class NominatorSettings:
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0
+    gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
     annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
     hold_incomplete_gangs: bool = False
     confirm_large_changes: bool = False
@@ -95,13 +99,20 @@ async def serve(settings: NominatorSettings) -> None:
         namespace, _, name = settings.lease.partition("/")
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
         works = [Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading).run]
+        events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock)
+        notices = DecisionEvents(events, settings.configmap, clock)
+        telling = [events.run, notices.run] if settings.gates else []
+        if settings.gates:
+            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, lambda: elector.leading)
+            works.append(gates.run)
         if settings.annotate_switch_path:
             works.append(PathMarker(view, client, clock, metrics.registry, lambda: elector.leading).run)
         server = Health(view, metrics).server()
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
             try:
-                await until_told(informers.run(), lead(elector, informers.synced, lambda: together(*works)))
+                leading = lead(elector, informers.synced, lambda: together(*works))
+                await until_told(informers.run(), leading, *(tell() for tell in telling))
             finally:
                 await server.close()
 
@@ -141,6 +152,12 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
         "--expire-s", type=float, default=default.expire_s, help="seconds a nomination may stay unused (%(default)s)"
     )
     parser.add_argument(
+        "--gates",
+        action="store_true",
+        help=f"lift the scheduling gate {PLACEMENT_GATE}, gang by gang, once a plan stands and is written; needs the "
+        "right to patch pods",
+    )
+    parser.add_argument(
         "--annotate-switch-path",
         action="store_true",
         help=f"write {SWITCH_PATH} on the bound pods of gangs, for turnout-run; needs the right to patch pods",
@@ -154,7 +171,11 @@ def _tell(notice: Notice) -> None:
 
 
 def _identity() -> str:
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    return f"{_instance()}_{uuid.uuid4().hex[:8]}"
+
+
+def _instance() -> str:
+    return os.environ.get("POD_NAME") or socket.gethostname()
 
 
 if __name__ == "__main__":

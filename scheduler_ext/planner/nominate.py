@@ -66,7 +66,7 @@ def nominate(
             continue
         hosts = _hosts(plan_cache, gang, choices, now_s)
         for member in gang.members.values():
-            if member.waits and member.scheduler in choices.schedulers:
+            if member.waits and member.scheduler in choices.schedulers and not (member.held and view.lifts_gates):
                 wish = _wish(plan_cache, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
                 if wish is not None:
                     found.append((-member.priority, member.created, wish))
