@@ -23,7 +23,7 @@ from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.events import EventRecorder
-from turnout.kube.client.lease import Elector
+from turnout.kube.client.lease import Elector, lease_settings
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
@@ -53,6 +53,7 @@ class NominatorSettings:
     configmap: str = "turnout-system/node-topology-config"
     metrics_bind: str = "127.0.0.1:9091"
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
+    lease_seconds: int = 15  # how long after its holder's last word another may take the Lease
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0
     gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
@@ -66,6 +67,8 @@ class NominatorSettings:
     def __post_init__(self) -> None:
         check_name(self.configmap, "--configmap")
         check_name(self.lease, "--lease")
+        if not 4 <= self.lease_seconds <= 3600:
+            raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be 4 to 3600")
         if self.expire_s < 1:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
         address(self.metrics_bind, "--metrics-bind")
@@ -97,7 +100,8 @@ async def serve(settings: NominatorSettings) -> None:
         informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
         metrics.pass_through(informers.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
-        elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
+        lease = lease_settings(settings.lease_seconds)
+        elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
         works = [Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock)
         notices = DecisionEvents(events, settings.configmap, clock)
@@ -145,6 +149,12 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
     add_version(parser)
     add_common(parser, default.configmap, default.metrics_bind)
     parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
+    parser.add_argument(
+        "--lease-seconds",
+        type=int,
+        default=default.lease_seconds,
+        help="seconds after which another may take a Lease that is not renewed, at least 4 (%(default)s)",
+    )
     parser.add_argument(
         "--scheduler-name", action="append", help="whose pods are nominated; repeatable (default-scheduler)"
     )

@@ -28,7 +28,7 @@ async def begin(stage, leaves=8, **more):
     """A cluster whose scheduler is the default one, and our nominator beside it."""
     await stage.build(leaves=leaves, **more)
     stage.plane.start_scheduler()
-    stage.start_nominator("nominator", "--gates")
+    stage.start_nominator("nominator", "--gates", "--lease-seconds", "4")
 
 
 @pytest.mark.parametrize("apart_s", [pytest.param(0.0, id="together"), pytest.param(0.02, id="20 ms apart")])
@@ -112,8 +112,8 @@ async def test_a_follower_takes_over_and_lets_go_what_the_leader_left(stage):
     await stage.submit(cluster.make_pod("warm", 1, schedulingGates=GATE))
     async with stage.plane.api() as api:
         await api.until(PODS, cluster.bound(1))  # the first leads
-        stage.start_nominator("second", "--gates")
+        stage.start_nominator("second", "--gates", "--lease-seconds", "4")
         stage.plane.kill_program("nominator")
         await api.create_all(gang("bert", 8))
-        placed = await stage.landed("bert", 8, within_s=40)
+        placed = await stage.landed("bert", 8, within_s=15)  # some 5 s on a machine that does nothing else
     assert len(stage.leaves(placed)) == 1
