@@ -17,6 +17,7 @@ from turnout.cli.commands.replay import add as replay_command
 from turnout.cli.commands.stacks import add as stacks_command
 from turnout.cli.commands.why import add as why_command
 from turnout.cli.local_cluster.commands import add as local_commands
+from turnout.cli.release.command import add as release_command
 from turnout.kube.version import add_version
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
@@ -74,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     replay_command(commands)
     stacks_command(commands)
     local_commands(commands)
+    release_command(commands)
     completion = commands.add_parser("completion", help="print a script that completes commands and options")
     completion.add_argument("shell", choices=SHELLS, help="what it is for")
     completion.set_defaults(run=_completion)

@@ -99,6 +99,7 @@ IO_ROOMS = (
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
     "cli.programs",
+    "cli.release",
 )
 
 MOST_LINES, MOST_MODULES, MOST_FUNCTION_LINES = 400, 12, 40

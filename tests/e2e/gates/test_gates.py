@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -117,3 +119,13 @@ async def test_a_follower_takes_over_and_lets_go_what_the_leader_left(stage):
         await api.create_all(gang("bert", 8))
         placed = await stage.landed("bert", 8, within_s=15)  # some 5 s on a machine that does nothing else
     assert len(stage.leaves(placed)) == 1
+
+
+async def test_a_person_lets_everything_go_with_one_command(stage):
+    await stage.build(leaves=1)
+    stage.plane.start_scheduler()
+    await stage.submit(*gang("bert", 4))  # and nobody is there to place it
+    command = [sys.executable, "-m", "turnout.cli", "release", "--all", "--kubeconfig", str(stage.plane.kubeconfig)]
+    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "4 gates lifted\n"
+    await stage.landed("bert", 4)
