@@ -30,10 +30,12 @@ def _lacking(turn: Turn) -> Wait | None:
     """Return why no member may go; None when the min may start."""
     if turn.unknown is not None:
         return turn.unknown
+    if turn.begun:  # the min is for the start: who runs already, or has ended well, need not wait for others again
+        return None
     if turn.able < turn.least:
         return Wait(EventReason.GANG_INCOMPLETE, f"{turn.able} of {turn.least} members exist")
     seated = sum(1 for pod in turn.gated if not pod.others and (pod.uid in turn.hosts or pod.uid not in turn.judged))
-    if turn.open + seated >= turn.least or (turn.begun and not turn.required):
+    if turn.open + seated >= turn.least:
         return None
     return turn.lacking or Wait(EventReason.NO_ROOM, f"{turn.open + seated} of {turn.least} members have a place")
 

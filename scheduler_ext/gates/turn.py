@@ -32,17 +32,18 @@ def turn_of(
     behind = [m for m in living if m.uid in gated]
     free = [m for m in living if m.uid not in gated and (not m.gated or m.uid in lifted)]
     able = len(free) + sum(1 for m in behind if not gated[m.uid].others)
+    begun = any(m.node or m.ours or m.uid in lifted for m in free if judged(m, gang))
     unknown = _unknown(gang)
     hosts: dict[str, str] = {}
     lacking = None
-    if unknown is None and able >= gang.least:
+    if unknown is None and (begun or able >= gang.least):
         hosts, lacking = _planned(plan_cache, gang, now_s)
     return Turn(
         gated=tuple(gated[m.uid] for m in behind),
         least=gang.least,
         able=able,
         open=len(free),
-        begun=any(m.node or m.ours or m.uid in lifted for m in free if judged(m, gang)),
+        begun=begun,
         required=gang.required,
         hosts=hosts,
         judged=frozenset(m.uid for m in judged_members(gang)),

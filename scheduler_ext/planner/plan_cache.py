@@ -209,7 +209,8 @@ class PlanCache:
         """
         lifts = self.view.lifts_gates
         able = [m for m in gang.living() if not m.gated or (m.held and lifts)]
-        return len(able) >= gang.least and any(m.waits for m in able)
+        begun = any(m.node for m in able)
+        return (begun or len(able) >= gang.least) and any(m.waits for m in able)
 
     # Planning.
 

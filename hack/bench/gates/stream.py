@@ -52,6 +52,7 @@ async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool) ->
             await _build(api, tree)
             await asyncio.to_thread(plane.start_scheduler)
             health = await asyncio.to_thread(start_nominator, plane) if gated else 0
+            await _warm(api, gated)
             before = await patches(api)
             sizes: list[int] = []
             for event in events:
@@ -68,6 +69,13 @@ async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool) ->
             return found
     finally:
         await asyncio.to_thread(plane.stop)
+
+
+async def _warm(api: Api, gated: bool) -> None:
+    """Let one pod come and go, so that everybody is connected and the nominator leads."""
+    await api.create(pod("warm", 0, 1, gated))
+    await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
+    await api.delete(f"{PODS}/warm-0")
 
 
 async def _build(api: Api, tree: Fabric) -> None:

@@ -50,6 +50,19 @@ async def test_a_gated_gang_lands_under_one_leaf_without_an_extender(stage, apar
     assert stage.metric("turnout_gated_pods", "nominator") == 0
 
 
+async def test_beside_an_extender_both_hold_one_plan(stage):
+    await stage.build()
+    stage.start_extender()
+    stage.start_scheduler()
+    stage.start_nominator("nominator", "--gates")
+    await stage.submit(*gang("bert", 8), *gang("gpt", 4))
+    placed = await stage.landed("bert", 8)
+    assert len(stage.leaves(placed)) == 1
+    assert len(stage.leaves(await stage.landed("gpt", 4))) == 1
+    obeyed = 'turnout_gate_nominations_total{obeyed="true"}'
+    await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 12)
+
+
 async def test_a_gang_that_does_not_fit_stays_gated_and_goes_when_room_comes(stage):
     await begin(stage, leaves=1)
     stranger = cluster.make_pod("stranger", 8)

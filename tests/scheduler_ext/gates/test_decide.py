@@ -109,6 +109,18 @@ PLACED = {f"p{at}": "Placed" for at in range(4)}
             id="a started required gang waits for a seat",
         ),
         pytest.param(
+            turn(gated=1, named=1, begun=True, able=2, open=1),
+            {"p0": "Placed"},
+            None,
+            id="a pod made anew does not wait for those that have ended",
+        ),
+        pytest.param(
+            turn(gated=1, seats=0, begun=True, able=2, open=1, required=True, lacking=FULL),
+            {},
+            EventReason.NO_ROOM,
+            id="unless it is required and has no seat",
+        ),
+        pytest.param(
             turn(gated=2, seats=0, begun=True, least=2, lacking=FULL),
             {},
             EventReason.NO_ROOM,

@@ -95,6 +95,23 @@ async def test_members_are_let_go_together_once_the_last_of_the_min_exists():
 
 
 @pytest.mark.asyncio
+async def test_a_pod_made_anew_does_not_wait_for_members_that_have_ended():
+    api = Api(*gang("g", 4))
+    writer = Writer(api, 4, 4)
+    await writer.work()
+    for name, node in api.nominated().items():
+        api.bind(name, node)
+    for name in ("g-2", "g-3"):
+        api.change(name, lambda pod: pod["status"].update(phase="Succeeded"))
+    leaf = api.nominated()["g-1"][0]
+    api.delete("g-0")
+    api.create(gang("g", 4)[0])
+    await writer.work()
+    assert api.gated() == []
+    assert api.nominated()["g-0"][0] == leaf
+
+
+@pytest.mark.asyncio
 async def test_the_more_important_and_then_the_older_gang_goes_first():
     pods = [*gang("old", 3), *gang("new", 3), *gang("top", 3, priority=9)]
     api = Api(*pods)
