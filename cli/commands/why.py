@@ -7,7 +7,7 @@ import random
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from turnout.cli.controlled import Account
     from turnout.cli.partly import Partly
     from turnout.jobs.model import JobKey
-    from turnout.kube.objects import Node
+    from turnout.kube.objects import Node, Pod
+
+    Told = Chain | Partly | str  # a sentence for a job of which nothing is decided
 
 FAILED, USAGE = 1, 2
 _LIST_S = 60.0  # for everything
@@ -90,7 +92,7 @@ def _why(args: argparse.Namespace) -> int:
         cluster_view = asyncio.run(_list(wanted, namespace))
         key = _meant(args, cluster_view, namespace)
         found = _found(wanted, cluster_view, key)
-        _tell(args, cluster_view, found, asyncio.run(_account(wanted, key)))
+        _tell(args, cluster_view, found, asyncio.run(_account(wanted, key)), _pods(cluster_view, key))
     except (NoSuchJob, CannotSee, KubeError, BadKubeconfig) as error:
         print(f"turnout why: {error}", file=sys.stderr)
         return FAILED
@@ -235,11 +237,16 @@ def _partly(cluster_view: ClusterView, seen: Observation, key: JobKey, now_s: fl
     from turnout.autoscaler.reporting.never import Beside, members
     from turnout.cli.partly import Partly
 
-    view = cluster_view.view
     one = next(each for each in seen.jobs if each.job.key == key)
-    pods = view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
-    there = members(one, Beside(view.bare_gangs()))
+    pods = _pods(cluster_view, key)
+    there = members(one, Beside(cluster_view.view.bare_gangs()))
     return Partly.of(one, pods, there, cluster_view.missing, now_s)
+
+
+def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
+    """Give the pods of a job, or of a gang that is nobody's job."""
+    view = cluster_view.view
+    return view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
 
 
 def _where(args: argparse.Namespace) -> str:
@@ -261,7 +268,7 @@ def _namespace(args: argparse.Namespace) -> str:
 
 
 def _tell(
-    args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Partly | str, account: Account | None
+    args: argparse.Namespace, cluster_view: ClusterView, found: Told, account: Account | None, pods: Sequence[Pod]
 ) -> None:
     import msgspec
     from rich.text import Text
@@ -282,6 +289,7 @@ def _tell(
         head, told_rows = partly.title(found), partly.rows(found)
     else:
         head, told_rows = why.title(found), why.rows(found)
+    told_rows += why.gates(pods)
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
     console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)

@@ -52,7 +52,7 @@ async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool) ->
             await _build(api, tree)
             await asyncio.to_thread(plane.start_scheduler)
             health = await asyncio.to_thread(start_nominator, plane) if gated else 0
-            await _warm(api, gated)
+            await warm(api, gated)
             before = await patches(api)
             sizes: list[int] = []
             for event in events:
@@ -71,7 +71,7 @@ async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool) ->
         await asyncio.to_thread(plane.stop)
 
 
-async def _warm(api: Api, gated: bool) -> None:
+async def warm(api: Api, gated: bool) -> None:
     """Let one pod come and go, so that everybody is connected and the nominator leads."""
     await api.create(pod("warm", 0, 1, gated))
     await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
@@ -99,8 +99,25 @@ def start_nominator(plane: ControlPlane, *flags: str) -> int:
 async def _come(
     api: Api, number: int, size: int, dice: random.Random, apart_s: float, gated: bool, tree: Fabric, found: Sent
 ) -> None:
-    """Create a gang's pods in any order, and note what its ring costs and when it was bound."""
-    pods = [pod(f"gang-{number}", index, size, gated) for index in dice.sample(range(size), size)]
+    """Let a gang come, and note what its ring costs and when it was bound."""
+    try:
+        nodes, bound_s = await come(api, f"gang-{number}", size, dice, apart_s, gated)
+    except TimeoutError:
+        found.failed += 1
+        return
+    found.bound_s.append(bound_s)
+    found.pods += size
+    found.crossings.append(cost(tree, [tree.index[nodes[f"gang-{number}-{at}"]] for at in range(size)]).total)
+
+
+async def come(
+    api: Api, gang: str, size: int, dice: random.Random, apart_s: float, gated: bool
+) -> tuple[dict[str, str], float]:
+    """Create a gang's pods in any order. Return their nodes, and the seconds from the last creation to all bound.
+
+    Raises TimeoutError when they are not bound in time.
+    """
+    pods = [pod(gang, index, size, gated) for index in dice.sample(range(size), size)]
     if apart_s:
         for each in pods:
             await api.create(each)
@@ -113,14 +130,8 @@ async def _come(
         nodes = {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods_}
         return nodes if len(nodes) == size and all(nodes.values()) else {}
 
-    try:
-        nodes = await api.until(f"{PODS}?labelSelector=gang%3Dgang-{number}", bound, BOUND_S)
-    except TimeoutError:
-        found.failed += 1
-        return
-    found.bound_s.append(max(0.0, time.monotonic() - created_s))
-    found.pods += size
-    found.crossings.append(cost(tree, [tree.index[nodes[f"gang-{number}-{at}"]] for at in range(size)]).total)
+    nodes = await api.until(f"{PODS}?labelSelector=gang%3D{gang}", bound, BOUND_S)
+    return nodes, max(0.0, time.monotonic() - created_s)
 
 
 def pod(gang: str, index: int, size: int, gated: bool, gpus: int = 8) -> dict[str, Any]:

@@ -12,6 +12,7 @@ class Gates:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.gated = Gauge("turnout_gated_pods", "Pods behind our scheduling gate now.", registry=registry)
+        self.leading = Gauge("turnout_gates_leading", "1 while this process lifts gates, else 0.", registry=registry)
         self.lifted = Counter("turnout_gates_lifted", "Gates lifted, by why.", ["why"], registry=registry)
         self.failed = Counter(
             "turnout_gate_failures", "Patches of gated pods that were refused, by error.", ["error"], registry=registry

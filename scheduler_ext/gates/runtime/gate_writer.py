@@ -90,6 +90,7 @@ class GateWriter:
         self._news = asyncio.Event()
         self._room = asyncio.Semaphore(AT_ONCE)
         self._counts.gated.set_function(lambda: len(self._gated))
+        self._counts.leading.set_function(lambda: float(self._leads))
         view.gangs.lifts_gates = True
         view.on_pod.append(self.see)
         view.on_drop.append(self.drop)
