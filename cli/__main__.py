@@ -14,6 +14,7 @@ from turnout.cli.check.command import add as check_command
 from turnout.cli.commands.run_verb import BadWord
 from turnout.cli.exit_codes import Exit
 from turnout.cli.local_cluster.commands import add as local_commands
+from turnout.cli.release.command import add as release_command
 from turnout.cli.verbs.history import add as history_command
 from turnout.cli.verbs.jobs import add as job_commands
 from turnout.cli.verbs.nodes import add as nodes_commands
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     simulate_command(commands)
     stacks_command(commands)
     local_commands(commands)
+    release_command(commands)
     completion = commands.add_parser("completion", help="print a script that completes commands and options")
     completion.add_argument("shell", choices=SHELLS, help="what it is for")
     completion.set_defaults(run=_completion)

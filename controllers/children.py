@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import ChildKey, Dialect, JobView, Object, Replica, Restart, Role, Seen, Setup
+from turnout.jobs import gang as gangs
 from turnout.kube.errors import BadQuantity
-from turnout.kube.pod_shape import amount
+from turnout.kube.labels import PLACEMENT_GATE
+from turnout.kube.objects import Pod
+from turnout.kube.pod_shape import amount, shape_of
 
 POD_GROUPS = {
     Dialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
@@ -43,12 +48,26 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, set
     elif dialect is Dialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
     meta = meta_of(view, kind.name(view, role, replica), labels)
-    return {
+    made = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {**meta, "annotations": notes} if notes else meta,
         "spec": spec,
     }
+    return _gated(made) if setup.gate_pods else made
+
+
+def _gated(body: Object) -> Object:
+    """Put our scheduling gate on a pod that asks for an accelerator and is read as a gang's member; leave any other."""
+    try:
+        read = msgspec.convert(body, Pod)
+        waits = gangs.membership(read).key.dialect != gangs.Dialect.ALONE.value and shape_of(read).gpus() > 0
+    except (msgspec.ValidationError, BadQuantity):  # the API server tells what is wrong with it
+        return body
+    gates = body["spec"].get("schedulingGates") or []
+    if not waits or any(each.get("name") == PLACEMENT_GATE for each in gates):
+        return body
+    return {**body, "spec": {**body["spec"], "schedulingGates": [*gates, {"name": PLACEMENT_GATE}]}}
 
 
 def service(kind: Kind, view: JobView, role: Role, index: int) -> Object:

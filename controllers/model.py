@@ -301,10 +301,14 @@ class Dialect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The choices of the admin. scheduler: the name that pods of a gang are given, where they have none."""
+    """The choices of the admin. scheduler: the name that pods of a gang are given, where they have none.
+
+    gate_pods: pods of a gang that ask for an accelerator wait behind our scheduling gate.
+    """
 
     dialect: Dialect = Dialect.NONE
     scheduler: str = ""
+    gate_pods: bool = False
 
 
 class Verdict(NamedTuple):

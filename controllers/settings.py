@@ -17,7 +17,8 @@ class Settings:
     """lease: namespace/name. kinds: those that are controlled, none by default: another controller may have them.
 
     namespace: the only one that is watched, "" for all. gang, scheduler: the dialect of PodGroups, and the scheduler
-    that pods of a gang are given. qps: calls a second, 0 for no bound. master_image: of an ElasticJob's master.
+    that pods of a gang are given. gate_pods: such pods wait behind our scheduling gate. qps: calls a second, 0 for no
+    bound. master_image: of an ElasticJob's master.
     """
 
     kubeconfig: str | None = None
@@ -29,6 +30,7 @@ class Settings:
     namespace: str = ""
     gang: str = Dialect.NONE.value
     scheduler: str = ""
+    gate_pods: bool = False
     qps: float = 0.0
     master_image: str = ""
     log_level: str = "info"
@@ -49,7 +51,7 @@ class Settings:
 
     def setup(self) -> Setup:
         """Return what of it decisions depend on."""
-        return Setup(Dialect(self.gang), self.scheduler)
+        return Setup(Dialect(self.gang), self.scheduler, self.gate_pods)
 
 
 def settings(argv: Sequence[str] | None = None) -> Settings:
@@ -63,6 +65,11 @@ def settings(argv: Sequence[str] | None = None) -> Settings:
     parser.add_argument("--namespace", default=default.namespace, help="watch this one only (all)")
     parser.add_argument("--gang", default=default.gang, help="whose PodGroups: none, volcano, scheduler-plugins")
     parser.add_argument("--scheduler", default=default.scheduler, help="of the pods of a gang (its dialect's own)")
+    parser.add_argument(
+        "--gate-pods",
+        action="store_true",
+        help="pods of gangs with accelerators wait behind our gate: only where turnout-nominator runs with --gates",
+    )
     parser.add_argument("--lease", default=default.lease, metavar="NAMESPACE/NAME", help="(%(default)s)")
     parser.add_argument("--lease-seconds", type=int, default=default.lease_seconds, help="(%(default)s)")
     parser.add_argument("--metrics-bind", default=default.metrics_bind, metavar="HOST:PORT", help="(%(default)s)")

@@ -37,6 +37,8 @@ NODE_VERDICT = "turnout.dev/node-verdict"  # of a pod: what its launcher's check
 NODE_RECORD = "turnout.dev/node-record"  # of a node: why it is tainted, since when and until when, JSON
 FAULTY = "turnout.dev/faulty"  # the taint of a node that a check has proven faulty
 GUARDED = "turnout.dev/guarded-verdicts"  # of a namespace: true, a pod's verdict is written by that pod alone
+PLACEMENT_GATE = "turnout.dev/placement"  # the scheduling gate of a pod whose gang waits for a plan
+GATES = "turnout.dev/gates"  # of a namespace: true, pods of gangs get our gate as they are created
 FIELD_MANAGER_NOMINATOR = "turnout-nominator"
 
 # Volcano.

@@ -42,6 +42,8 @@ class EventReason(Enum):
     TIER_TOO_NARROW = "TierTooNarrow"
     OFF_MAP = "OffMap"
     GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
+    GANG_UNKNOWN = "GangUnknown"  # behind our gate, and what says how many must start together is not there
+    GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again

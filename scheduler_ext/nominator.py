@@ -22,13 +22,16 @@ from turnout.kube.cli_flags import BadSetting, address, build, check_name
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
-from turnout.kube.client.lease import Elector
+from turnout.kube.client.events import EventRecorder
+from turnout.kube.client.lease import Elector, lease_settings
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig, Unreachable
-from turnout.kube.labels import GPU_RESOURCES, SWITCH_PATH
+from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
 from turnout.kube.version import add_version
+from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.health import Health
 from turnout.scheduler_ext.server.informers import Informers
@@ -53,8 +56,10 @@ class NominatorSettings:
     configmap: str = "turnout-system/node-topology-config"
     metrics_bind: str = "127.0.0.1:9091"
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
+    lease_seconds: int = 15  # how long after its holder's last word another may take the Lease
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0
+    gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
     annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
     hold_incomplete_gangs: bool = False
     confirm_large_changes: bool = False
@@ -65,6 +70,8 @@ class NominatorSettings:
     def __post_init__(self) -> None:
         check_name(self.configmap, "--configmap")
         check_name(self.lease, "--lease")
+        if not 4 <= self.lease_seconds <= 3600:
+            raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be 4 to 3600")
         if self.expire_s < 1:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
         address(self.metrics_bind, "--metrics-bind")
@@ -96,15 +103,23 @@ async def serve(settings: NominatorSettings) -> None:
         informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
         metrics.pass_through(informers.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
-        elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random())
+        lease = lease_settings(settings.lease_seconds)
+        elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
         works = [Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading).run]
+        events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock)
+        notices = DecisionEvents(events, settings.configmap, clock)
+        telling = [events.run, notices.run] if settings.gates else []
+        if settings.gates:
+            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, lambda: elector.leading)
+            works.append(gates.run)
         if settings.annotate_switch_path:
             works.append(PathMarker(view, client, clock, metrics.registry, lambda: elector.leading).run)
         server = Health(view, metrics).server()
         with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
             await server.listen(listening)
             try:
-                await until_told(informers.run(), lead(elector, informers.synced, lambda: together(*works)))
+                leading = lead(elector, informers.synced, lambda: together(*works))
+                await until_told(informers.run(), leading, *(tell() for tell in telling))
             finally:
                 await server.close()
 
@@ -146,10 +161,22 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
     add_common(parser, default.configmap, default.metrics_bind)
     parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
     parser.add_argument(
+        "--lease-seconds",
+        type=int,
+        default=default.lease_seconds,
+        help="seconds after which another may take a Lease that is not renewed, at least 4 (%(default)s)",
+    )
+    parser.add_argument(
         "--scheduler-name", action="append", help="whose pods are nominated; repeatable (default-scheduler)"
     )
     parser.add_argument(
         "--expire-s", type=float, default=default.expire_s, help="seconds a nomination may stay unused (%(default)s)"
+    )
+    parser.add_argument(
+        "--gates",
+        action="store_true",
+        help=f"lift the scheduling gate {PLACEMENT_GATE}, gang by gang, once a plan stands and is written; needs the "
+        "right to patch pods",
     )
     parser.add_argument(
         "--annotate-switch-path",
@@ -165,7 +192,11 @@ def _tell(notice: Notice) -> None:
 
 
 def _identity() -> str:
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    return f"{_instance()}_{uuid.uuid4().hex[:8]}"
+
+
+def _instance() -> str:
+    return os.environ.get("POD_NAME") or socket.gethostname()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from turnout.controllers.model import Reason as Controlled
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
+from turnout.scheduler_ext.gates.runtime.gate_metrics import Gates
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.nominate import Why
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -258,6 +259,7 @@ def metrics():
     page.certificate_ends(0.0)
     page.pass_through(list, RealClock())
     Nominations(page.registry)
+    Gates(page.registry)
     SwitchPaths(page.registry)
     both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
     both += generate_latest(Launched("bert").registry).decode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Pod
 
 USUAL_SCHEDULER = "default-scheduler"  # where a pod names none, as the API server has it
@@ -15,8 +16,11 @@ SCHEDULERS = (USUAL_SCHEDULER, "volcano", "koord-scheduler")
 
 
 def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
-    """Why no scheduler binds this pod now, "" when one may. schedulers: those that are known to run here."""
-    if pod.spec.scheduling_gates:
+    """Why no scheduler binds this pod now, "" when one may. schedulers: those that are known to run here.
+
+    Our own gate is no reason: it is lifted as soon as the gang has room.
+    """
+    if any(gate != {"name": PLACEMENT_GATE} for gate in pod.spec.scheduling_gates or ()):
         return f"pod {pod.metadata.name} waits behind a scheduling gate"
     name = pod.spec.scheduler_name or USUAL_SCHEDULER
     if name not in schedulers and not _looked_at(pod):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.listing_output import add_cluster, context_namespace
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from turnout.cli.partly import Partly
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
+    from turnout.kube.objects import Pod
+
+    Told = Chain | Partly | str  # a sentence for a job of which nothing is decided
 
 _LABEL = 11  # columns
 
@@ -46,7 +49,8 @@ def _why(args: argparse.Namespace) -> int:
         namespace = _where(args)
         cluster_view = await look(client, wanted, namespace)
         key = _meant(args, cluster_view, namespace)
-        _tell(args, cluster_view, found(wanted, cluster_view, key), await account_of(client, key))
+        account = await account_of(client, key)
+        _tell(args, cluster_view, found(wanted, cluster_view, key), account, _pods(cluster_view, key))
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -115,11 +119,16 @@ def _partly(cluster_view: ClusterView, key: JobKey) -> Partly:
     from turnout.autoscaler.reporting.never import Beside, members
     from turnout.cli.partly import Partly
 
-    view = cluster_view.view
     one = next(each for each in cluster_view.seen.jobs if each.job.key == key)
-    pods = view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
+    pods = _pods(cluster_view, key)
     there = members(one, Beside(cluster_view.gangs))
     return Partly.of(one, pods, there, cluster_view.missing, cluster_view.now_s)
+
+
+def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
+    """Give the pods of a job, or of a gang that is nobody's job."""
+    view = cluster_view.view
+    return view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
 
 
 def _where(args: argparse.Namespace) -> str:
@@ -129,7 +138,7 @@ def _where(args: argparse.Namespace) -> str:
 
 
 def _tell(
-    args: argparse.Namespace, cluster_view: ClusterView, found: Chain | Partly | str, account: Account | None
+    args: argparse.Namespace, cluster_view: ClusterView, found: Told, account: Account | None, pods: Sequence[Pod]
 ) -> None:
     import msgspec
     from rich.text import Text
@@ -150,6 +159,7 @@ def _tell(
         head, told_rows = partly.title(found), partly.rows(found)
     else:
         head, told_rows = why.title(found), why.rows(found)
+    told_rows += why.gates(pods)
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
     console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)

@@ -149,6 +149,8 @@ CLUSTER_WIDE = frozenset(
         "CustomResourceDefinition",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
         "ValidatingWebhookConfiguration",
         "RuntimeClass",
         "StorageClass",

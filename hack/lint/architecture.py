@@ -76,6 +76,7 @@ IO_ROOMS = (
     "launcher.linux",
     "launcher.torch_version",
     "scheduler_ext.nominator",  # wiring of a second program: a package has only one __main__
+    "scheduler_ext.gates.runtime",
     "scheduler_ext.server",
     "autoscaler.controller",
     "controllers.runtime",
@@ -100,6 +101,7 @@ IO_ROOMS = (
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
     "cli.programs",
+    "cli.release",
     "cli.verbs",
 )
 

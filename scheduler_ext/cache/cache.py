@@ -42,6 +42,7 @@ class GangView:
         self.assumed_pods = AssumedPods()
         self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
+        self.lifts_gates = False  # True if this process lifts our placement gates: such pods wait for a plan then
         self._gpu_resources = gpu_resources
         self._map: Fabric = EMPTY
         self._ips: dict[str, str] = {}

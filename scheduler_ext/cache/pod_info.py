@@ -37,6 +37,7 @@ class Member:
     scheduler: str
     leaving: bool
     gated: bool
+    held: bool  # True if our placement gate is the only one
     belongs: Membership
     silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
     pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
@@ -67,10 +68,16 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         scheduler=pod.spec.scheduler_name,
         leaving=pod.metadata.deletion_timestamp is not None,
         gated=bool(pod.spec.scheduling_gates),
+        held=bool(pod.spec.scheduling_gates) and gates_of(pod) == {labels.PLACEMENT_GATE},
         belongs=belongs,
         silence=_silence(pod, shape, belongs, gpu_resources),
         pinned=_pinned(pod),
     )
+
+
+def gates_of(pod: Pod) -> set[str]:
+    """Return the names of a pod's scheduling gates."""
+    return {str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if isinstance(gate, dict)}
 
 
 def unreadable(error: BadQuantity) -> str:

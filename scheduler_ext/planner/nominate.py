@@ -64,9 +64,11 @@ def nominate(
         gang = view.gangs.get(key)
         if gang is None:
             continue
-        hosts = _hosts(plan_cache, gang, choices, now_s)
-        for member in gang.members.values():
-            if member.waits and member.scheduler in choices.schedulers:
+        # Who lifts our gate nominates before: scheduler_ext/gates.
+        mine = [m for m in gang.members.values() if m.waits and not (m.held and view.lifts_gates)]
+        hosts = _hosts(plan_cache, gang, choices, now_s) if mine else {}
+        for member in mine:
+            if member.scheduler in choices.schedulers:
                 wish = _wish(plan_cache, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
                 if wish is not None:
                     found.append((-member.priority, member.created, wish))

@@ -190,14 +190,27 @@ class PlanCache:
     def _wants_plan(self, gang: Gang) -> bool:
         """True if a member waits for a plan, or the running members need one that is still to be created.
 
-        A pod without a gang gets no plan, nor does a gang that is held for members that never come.
+        A pod without a gang gets no plan, nor does a gang behind gates, or one held for members that never come.
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
         short = len(gang.living()) < gang.least
-        if not any(m.waits for m in judged_members(gang)):
+        waiting = [m for m in judged_members(gang) if m.waits]
+        if not waiting:
             return short and self.view.missing(gang) > 0 and self.started(gang)
+        if all(m.gated for m in waiting):
+            return self._may_go(gang)
         return not self.hold_incomplete or self.view.missing(gang) > 0 or not short
+
+    def _may_go(self, gang: Gang) -> bool:
+        """True if a gang of which every waiting member is gated could start once our gates are lifted.
+
+        Room is kept for no other such gang: a gate would hold it for as long as its owner likes.
+        """
+        lifts = self.view.lifts_gates
+        able = [m for m in gang.living() if not m.gated or (m.held and lifts)]
+        begun = any(m.node for m in able)
+        return (begun or len(able) >= gang.least) and any(m.waits for m in able)
 
     # Planning.
 

@@ -44,6 +44,7 @@ class Extender:
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.may_be_old: Callable[[], bool] = lambda: False
         self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
+        self.on_drop: list[Callable[[str], None]] = []
         self._unconfirmed: dict[str, float] = {}
         self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
 
@@ -132,6 +133,8 @@ class Extender:
         self._unconfirmed.pop(uid, None)
         self._put_off_s.pop(uid, None)
         self.gangs.drop_pod(uid)
+        for told in self.on_drop:
+            told(uid)
 
     def use_map(self, fabric: Fabric) -> None:
         """Place by this map from the next request on."""

@@ -10,7 +10,7 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
+from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs, manifest
 from tests.autoscaler.world import GPU
 from tests.controllers.jobs import job, role
 from turnout.autoscaler.cache import Cache
@@ -74,6 +74,19 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
 
     says = "there is no job 'need' in namespace default; did you mean VolcanoJob/default/needs?"
     assert await turnout("why", "need", *config) == (1, "", f"turnout why: {says}\n")
+
+
+@pytest.mark.asyncio
+async def test_pods_behind_our_gate_are_told_and_room_is_no_question_of_theirs(cluster):
+    gated = manifest("held", 2)
+    gated["spec"]["tasks"][0]["template"]["spec"]["schedulingGates"] = [{"name": labels.PLACEMENT_GATE}]
+    await cluster.api.call("POST", JOBS, gated)
+    await cluster.until_phases({("held", "Pending"): 2})
+    code, out, _ = await turnout("why", "held", "--kubeconfig", str(cluster.kubeconfig))
+    assert code == 0
+    text = " ".join(line[11:] for line in out.splitlines()[1:])
+    assert "2 pods behind the scheduling gate turnout.dev/placement" in text
+    assert "no whole worker fits" not in text
 
 
 @pytest.mark.asyncio

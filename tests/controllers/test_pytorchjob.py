@@ -9,6 +9,7 @@ from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import ChildKey, Counts, Dialect, Refused, Replica, Seen, Setup
+from turnout.kube import labels
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
 
@@ -274,6 +275,27 @@ def test_a_pod_names_its_gang_in_the_schedulers_dialect(dialect, scheduler, mark
     made = pod_of(job(worker=role()), setup=Setup(dialect))
     told = {**made["metadata"]["labels"], **made["metadata"].get("annotations", {})}
     assert (made["spec"]["schedulerName"], marks.items() <= told.items()) == (scheduler, True)
+
+
+OURS = {"name": labels.PLACEMENT_GATE}
+GPU = {**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+
+
+@pytest.mark.parametrize(
+    ("setup", "container", "gates", "becomes"),
+    [
+        pytest.param(Setup(gate_pods=True), GPU, None, [OURS], id="a pod of a gang"),
+        pytest.param(Setup(Dialect.VOLCANO, gate_pods=True), GPU, None, [OURS], id="in any dialect"),
+        pytest.param(Setup(gate_pods=True), GPU, [{"name": "a/x"}], [{"name": "a/x"}, OURS], id="beside another's"),
+        pytest.param(Setup(gate_pods=True), GPU, [OURS], [OURS], id="once"),
+        pytest.param(Setup(gate_pods=True), CONTAINER, None, None, id="not without an accelerator"),
+        pytest.param(Setup(), GPU, None, None, id="not unless it is asked for"),
+    ],
+)
+def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates, becomes):
+    workers = role(2, containers=(container,))
+    workers["template"]["spec"] |= {"schedulingGates": gates} if gates else {}
+    assert pod_of(job(worker=workers), setup=setup)["spec"].get("schedulingGates") == becomes
 
 
 @pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])

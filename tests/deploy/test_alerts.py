@@ -36,6 +36,10 @@ WELL = {
     "turnout_tls_certificate_expiry_timestamp_seconds": "9999999+0x200",
     "turnout_unenforced_pods": "0+0x200",
     'turnout_nomination_failures_total{error="422"}': "0+0x200",
+    "turnout_gated_pods": "9+0x200",
+    "turnout_gates_leading": "1+0x200",
+    'turnout_gate_failures_total{error="Forbidden"}': "0+0x200",
+    'turnout_gate_failures_total{error="Conflict"}': "0+9x200",
     "turnout_controller_leading": "1+0x200",
     "turnout_controller_faults_total": "0+0x200",
 }
@@ -101,6 +105,10 @@ WELL = {
             {'turnout_nomination_failures_total{error="422"}': "0+2x200"},
             "TurnoutNominationsFail",
             id="patches that are refused",
+        ),
+        pytest.param({"turnout_gates_leading": "0+0x200"}, "TurnoutNobodyLiftsGates", id="pods wait behind gates"),
+        pytest.param(
+            {'turnout_gate_failures_total{error="Forbidden"}': "0+2x200"}, "TurnoutGatesStay", id="gates that stay"
         ),
         pytest.param({"turnout_controller_leading": "0+0x200"}, "TurnoutNobodyControlsJobs", id="no controller leads"),
         pytest.param({"turnout_controller_leading": "_x200"}, "TurnoutNobodyControlsJobs", id="no controller is there"),

@@ -37,18 +37,20 @@ GIVE_UP_S = 240.0
 @dataclass(frozen=True, slots=True)
 class Setup:
     """verbs: of the extender in the scheduler's configuration, empty for none. program: which one answers them.
-    nominate: our nominator runs too."""
+    nominate: our nominator runs too. gates: it lifts gates."""
 
     name: str
     verbs: tuple[str, ...] = ()
     program: str = ""
     nominate: bool = False
+    gates: bool = False
 
 
 NONE = Setup("no extender")
 NOOP = Setup("no-op extender, full answers", ("filter", "prioritize"), "noop")
 PRIORITIZE = Setup("ours, prioritize only", ("prioritize",), "ours")
 BOTH = Setup("ours, both verbs", ("filter", "prioritize"), "ours")
+GATES = Setup("no extender, our gates", nominate=True, gates=True)
 NOMINATING = Setup("ours, nominating", ("filter", "prioritize"), "ours", nominate=True)
 
 
@@ -170,6 +172,7 @@ class Cluster:
                 f"127.0.0.1:{health}",
             ]
             argv += ["--lease", f"default/nominator-{time.monotonic_ns()}"]  # nobody's Lease is waited for
+            argv += ["--gates"] if setup.gates else []
             self.plane.start_program("nominator", argv, f"http://127.0.0.1:{health}/readyz")
             started["nominator"] = 0
         return started

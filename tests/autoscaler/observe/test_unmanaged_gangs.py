@@ -144,6 +144,7 @@ GATE = [{"name": "hold"}]
     ("made", "why"),
     [
         pytest.param(hidden(pod("p")), "", id="a plain pod"),
+        pytest.param(hidden(pod("p"), [{"name": labels.PLACEMENT_GATE}]), "", id="one behind our gate"),
         pytest.param(hidden(pod("p"), GATE), "pod p waits behind a scheduling gate", id="one behind a gate"),
         pytest.param(hidden(pod("p"), GATE, said="SchedulingGated"), "pod p waits behind a scheduling gate", id="told"),
         pytest.param(

@@ -24,6 +24,7 @@ TOGGLES = ("extender", "nominator", "autoscaler", "controller", "scheduler", "ne
 EVERYTHING = {
     "nominator.enabled": "true",
     "nominator.annotateSwitchPath": "true",
+    "nominator.gates": "true",
     "autoscaler.act": "true",
     "autoscaler.markPods": "true",
     "autoscaler.taintNodes": "true",
@@ -34,6 +35,7 @@ EVERYTHING = {
     "monitoring.rules": "true",
     "monitoring.dashboards": "true",
 }
+GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
 # What no API server of ours knows the schema of.
 FOREIGN = {"PodMonitor", "PrometheusRule", "Certificate", "Issuer"}
 
@@ -171,11 +173,29 @@ def test_a_release_of_dlrovers_name_has_the_guides_deployment():
         pytest.param({"controller.kinds": "{TFJob}"}, "/controller/kinds/0", id="a kind that nobody controls"),
         pytest.param({"extender.tls.mode": "none"}, "/extender/tls/mode", id="no TLS"),
         pytest.param({"image.digest": "sha256:12"}, "/image/digest", id="a digest that is none"),
+        pytest.param(
+            {"nominator.enabled": "true", "nominator.gatePods": "true"}, "nobody would lift", id="gates that stay"
+        ),
+        pytest.param({"controller.gatePods": "true"}, "nobody would lift", id="gates of the controllers that stay"),
     ],
 )
 def test_values_are_refused(values, said):
     with pytest.raises(chart.HelmRefused, match=re.escape(said)):
         rendered(values)
+
+
+@pytest.mark.parametrize(
+    ("version", "api"), [("1.34.0", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.0", "v1"), ("1.37.2", "v1")]
+)
+def test_the_policy_that_gates_pods_is_of_the_version_that_is_served(version, api):
+    found = rendered(GATES, f"--kube-version={version}")
+    policies = {each["apiVersion"] for each in found if each["kind"].startswith("MutatingAdmissionPolicy")}
+    assert policies == {f"admissionregistration.k8s.io/{api}"}
+
+
+def test_before_that_version_gates_are_for_templates_of_pods():
+    with pytest.raises(chart.HelmRefused, match=r"gatePods needs Kubernetes 1\.34 or newer"):
+        rendered(GATES, "--kube-version=1.33.0")
 
 
 def test_every_value_is_in_the_schema_and_nothing_else_is():

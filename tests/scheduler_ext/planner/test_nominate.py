@@ -7,6 +7,7 @@ import pytest
 
 from tests import world
 from tests.world import REQUIRED, World, leaves
+from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominate import Nominating, Why, clear_all, nominate
 
@@ -179,3 +180,18 @@ def test_clearing_takes_back_ours_only():
     ours, theirs = world.pod("ours"), world.pod("theirs")
     w = World(4).put(nominee(ours, "a0"), nominee(theirs, "a1", ours=False), world.pod("bare"))
     assert [(wish.name, wish.node, wish.why) for wish in clear_all(w.view.pods.values())] == [("ours", "", Why.CLEARED)]
+
+
+@pytest.mark.parametrize(
+    ("lifts", "says"),
+    [
+        pytest.param(True, {}, id="whoever lifts gates nominates them"),
+        pytest.param(False, {"g-0": ("", Why.NOT_OURS_TO_PLACE)}, id="nobody does: what a former one left is cleared"),
+    ],
+)
+def test_pods_behind_our_gate_are_nominated_by_nobody_else(lifts, says):
+    w = World(4)
+    w.view.lifts_gates = lifts
+    gated = world.cluster.koordinator_gang("g", 2, schedulingGates=[{"name": labels.PLACEMENT_GATE}])
+    w.put(world.see(gated[0], nominated="a0", ours=True), world.see(gated[1]))
+    assert wishes(w) == says

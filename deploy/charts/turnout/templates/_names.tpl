@@ -56,6 +56,11 @@ request.userInfo.username == 'system:serviceaccount:{{ $root.Release.Namespace }
 {{- end -}}
 {{- end -}}
 
+{{/* CEL, true of a pod that was behind our gate before the request. */}}
+{{- define "turnout.behindOurGate" -}}
+has(oldObject.spec.schedulingGates) && oldObject.spec.schedulingGates.exists(each, each.name == 'turnout.dev/placement')
+{{- end -}}
+
 {{/* True where the API server knows ValidatingAdmissionPolicies, which guard the accounts that may write. */}}
 {{- define "turnout.guarded" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}

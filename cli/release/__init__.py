@@ -1,0 +1,1 @@
+"""`turnout release`: take our scheduling gate from every pod, when nobody else will."""

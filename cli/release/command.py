@@ -1,0 +1,55 @@
+"""`turnout release`: list the pods behind our gate, take it from them, and say how many there were."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+_FAULTS_TOLD = 5
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    release = commands.add_parser("release", help="take the scheduling gate turnout.dev/placement from pods")
+    where = release.add_mutually_exclusive_group(required=True)
+    where.add_argument("--all", action="store_true", help="in every namespace, as before an uninstallation")
+    where.add_argument("-n", "--namespace", help="in this one")
+    release.add_argument(
+        "--older-than",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="only of pods created so long ago, for a schedule that lets go what nobody places (%(default)g)",
+    )
+    release.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
+    release.add_argument("--context", help="of the kubeconfig")
+    release.set_defaults(run=_release)
+
+
+def _seconds(text: str) -> float:
+    if not 0 <= (seconds := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return seconds
+
+
+def _release(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.run_verb import run_verb
+    from turnout.cli.exit_codes import Exit
+
+    async def work(client: Client) -> Exit:
+        from turnout.kube.client.clock import RealClock
+        from turnout.scheduler_ext.gates.runtime.release import release_all
+
+        found = await release_all(client, args.namespace or "", args.older_than, RealClock().wall())
+        print(f"{len(found.lifted)} gates lifted")
+        for name, why in found.failed[:_FAULTS_TOLD]:
+            print(f"turnout release: {name}: {why}", file=sys.stderr)
+        if len(found.failed) > _FAULTS_TOLD:
+            print(f"turnout release: and {len(found.failed) - _FAULTS_TOLD} more", file=sys.stderr)
+        return Exit.FAILED if found.failed else Exit.DONE
+
+    return run_verb("release", args, work)

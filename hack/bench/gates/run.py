@@ -1,0 +1,150 @@
+"""Gangs on a real kube-scheduler that knows no extender: behind our gates, and as it schedules them itself.
+
+Crossings of a gang's ring are held against best fit by level in memory, which sees each gang whole. Both ways meet the
+same streams in one run. Source: docs/managed-clusters.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+from hack.bench.gates.crowd import Crowd, crowd
+from hack.bench.gates.rates import Rate, rates
+from hack.bench.gates.stream import APART_S, Sent, send
+from hack.bench.placement import baselines, streams
+from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.percentiles import nearest_rank
+
+GANGS = 40
+WAYS = {"default": False, "gates": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way of one spacing, over all seeds."""
+
+    way: str
+    apart: str
+    sent: tuple[Sent, ...]
+
+    @property
+    def crossings(self) -> float:
+        """The mean over gangs."""
+        return statistics.fmean(each for one in self.sent for each in one.crossings)
+
+    def bound_s(self, share: float) -> float:
+        """A percentile of the time from a gang's last pod to its last binding."""
+        return nearest_rank([each for one in self.sent for each in one.bound_s], share)
+
+    @property
+    def failed(self) -> int:
+        """The gangs that were not bound in time."""
+        return sum(one.failed for one in self.sent)
+
+    @property
+    def obeyed(self) -> float:
+        """The share of nominations that the scheduler took."""
+        placed = sum(one.placed for one in self.sent)
+        return sum(one.obeyed for one in self.sent) / placed if placed else float("nan")
+
+    @property
+    def patches(self) -> float:
+        """The patches of a pod, by whomever."""
+        return sum(one.patches for one in self.sent) / max(1, sum(one.pods for one in self.sent))
+
+
+def run(quick: bool) -> Outcome:
+    """Measure. quick: one seed of 15 gangs, 256 nodes; else ten seeds of 40 gangs, 1,000 and 5,000 nodes."""
+    seeds, gangs = ((1,), 15) if quick else (tuple(range(1, 11)), GANGS)
+    least = statistics.fmean(
+        crossed
+        for seed in seeds
+        for crossed in streams.replay(streams.fabric(), _events(seed, gangs), baselines.best_fit).total
+    )
+    cells = [_cell(way, apart, seeds, gangs) for apart in APART_S for way in WAYS]
+    speed = asyncio.run(rates([(256, 256, 1)] if quick else [(1000, 1000, 3), (5000, 800, 1)]))
+    waiting = asyncio.run(crowd(20 if quick else 500))
+    return _told(least, cells, speed, waiting, gangs)
+
+
+def _events(seed: int, gangs: int) -> list[int]:
+    return streams.first(streams.committed()[seed], gangs)
+
+
+def _cell(way: str, apart: str, seeds: tuple[int, ...], gangs: int) -> Cell:
+    sent = []
+    for seed in seeds:
+        sent.append(asyncio.run(send(_events(seed, gangs), seed, APART_S[apart], WAYS[way])))
+        crossings = statistics.fmean(sent[-1].crossings or [float("nan")])
+        print(f"{time.strftime('%H:%M:%S')} {way}, {apart}, seed {seed}: {crossings:.3f}", file=sys.stderr, flush=True)
+    return Cell(way, apart, tuple(sent))
+
+
+def _told(least: float, cells: list[Cell], speed: list[Rate], waiting: Crowd, gangs: int) -> Outcome:
+    figures = {"best_fit": least}
+    targets = []
+    for cell in cells:
+        key = f"{cell.way}/{cell.apart}"
+        figures |= {
+            f"{key} crossings": cell.crossings,
+            f"{key} failed": cell.failed,
+            f"{key} bound p50 s": cell.bound_s(0.5),
+            f"{key} bound p99 s": cell.bound_s(0.99),
+            f"{key} obeyed": cell.obeyed,
+            f"{key} patches a pod": cell.patches,
+        }
+        if cell.way == "gates":
+            targets += [
+                Target(f"{cell.apart}: crossings to best fit's in memory", cell.crossings / least, "<=", 1.02),
+                Target(f"{cell.apart}: gangs that failed", cell.failed, "<=", 0),
+                Target(f"{cell.apart}: nominations obeyed", cell.obeyed, ">=", 0.999),
+                Target(f"{cell.apart}: last pod created to last bound, p99 s", cell.bound_s(0.99), "<=", 0.25),
+                Target(f"{cell.apart}: patches a pod", cell.patches, "<=", 2.0),
+            ]
+    for rate in speed:
+        late = nearest_rank(rate.bound_s, 0.99)
+        figures |= {f"{rate.nodes} nodes {way} pods/s": value for way, value in rate.pods_s.items()}
+        figures |= {f"{rate.nodes} nodes ratio": rate.ratio, f"{rate.nodes} nodes bound p99 s": late}
+        targets += _speed_targets(rate, late)
+    figures |= {"waiting pods": waiting.pods, "waiting MiB": waiting.mib, "freed domain bound s": waiting.used_s}
+    targets += [
+        Target(f"{waiting.pods:,} gated pods: MiB of the nominator", waiting.mib, "<=", 150),
+        Target("a freed domain is bound again, s", waiting.used_s, "<=", 1.0),
+        Target("gangs that went out of their order", waiting.out_of_order, "<=", 0),
+    ]
+    return Outcome(
+        title="gates: gangs on a kube-scheduler 1.35.4 that knows no extender",
+        tables=(_stream_table(least, cells, gangs), _rate_table(speed)),
+        figures=figures,
+        targets=targets,
+        notes=("kube-scheduler 1.37.2 and Kueue's manager are not run here.",),
+    )
+
+
+def _speed_targets(rate: Rate, late_s: float) -> list[Target]:
+    where = f"{rate.nodes:,} nodes"
+    return [
+        Target(f"{where}: last pod created to last bound, p99 s", late_s, "<=", 0.5),
+        Target(f"{where}: pods/s to default scheduling's", rate.ratio, ">=", 2.0 if rate.nodes >= 5000 else 1.0),
+    ]
+
+
+def _stream_table(least: float, cells: list[Cell], gangs: int) -> Table:
+    columns = ("pods, way", "crossings a gang", "failed", "obeyed", "bound p50 s", "p99 s", "patches a pod")
+    rows = [("best fit in memory", f"{least:.3f}", "-", "-", "-", "-", "-")]
+    for cell in cells:
+        times = (f"{cell.bound_s(0.5):.3f}", f"{cell.bound_s(0.99):.3f}")
+        told = (f"{cell.crossings:.3f}", str(cell.failed), f"{cell.obeyed:.4f}", *times, f"{cell.patches:.2f}")
+        rows.append((f"{cell.apart}, {cell.way}", *told))
+    return Table(f"{gangs} gangs a seed, {len(cells[0].sent)} seeds, 128 nodes", columns, rows)
+
+
+def _rate_table(speed: list[Rate]) -> Table:
+    rows = [
+        (f"{rate.nodes:,} nodes", *(f"{rate.pods_s[way]:.0f}" for way in WAYS), f"{rate.ratio:.2f}") for rate in speed
+    ]
+    return Table("pods/s from the first creation to the last binding, median", ("", *WAYS, "ratio"), rows)

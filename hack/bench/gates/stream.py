@@ -1,0 +1,163 @@
+"""Streams of gangs on a real kube-scheduler without extender: what each gang's ring costs, and how soon it is bound."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hack.bench.placement import streams, trickling
+from hack.controlplane.api import Api
+from hack.controlplane.nodes import gpu_node
+from hack.controlplane.plane import ControlPlane, free_ports
+from turnout.kube import labels
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
+
+MAP = "default/node-topology-config"
+BOUND_S = 60.0  # a gang's pods are all bound by then, or it has failed
+PODS = "/api/v1/namespaces/default/pods"
+_PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb="PATCH"[^}]*\} (\S+)$', re.M)
+
+
+@dataclass(slots=True)
+class Sent:
+    """One stream: crossings of each gang, seconds from its last pod's creation to its last binding.
+
+    failed: gangs not bound in time. obeyed, placed: pods on their nominated node, and pods counted. patches: of pods,
+    by whomever. pods: bound ones.
+    """
+
+    crossings: list[int] = field(default_factory=list)
+    bound_s: list[float] = field(default_factory=list)
+    failed: int = 0
+    obeyed: float = 0.0
+    placed: float = 0.0
+    patches: float = 0.0
+    pods: int = 0
+
+
+async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool) -> Sent:
+    """Send one stream through a fresh control plane. gated: our nominator lifts gates, else nobody of ours runs."""
+    tree, dice, found = streams.fabric(), random.Random(seed), Sent()
+    plane = await asyncio.to_thread(lambda: ControlPlane().start())
+    try:
+        async with plane.api() as api:
+            await _build(api, tree)
+            await asyncio.to_thread(plane.start_scheduler)
+            health = await asyncio.to_thread(start_nominator, plane) if gated else 0
+            await warm(api, gated)
+            before = await patches(api)
+            sizes: list[int] = []
+            for event in events:
+                if event <= 0:
+                    await asyncio.gather(*(api.delete(f"{PODS}/gang-{-event}-{at}") for at in range(sizes[-event])))
+                    continue
+                sizes.append(event)
+                await _come(api, len(sizes) - 1, event, dice, apart_s, gated, tree, found)
+            found.patches = await patches(api) - before
+            if health:
+                await asyncio.sleep(0.5)  # the last bindings are counted
+                found.obeyed, every = obeyed(health)
+                found.placed = every
+            return found
+    finally:
+        await asyncio.to_thread(plane.stop)
+
+
+async def warm(api: Api, gated: bool) -> None:
+    """Let one pod come and go, so that everybody is connected and the nominator leads."""
+    await api.create(pod("warm", 0, 1, gated))
+    await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
+    await api.delete(f"{PODS}/warm-0")
+
+
+async def _build(api: Api, tree: Fabric) -> None:
+    lines = [f"{'.'.join(tree.paths[host])} {tree.paths[host][0]} {host}" for host in tree.hosts]
+    meta = {"name": MAP.partition("/")[2], "namespace": "default"}
+    data = {"topology_config": "\n".join(lines) + "\n"}
+    await api.create_all([gpu_node(host, f"10.1.{at // 250}.{at % 250 + 1}") for at, host in enumerate(tree.hosts)])
+    await api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+
+
+def start_nominator(plane: ControlPlane, *flags: str) -> int:
+    """Start our nominator with gates. Returns the port of its metrics."""
+    (health,) = free_ports(1)
+    argv = [sys.executable, "-m", "turnout.scheduler_ext.nominator", "--kubeconfig", str(plane.kubeconfig), "--gates"]
+    argv += ["--configmap", MAP, "--lease", "default/turnout-nominator", "--log-level", "warning"]
+    argv += ["--metrics-bind", f"127.0.0.1:{health}", *flags]
+    plane.start_program("nominator", argv, f"http://127.0.0.1:{health}/readyz")
+    return health
+
+
+async def _come(
+    api: Api, number: int, size: int, dice: random.Random, apart_s: float, gated: bool, tree: Fabric, found: Sent
+) -> None:
+    """Let a gang come, and note what its ring costs and when it was bound."""
+    try:
+        nodes, bound_s = await come(api, f"gang-{number}", size, dice, apart_s, gated)
+    except TimeoutError:
+        found.failed += 1
+        return
+    found.bound_s.append(bound_s)
+    found.pods += size
+    found.crossings.append(cost(tree, [tree.index[nodes[f"gang-{number}-{at}"]] for at in range(size)]).total)
+
+
+async def come(
+    api: Api, gang: str, size: int, dice: random.Random, apart_s: float, gated: bool
+) -> tuple[dict[str, str], float]:
+    """Create a gang's pods in any order. Return their nodes, and the seconds from the last creation to all bound.
+
+    Raises TimeoutError when they are not bound in time.
+    """
+    pods = [pod(gang, index, size, gated) for index in dice.sample(range(size), size)]
+    if apart_s:
+        for each in pods:
+            await api.create(each)
+            await asyncio.sleep(apart_s)
+    else:
+        await api.create_all(pods)
+    created_s = time.monotonic() - apart_s
+
+    def bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
+        nodes = {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods_}
+        return nodes if len(nodes) == size and all(nodes.values()) else {}
+
+    nodes = await api.until(f"{PODS}?labelSelector=gang%3D{gang}", bound, BOUND_S)
+    return nodes, max(0.0, time.monotonic() - created_s)
+
+
+def pod(gang: str, index: int, size: int, gated: bool, gpus: int = 8) -> dict[str, Any]:
+    """Build a pod of a gang, behind our gate or not."""
+    asks = {"nvidia.com/gpu": str(gpus)}
+    container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": asks, "limits": asks}}
+    notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(size)}
+    spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
+    if gated:
+        spec["schedulingGates"] = [{"name": labels.PLACEMENT_GATE}]
+    meta = {"name": f"{gang}-{index}", "namespace": "default", "labels": {"gang": gang}, "annotations": notes}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+async def patches(api: Api) -> float:
+    """Count the patches of pods that the API server has answered."""
+    return sum(float(found) for found in _PATCHED.findall(str(await api.get("/metrics"))))
+
+
+def obeyed(health: int) -> tuple[float, float]:
+    """Return how many pods let go are bound on their nominated node, and how many are bound."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    series = dict(re.findall(r'^turnout_gate_nominations_total\{obeyed="(\w+)"\} (\S+)$', text, re.M))
+    yes = float(series.get("true", 0))
+    return yes, yes + float(series.get("false", 0))
+
+
+APART_S = {"together": 0.0, "20 ms apart": trickling.APART_S}

@@ -1,0 +1,41 @@
+"""The bodies of the two patches of a gated pod. Each holds for one version of one pod, and narrows it only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
+from turnout.scheduler_ext.gates.model import GatedPod, Lift, Nominate
+
+_FIELD = "metadata.name"  # the one field that node affinity knows; the scheduler then looks at that node only
+
+
+def nomination(wish: Nominate) -> dict[str, Any]:
+    """Return the merge patch of a pod's status."""
+    return {"metadata": _meta(wish.pod), "status": {"nominatedNodeName": wish.node or None}}
+
+
+def lifting(lift: Lift) -> dict[str, Any]:
+    """Return the merge patch that takes our gate away and leaves those of others.
+
+    A pinned pod may run on its node only, beside what its own affinity asks. The API server lets a gated pod be
+    narrowed, never widened.
+    """
+    left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.others] or None
+    spec: dict[str, Any] = {"schedulingGates": left}
+    if lift.pinned and lift.node:
+        terms = msgspec.to_builtins([_on(lift.node, term) for term in lift.pod.terms or (NodeSelectorTerm(),)])
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {"metadata": _meta(lift.pod), "spec": spec}
+
+
+def _on(node: str, term: NodeSelectorTerm) -> NodeSelectorTerm:
+    here = NodeSelectorRequirement(_FIELD, "In", [node])
+    return NodeSelectorTerm(term.match_expressions, [*(term.match_fields or ()), here])
+
+
+def _meta(pod: GatedPod) -> dict[str, str]:
+    return {"uid": pod.uid} | ({"resourceVersion": pod.version} if pod.version else {})

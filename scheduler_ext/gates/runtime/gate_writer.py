@@ -1,0 +1,306 @@
+"""Lift gates as decide.py says: all nominations of a gang first, then all gates, many patches at once.
+
+Each patch carries the pod's uid and resourceVersion, and its answer is read as the newest sighting of the pod. So a
+former leader, or a second one, changes no pod that was changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube import labels
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.objects import Pod
+from turnout.kube.times import since_1970
+from turnout.scheduler_ext.gates import patches
+from turnout.scheduler_ext.gates.decide import next_writes
+from turnout.scheduler_ext.gates.model import GatedPod, Lift, Nominate, Wait, Why, gated_pod
+from turnout.scheduler_ext.gates.runtime.gate_metrics import Gates
+from turnout.scheduler_ext.gates.turn import turn_of
+from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.planner.work import QUESTION_STEPS
+from turnout.scheduler_ext.server.extender import Extender
+
+log = logging.getLogger("turnout.nominator")
+
+AT_ONCE = 64  # patches on their way
+ROUNDS = 4  # of writes for a gang in one go: nominations, gates, and again what came meanwhile
+ROOM_EACH_S = 0.1  # how soon room that was given back is noticed
+LOOK_EACH_S = 1.0  # at everything: what failed, and members that are not waited for any more
+TOLD_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
+
+_pods = msgspec.json.Decoder(Pod)
+
+
+class PodWrites(Protocol):
+    """The part of a Client that is needed here."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
+        """Patch a pod and return the result. Raises Conflict when its version or uid is not the body's."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A gang that waits for one reason. told: True once its owner knows."""
+
+    word: EventReason
+    since_s: float
+    told: bool = False
+
+
+class GateWriter:
+    """Lifts the gates of one cluster while `run` runs."""
+
+    def __init__(
+        self,
+        view: Extender,
+        pods: PodWrites,
+        choices: Nominating,
+        clock: Clock,
+        registry: CollectorRegistry,
+        tell: Callable[[Notice], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        """Start watching pods.
+
+        tell: receives the notices for the owners of pods. may_write: True while the Lease is ours; called before each
+        patch.
+        """
+        self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
+        self._tell, self._may_write = tell, may_write
+        self._counts = Gates(registry)
+        self._gated: dict[str, GatedPod] = {}
+        self._lifted: dict[str, tuple[int, str]] = {}  # uid -> version since, and its node: until it is seen bound
+        self._waiting: dict[GangKey, _Waiting] = {}
+        self._dirty: dict[GangKey, None] = {}
+        self._alone: dict[str, None] = {}  # uids of gated pods without a gang
+        self._busy: set[GangKey | str] = set()
+        self._leads = False
+        self._news = asyncio.Event()
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._counts.gated.set_function(lambda: len(self._gated))
+        self._counts.leading.set_function(lambda: float(self._leads))
+        view.gangs.lifts_gates = True
+        view.on_pod.append(self.see)
+        view.on_drop.append(self.drop)
+
+    def see(self, pod: Pod) -> None:
+        """Take in a pod as the watch shows it, unless an answer to a patch of ours has shown a newer one."""
+        uid, version = pod.metadata.uid, _number(pod.metadata.resource_version)
+        lifted = self._lifted.get(uid)
+        known = self._gated.get(uid)
+        if version < (lifted[0] if lifted else _number(known.version) if known else 0):
+            return
+        member = self._view.gangs.pods.get(uid)
+        gated = gated_pod(pod)
+        if member is None or gated is None:
+            self._gated.pop(uid, None)
+            self._alone.pop(uid, None)
+            if lifted is not None and (pod.spec.node_name or member is None):
+                self._arrived(uid, lifted[1], pod.spec.node_name)
+            if member is not None and (known is not None or lifted is not None):
+                self._note(member.belongs.key)
+            return
+        self._gated[uid] = gated
+        if gated.nominated == self._view.gangs.sent.get(uid):
+            del self._view.gangs.sent[uid]
+        if member.belongs.key.dialect == Dialect.ALONE.value:
+            self._alone[uid] = None
+            self._news.set()
+        else:
+            self._note(member.belongs.key)
+
+    def drop(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        for table in (self._gated, self._lifted, self._alone):
+            table.pop(uid, None)
+
+    async def run(self) -> None:
+        """Lift gates until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        self._room = asyncio.Semaphore(AT_ONCE)  # a term that was cut off gave none of its room back
+        self._busy.clear()
+        self._leads = True
+        try:
+            await self._work()
+        finally:
+            self._leads = False
+            self._dirty.clear()
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                for uid in [uid for uid in self._alone if uid not in self._busy]:
+                    self._busy.add(uid)
+                    tasks.create_task(self._release_alone(uid))
+                due, self._dirty = self._in_order(self._dirty), {}
+                while due:
+                    for key, writes in self._decide(due):
+                        self._busy.add(key)
+                        tasks.create_task(self._release(key, writes))
+                    if due:
+                        await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+
+    # When to look.
+
+    def _note(self, key: GangKey) -> None:
+        if self._leads:  # else the first look of a term finds it
+            self._dirty[key] = None
+            self._news.set()
+
+    async def _tick(self) -> None:
+        """Look at every gated gang once a second, and at once when room was given back."""
+        looked_s, room = 0.0, None
+        while True:
+            now_s, snapshot = self._clock.monotonic(), self._view.gangs.snapshot
+            now = (snapshot.gains, self._view.gangs.layout)
+            if now != room or now_s - looked_s >= LOOK_EACH_S:
+                looked_s, room = now_s, now
+                for key in [key for key in self._waiting if key not in self._view.gangs.gangs]:
+                    del self._waiting[key]
+                members = self._view.gangs.pods
+                self._dirty.update(dict.fromkeys(members[uid].belongs.key for uid in self._gated))
+                self._news.set()
+            await self._clock.sleep(ROOM_EACH_S)
+
+    def _in_order(self, keys: Iterable[GangKey]) -> deque[GangKey]:
+        """Return the gangs that may be looked at, in the order of their plans: priority, then creation."""
+        free = [key for key in keys if key not in self._busy]
+        gangs = [gang for key in free if (gang := self._view.gangs.gangs.get(key)) is not None]
+        return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
+
+    # What to write.
+
+    def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, tuple[Nominate, ...] | tuple[Lift, ...]]]:
+        """Take due gangs, as many as may be planned at once, and return what to write for them."""
+        plans, found = self._view.plan_cache, []
+        before = plans.steps
+        while due and plans.steps - before < QUESTION_STEPS:
+            key = due.popleft()
+            if writes := self._writes(key):
+                found.append((key, writes))
+        return found
+
+    def _writes(self, key: GangKey) -> tuple[Nominate, ...] | tuple[Lift, ...]:
+        """Return the next writes for a gang, and tell its owner why the rest waits."""
+        gang = self._view.gangs.gangs.get(key)
+        if gang is None or not any(uid in self._gated for uid in gang.members):
+            self._waiting.pop(key, None)
+            return ()
+        now_s, plans = self._clock.monotonic(), self._view.plan_cache
+        plans.view.settle(now_s)
+        turn = turn_of(plans, gang, self._gated, self._lifted, self._choices.schedulers, now_s)
+        writes, wait = next_writes(turn)
+        self._tell_of(key, turn.gated, wait)
+        return writes
+
+    def _tell_of(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Wait | None) -> None:
+        """Tell the owner of the first gated pod why the gang waits, once it has waited for a while."""
+        now_s, known = self._clock.monotonic(), self._waiting.get(key)
+        if wait is None:
+            self._waiting.pop(key, None)
+        elif known is None or known.word is not wait.word:
+            self._waiting[key] = _Waiting(wait.word, now_s)
+        elif not known.told and now_s - known.since_s >= TOLD_AFTER_S:
+            known.told = True
+            first = gated[0]
+            self._tell(Notice(wait.word, first.namespace, first.name, first.uid, wait.detail[:500]))
+
+    # Writing.
+
+    async def _release(self, key: GangKey, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> None:
+        """Write for a gang until nothing is left to write, or a write failed: then the next look says what to do."""
+        try:
+            for _ in range(ROUNDS):
+                if not all(await asyncio.gather(*map(self._write, writes))):
+                    return
+                writes = self._writes(key)
+                if not writes:
+                    return
+        finally:
+            self._busy.discard(key)
+
+    async def _release_alone(self, uid: str) -> None:
+        pod = self._gated.get(uid)
+        try:
+            if pod is not None and await self._write(Lift(pod, Why.NO_GANG)):
+                self._alone.pop(uid, None)
+                detail = f"{labels.PLACEMENT_GATE} was lifted: the pod belongs to no gang"
+                self._tell(Notice(EventReason.GATE_WITHOUT_GANG, pod.namespace, pod.name, uid, detail))
+        finally:
+            self._busy.discard(uid)
+
+    async def _write(self, wish: Nominate | Lift) -> bool:
+        """Send one patch. True if it was taken; its answer counts as a sighting of the pod."""
+        pod = wish.pod
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        lifts = isinstance(wish, Lift)
+        body = patches.lifting(wish) if isinstance(wish, Lift) else patches.nomination(wish)
+        async with self._room:
+            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+                return False
+            if isinstance(wish, Lift):
+                self._expect(wish)
+            try:
+                answer = await self._pods.patch(
+                    path if lifts else f"{path}/status", body, field_manager=labels.FIELD_MANAGER_NOMINATOR
+                )
+                shown = _pods.decode(answer)
+            except (CallError, msgspec.DecodeError) as error:
+                self._failed(wish, error)
+                return False
+        self._taken(wish, shown)
+        return True
+
+    def _taken(self, wish: Nominate | Lift, shown: Pod) -> None:
+        uid = wish.pod.uid
+        log.debug("gate_written", extra={"pod": wish.pod.name, "node": wish.node, "lifts": isinstance(wish, Lift)})
+        if isinstance(wish, Nominate):
+            self._view.gangs.sent[uid] = wish.node  # a plan made before the watch shows it keeps to it
+            if (gated := gated_pod(shown)) is not None:
+                self._gated[uid] = gated
+            return
+        self._gated.pop(uid, None)
+        self._lifted[uid] = (_number(shown.metadata.resource_version), wish.node)
+        self._counts.lifted.labels(wish.why.value).inc()
+        created_s = since_1970(wish.pod.created)
+        if created_s is not None:
+            self._counts.waited.observe(max(0.0, self._clock.wall() - created_s))
+
+    def _expect(self, lift: Lift) -> None:
+        """Assume that a pod about to be let go takes its place, so that no later gang is planned there."""
+        member = self._view.gangs.pods.get(lift.pod.uid)
+        if member is not None and lift.node:
+            self._view.gangs.assume(member, lift.node, self._clock.monotonic())
+
+    def _failed(self, wish: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
+        pod = wish.pod
+        self._counts.failed.labels(type(error).__name__).inc()
+        member = self._view.gangs.pods.get(pod.uid)
+        if isinstance(wish, Lift) and member is not None and wish.node:
+            self._view.gangs.disbelieve(member)
+        if not isinstance(error, (Conflict, NotFound)):  # those changed or went: their next sighting says what to do
+            log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
+
+    def _arrived(self, uid: str, node: str, bound: str) -> None:
+        del self._lifted[uid]
+        if node and bound:
+            self._counts.obeyed.labels(str(bound == node).lower()).inc()
+
+
+def _number(version: str) -> int:
+    """Return a resourceVersion as a number, by which sightings of one pod are ordered; 0 for one that is none."""
+    return int(version) if version.isdecimal() and len(version) <= 20 else 0

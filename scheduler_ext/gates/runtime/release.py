@@ -1,0 +1,98 @@
+"""Take our gate from every pod at once, without a plan: for the end of an installation, and when nobody places."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from turnout.kube import labels
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.objects import Pod
+from turnout.kube.times import since_1970
+from turnout.scheduler_ext.gates import patches
+from turnout.scheduler_ext.gates.model import GatedPod, Lift, Why, gated_pod
+
+AT_ONCE = 32
+TRIES = 4  # of a pod that changes meanwhile
+
+
+class _List(msgspec.Struct):
+    items: list[Pod] = []
+
+
+_pods, _pod = msgspec.json.Decoder(_List), msgspec.json.Decoder(Pod)
+
+
+class PodCalls(Protocol):
+    """The part of a Client that is needed here."""
+
+    def pages(self, path: str, params: dict[str, Any] | None = None) -> AsyncIterator[bytes]:
+        """Yield each page of a list."""
+
+    async def get(self, path: str) -> bytes:
+        """Return a pod."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
+        """Patch a pod and return the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The pods that were let go, as namespace/name, and why others were not."""
+
+    lifted: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: float) -> Released:
+    """Lift our gate from every waiting pod. Raises CallError when pods cannot be listed.
+
+    namespace: "" for all. older_s: pods created less than so many seconds ago stay gated.
+    """
+    found: list[GatedPod] = []
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
+        gated = filter(None, map(gated_pod, _pods.decode(page).items))
+        found += [each for each in gated if wall_s - (since_1970(each.created) or 0.0) >= older_s]
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(pod: GatedPod) -> str | None:
+        async with room:
+            return await _lift(pods, pod)
+
+    faults = await asyncio.gather(*map(one, found))
+    told = [(f"{pod.namespace}/{pod.name}", fault) for pod, fault in zip(found, faults, strict=True)]
+    return Released(
+        tuple(name for name, fault in told if fault is None), tuple((name, fault) for name, fault in told if fault)
+    )
+
+
+async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
+    """Lift one gate. Returns why it failed, None when it is gone."""
+    path, fault = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", ""
+    for _ in range(TRIES):
+        try:
+            await pods.patch(
+                path, patches.lifting(Lift(pod, Why.RELEASED)), field_manager=labels.FIELD_MANAGER_NOMINATOR
+            )
+            return None
+        except NotFound:
+            return None
+        except Conflict as error:
+            fault = str(error)
+        except CallError as error:
+            return str(error)
+        try:
+            again = gated_pod(_pod.decode(await pods.get(path)))
+        except NotFound:
+            return None
+        except CallError as error:
+            return str(error)
+        if again is None or again.uid != pod.uid:
+            return None
+        pod = again
+    return fault

@@ -1,0 +1,67 @@
+"""The five commands of docs/managed-clusters.md, typed as they stand on nodes that are labelled as each provider's."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+import pytest_asyncio
+from tests.deploy.chart.world import cluster
+
+from hack.controlplane.api import MERGE
+from hack.controlplane.tools import cache
+from tests.deploy.chart.test_readme import HELM, ROOT, typed
+from tests.e2e.gates.test_gates_installed import SERVED
+from turnout.kube import labels
+from turnout.simulator.cluster.node_builder import places_of
+from turnout.topology.sources.configmap_text import read
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
+
+FABRIC = "".join(f"leaf-{at // 4} spine-0 10.0.{at // 4}.{at % 4 + 1}\n" for at in range(8))
+LABELS = {
+    "EKS": ("topology.k8s.aws/network-node-layer-3", "topology.k8s.aws/network-node-layer-2"),
+    "GKE": ("cloud.google.com/gce-topology-subblock", "cloud.google.com/gce-topology-block"),
+    "AKS": ("fabric.topograph.run/tier-0", "fabric.topograph.run/tier-1"),
+}
+GANG = "/api/v1/namespaces/default/pods?labelSelector=job-name%3Dbert"
+
+
+def block(mark):
+    """Give the code block after a mark of the page."""
+    page = (ROOT / "docs/managed-clusters.md").read_text()
+    (found,) = re.findall(rf"<!-- {mark} -->\n```sh\n(.*?)```", page, re.DOTALL)
+    return found
+
+
+@pytest_asyncio.fixture
+async def world(control_plane, tmp_path, monkeypatch):
+    """A machine with helm and kubectl on its path, in a clone, beside a cluster whose scheduler is the default one."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "helm").write_text(HELM.format(helm=cache.binary("helm")))
+    (programs / "helm").chmod(0o755)
+    for name in ("deploy", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    kubernetes = cache.binary("kubectl").parent
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), os.environ["PATH"]]))
+    async with cluster(control_plane, tmp_path, places_of(read(FABRIC).entries)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("control_plane", [SERVED], indirect=True)
+@pytest.mark.parametrize("provider", LABELS)
+async def test_five_commands_lead_to_a_gang_under_one_leaf(world, tmp_path, provider):
+    leaf_of = {place.name: place.path for place in places_of(read(FABRIC).entries)}
+    for name, path in leaf_of.items():
+        marks = dict(zip(LABELS[provider], reversed(path), strict=True))
+        await world.api.call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": marks}}, MERGE)
+    await typed(world, tmp_path, block(provider))
+    assert len((tmp_path / "topology.txt").read_text().splitlines()) == 8
+    await typed(world, tmp_path, block("everywhere"))
+    pods = (await world.get(GANG))["items"]
+    assert len(pods) == 4
+    assert len({leaf_of[pod["spec"]["nodeName"]] for pod in pods}) == 1
+    managers = {entry["manager"] for pod in pods for entry in pod["metadata"]["managedFields"]}
+    assert labels.FIELD_MANAGER_NOMINATOR in managers  # it came by the gate, not by chance

@@ -1,0 +1,144 @@
+"""Gates on a real kube-scheduler that knows no extender: gangs are placed whole, or stay behind their gates."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from tests import cluster
+from turnout.kube import labels
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+PODS = "/api/v1/namespaces/default/pods"
+GATE = [{"name": labels.PLACEMENT_GATE}]
+
+
+def gang(name, size, **more):
+    """A koordinator gang whose template carries the gate."""
+    return cluster.koordinator_gang(name, size, schedulingGates=GATE, **more)
+
+
+def gated(pods):
+    """The names of the pods that are behind a gate."""
+    return {pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates")}
+
+
+async def begin(stage, leaves=8, **more):
+    """A cluster whose scheduler is the default one, and our nominator beside it."""
+    await stage.build(leaves=leaves, **more)
+    stage.plane.start_scheduler()
+    stage.start_nominator("nominator", "--gates", "--lease-seconds", "4")
+
+
+@pytest.mark.parametrize("apart_s", [pytest.param(0.0, id="together"), pytest.param(0.02, id="20 ms apart")])
+async def test_a_gated_gang_lands_under_one_leaf_without_an_extender(stage, apart_s):
+    await begin(stage)
+    pods = gang("bert", 8)
+    stage.rng.shuffle(pods)
+    async with stage.plane.api() as api:
+        for pod in pods:
+            await api.create(pod)
+            await asyncio.sleep(apart_s)
+    placed = await stage.landed("bert", 8)
+    assert len(stage.leaves(placed)) == 1
+    assert stage.ring(placed).total == 0
+    obeyed = 'turnout_gate_nominations_total{obeyed="true"}'
+    await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 8)
+    assert stage.metric("turnout_gated_pods", "nominator") == 0
+
+
+async def test_beside_an_extender_both_hold_one_plan(stage):
+    await stage.build()
+    stage.start_extender()
+    stage.start_scheduler()
+    stage.start_nominator("nominator", "--gates")
+    await stage.submit(*gang("bert", 8), *gang("gpt", 4))
+    placed = await stage.landed("bert", 8)
+    assert len(stage.leaves(placed)) == 1
+    assert len(stage.leaves(await stage.landed("gpt", 4))) == 1
+    obeyed = 'turnout_gate_nominations_total{obeyed="true"}'
+    await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 12)
+
+
+async def test_a_gang_that_does_not_fit_stays_gated_and_goes_when_room_comes(stage):
+    await begin(stage, leaves=1)
+    stranger = cluster.make_pod("stranger", 8)
+    async with stage.plane.api() as api:
+        await api.create(stranger)
+        await api.until(PODS, cluster.bound(1))
+        await api.create_all(gang("bert", 8))
+        await api.create_all(gang("gpt", 4))  # behind it, and it fits
+        await api.until(PODS, cluster.bound(5))
+        assert gated(await api.pods()) == {f"bert-{at}" for at in range(8)}
+        for name in ("stranger", *(f"gpt-{at}" for at in range(4))):
+            await api.delete(f"{PODS}/{name}")
+        placed = await api.until(PODS, cluster.bound(8), within_s=10)
+    assert len(set(placed.values())) == 8
+
+
+async def test_members_that_never_come_are_told_and_the_rest_stays_gated(stage):
+    await begin(stage, leaves=1)
+    await stage.submit(*gang("bert", 8)[:7])
+    (told,) = await stage.events("GangIncomplete", within_s=30)
+    assert "7 of 8 members exist" in told["message"]
+    async with stage.plane.api() as api:
+        assert len(gated(await api.pods())) == 7
+
+
+async def test_a_required_gang_is_let_go_to_its_hosts_and_to_no_others(stage):
+    await begin(stage, leaves=2)
+    hosts = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
+    own = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [hosts]}}}
+    await stage.submit(*gang("bert", 8, notes={labels.TOPOLOGY: "required"}, affinity=own))
+    placed = await stage.landed("bert", 8)
+    assert len(stage.leaves(placed)) == 1
+    async with stage.plane.api() as api:
+        for pod in await api.pods():
+            required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            here = {"key": "metadata.name", "operator": "In", "values": [pod["spec"]["nodeName"]]}
+            assert required["nodeSelectorTerms"] == [{**hosts, "matchFields": [here]}]
+
+
+async def test_a_gate_on_a_pod_of_no_gang_is_lifted_at_once_and_told(stage):
+    await begin(stage, leaves=1)
+    await stage.submit(cluster.make_pod("lone", 1, schedulingGates=GATE))
+    async with stage.plane.api() as api:
+        await api.until(PODS, cluster.bound(1))
+    await stage.events("GateWithoutGang")
+
+
+async def test_a_gate_of_somebody_else_keeps_the_gang_until_it_is_lifted(stage):
+    await begin(stage, leaves=1)
+    pods = gang("bert", 4)
+    pods[2]["spec"]["schedulingGates"] = [*GATE, {"name": "example.com/quota"}]
+    await stage.submit(*pods)
+    async with stage.plane.api() as api:
+        await stage.eventually(lambda: stage.metric("turnout_gated_pods", "nominator") == 4)
+        assert len(gated(await api.pods())) == 4
+        await api.patch(f"{PODS}/bert-2", {"spec": {"schedulingGates": GATE}})
+        await api.until(PODS, cluster.bound(4))
+
+
+async def test_a_follower_takes_over_and_lets_go_what_the_leader_left(stage):
+    await begin(stage, leaves=2)
+    await stage.submit(cluster.make_pod("warm", 1, schedulingGates=GATE))
+    async with stage.plane.api() as api:
+        await api.until(PODS, cluster.bound(1))  # the first leads
+        stage.start_nominator("second", "--gates", "--lease-seconds", "4")
+        stage.plane.kill_program("nominator")
+        await api.create_all(gang("bert", 8))
+        placed = await stage.landed("bert", 8, within_s=15)  # some 5 s on a machine that does nothing else
+    assert len(stage.leaves(placed)) == 1
+
+
+async def test_a_person_lets_everything_go_with_one_command(stage):
+    await stage.build(leaves=1)
+    stage.plane.start_scheduler()
+    await stage.submit(*gang("bert", 4))  # and nobody is there to place it
+    command = [sys.executable, "-m", "turnout.cli", "release", "--all", "--kubeconfig", str(stage.plane.kubeconfig)]
+    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "4 gates lifted\n"
+    await stage.landed("bert", 4)

@@ -1,0 +1,178 @@
+"""Gates as the chart installs them: the rights of its account, what policies refuse, and which pods get the gate."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from hack.codegen import chart
+from hack.controlplane.errors import ApiError
+from hack.controlplane.plane import free_ports
+from tests import cluster
+from tests.e2e.gates.test_gates import GATE, PODS, gang, gated
+from turnout.kube import labels
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+VALUES = {
+    "extender.enabled": "false",
+    "autoscaler.enabled": "false",
+    "controller.enabled": "false",
+    "nominator.enabled": "true",
+    "nominator.gates": "true",
+}
+# MutatingAdmissionPolicy is served by itself from Kubernetes 1.36 on.
+SERVED = {
+    "apiserver_flags": (
+        "--feature-gates=MutatingAdmissionPolicy=true",
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+    )
+}
+LONE = f"{PODS}/lone"
+TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+async def install(stage, **values):
+    """Install the chart's objects into turnout-system. Gives the flags of its nominator."""
+    objects = chart.documents(chart.render({**VALUES, **values}))
+    async with stage.plane.api() as api:
+        await api.apply(cluster.namespace("turnout-system"))
+        for each in objects:
+            await api.apply(each)
+        await api.apply(cluster.config_map(stage.text, namespace="turnout-system"))
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    told = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    return [each.replace("$(POD_NAMESPACE)", "turnout-system") for each in told]
+
+
+def start(stage, flags):
+    """Start the nominator with the installed account, and no other right."""
+    probes = f"127.0.0.1:{free_ports(1)[0]}"
+    kubeconfig = stage.plane.service_account_kubeconfig("turnout-system", "turnout-nominator")
+    flags = [each.replace("0.0.0.0:9091", probes) for each in flags]
+    command = [sys.executable, "-m", "turnout.scheduler_ext.nominator", *flags, f"--kubeconfig={kubeconfig}"]
+    stage.plane.start_program("nominator", command, f"http://{probes}/readyz")
+
+
+async def refused(api, path, change, policy, within_s=30):
+    """Wait until a policy, which the API server compiles within a second or so, refuses a change."""
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                await api.patch(f"{path}?dryRun=All", change)
+            except ApiError as error:
+                if policy in error.message:
+                    return
+
+
+def pinned(*terms, **more):
+    """A change that lifts the gate and asks for these nodes."""
+    near = {TERMS: {"nodeSelectorTerms": list(terms)}} if terms else {}
+    return {"spec": {"schedulingGates": None, "affinity": {"nodeAffinity": {**near, **more}}}}
+
+
+ON_A = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": ZONE}]}
+
+
+@pytest.mark.parametrize("also", [{}, {"nominator.annotateSwitchPath": "true"}], ids=["alone", "beside switch paths"])
+async def test_the_installed_account_lets_gangs_go_and_may_change_nothing_else(stage, also):
+    await stage.build(leaves=2)
+    flags = await install(stage, **also)
+    stage.plane.start_scheduler()
+    policy = "turnout-nominator-lifts-gates-only"
+    async with stage.plane.api() as api:
+        lone = cluster.make_pod("lone", 1, schedulingGates=[*GATE, {"name": "a/x"}], marks={"kept": "yes"})
+        made = await api.create(lone)
+        theirs = [{**made["spec"]["containers"][0], "image": "theirs:1"}]
+        tolerations = [*made["spec"]["tolerations"], {"key": "a", "operator": "Exists"}]
+        async with stage.plane.api(stage.plane.service_account_token("turnout-system", "turnout-nominator")) as ours:
+            await refused(ours, LONE, {"metadata": {"labels": {"kept": "no"}}}, policy)
+            for change in (
+                {"spec": {"schedulingGates": None}},  # the other's gate as well
+                {"spec": {"schedulingGates": GATE}},  # the other's, and not ours
+                {"metadata": {"annotations": {"a": "b"}}, "spec": {"schedulingGates": [{"name": "a/x"}]}},
+                {"spec": {"schedulingGates": [{"name": "a/x"}], "tolerations": tolerations}},
+                {"spec": {"schedulingGates": [{"name": "a/x"}], "nodeSelector": {"a": "b"}}},
+                {"spec": {"schedulingGates": [{"name": "a/x"}], "containers": theirs}},
+            ):
+                with pytest.raises(ApiError, match=policy):
+                    await ours.patch(f"{LONE}?dryRun=All", change)
+            await api.create(cluster.make_pod("next", 1, schedulingGates=GATE))
+            for change in (pinned(ZONE), pinned(ON_A, ZONE), pinned(ON_A, **PREFERRED)):
+                with pytest.raises(ApiError, match=f"{policy}|affinity"):
+                    await ours.patch(f"{PODS}/next?dryRun=All", change)
+            await ours.patch(f"{PODS}/next?dryRun=All", pinned(ON_A))
+            with pytest.raises(ApiError, match="forbidden"):
+                await ours.delete(f"{PODS}/next")
+        await api.delete(LONE)
+        await api.delete(f"{PODS}/next")
+    start(stage, flags)
+    await stage.submit(*gang("bert", 8, notes={labels.TOPOLOGY: "required"}), *gang("gpt", 4))
+    placed = {**await stage.landed("bert", 8), **await stage.landed("gpt", 4)}
+    assert len(placed) == 12
+    assert "forbidden" not in stage.plane.logs("nominator").lower()
+
+
+async def test_the_installed_account_releases_all_before_an_uninstallation(stage):
+    await stage.build(leaves=1)
+    await install(stage)
+    (job,) = (each for each in chart.documents(chart.render(VALUES)) if each["kind"] == "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    await stage.submit(*gang("bert", 4))
+    kubeconfig = stage.plane.service_account_kubeconfig("turnout-system", account)
+    program, *arguments = container["command"]
+    command = [sys.executable, "-m", f"{program}.cli", *arguments, "--kubeconfig", str(kubeconfig)]
+    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "4 gates lifted\n"
+
+
+JOB = {"kind": "Job", "apiVersion": "batch/v1", "name": "train", "uid": "1", "controller": True}
+
+
+def owned(pod, **marks):
+    """The pod with an owner that controls it."""
+    pod["metadata"] |= {"ownerReferences": [JOB], "labels": marks}
+    return pod
+
+
+GATED = {
+    "koordinator": cluster.koordinator_gang("koordinator", 1)[0],
+    "volcano": cluster.volcano_gang("volcano", 1)[0],
+    "plugins": cluster.plugins_gang("plugins", 1)[0],
+    "indexed": owned(cluster.make_pod("indexed", 8), **{labels.JOB_INDEX: "0"}),
+}
+LEFT_ALONE = {
+    "no accelerator": cluster.koordinator_gang("cpu", 1, gpus=0)[0],
+    "no gang": cluster.make_pod("lone", 8),
+    "an index without an owner": cluster.make_pod("orphan", 8, marks={labels.JOB_INDEX: "0"}),
+    "an owner without an index": owned(cluster.make_pod("replica", 8)),
+    "another's scheduler": cluster.koordinator_gang("elsewhere", 1, scheduler="volcano")[0],
+    "placed by its owner": cluster.koordinator_gang("placed", 1, nodeName="node-000")[0],
+}
+
+
+@pytest.mark.parametrize("control_plane", [SERVED], indirect=True)
+async def test_pods_of_gangs_get_the_gate_in_labelled_namespaces_only(stage):
+    await stage.build(leaves=1)
+    await install(stage, **{"nominator.gatePods": "true"})
+    async with stage.plane.api() as api:
+        for name, marks in (("ml", {labels.GATES: "true"}), ("web", {}), ("kube-system", {labels.GATES: "true"})):
+            await api.apply({**cluster.namespace(name), "metadata": {"name": name, "labels": marks}})
+        for each in (*GATED.values(), *LEFT_ALONE.values()):
+            each["metadata"].pop("namespace", None)
+        probe = GATED["koordinator"]
+        async with asyncio.timeout(30):  # the API server compiles a new policy within a second or so
+            while True:
+                if "schedulingGates" in (await api.create(probe, "ml", "?dryRun=All"))["spec"]:
+                    break
+        for each in (*GATED.values(), *LEFT_ALONE.values()):
+            for namespace in ("ml", "web", "kube-system"):
+                await api.create(each, namespace)
+        assert gated(await api.pods("ml")) == {each["metadata"]["name"] for each in GATED.values()}
+        assert gated(await api.pods("web")) == gated(await api.pods("kube-system")) == set()

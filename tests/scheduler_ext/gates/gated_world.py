@@ -1,0 +1,189 @@
+"""An API server as far as a writer of gates needs one: pods with versions, and writers that may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from tests import cluster
+from tests.kube.world import ManualClock, settle
+from tests.world import World, group
+from turnout.jobs.gang import Dialect
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, NotFound, ServerFault
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.metrics import Metrics
+
+GATE = [{"name": labels.PLACEMENT_GATE}]
+CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
+
+
+def gang(name, size, gates=GATE, make=cluster.koordinator_gang, **more):
+    """The pods of a gang behind our gate."""
+    return make(name, size, schedulingGates=gates, **more)
+
+
+class Killed(BaseException):
+    """The writer's process ends here."""
+
+
+class Api:
+    """Pods by name. kill_at: the number of the write at which the writer is killed, before or after it is done.
+
+    writes: (pod, what) in the order in which they were done. away: True while nothing is answered.
+    """
+
+    def __init__(self, *pods):
+        self.pods, self.writes, self.seen_by = {}, [], []
+        self.asked, self.kill_at, self.kill_after, self.away = 0, None, False, False
+        self._number = 100
+        for pod in pods:
+            self.create(pod)
+
+    def create(self, pod):
+        made = copy.deepcopy(pod)
+        self._number += 1
+        name = made["metadata"]["name"]
+        created = f"2026-01-01T00:00:{self._number % 60:02d}Z"
+        made["metadata"] |= {"uid": f"uid-{name}", "creationTimestamp": created}
+        made["status"] = {"phase": "Pending"}
+        self.pods[name] = made
+        self._show(made)
+
+    def delete(self, name):
+        gone = self.pods.pop(name)
+        for view in self.seen_by:
+            view.drop_pod(gone["metadata"]["uid"])
+
+    def change(self, name, do):
+        do(self.pods[name])
+        self._show(self.pods[name])
+
+    def bind(self, name, node):
+        self.change(name, lambda pod: pod["spec"].update(nodeName=node))
+
+    def _show(self, raw):
+        self._number += 1
+        raw["metadata"]["resourceVersion"] = str(self._number)
+        for view in self.seen_by:
+            view.put_pod(self.read(raw))
+
+    @staticmethod
+    def read(raw):
+        return msgspec.json.decode(msgspec.json.encode(raw), type=Pod)
+
+    async def patch(self, path, body, *, field_manager):
+        self.asked += 1
+        if self.kill_at and (self.asked > self.kill_at or (self.asked == self.kill_at and not self.kill_after)):
+            raise Killed  # and so is whatever the process had on its way
+        if self.away:
+            raise ServerFault("PATCH", path, 503, "away")
+        parts = path.split("/")
+        name = parts[6]
+        pod = self.pods.get(name)
+        if pod is None:
+            raise NotFound("PATCH", path, 404, "gone")
+        meta = pod["metadata"]
+        if any(meta[key] != value for key, value in body["metadata"].items()):
+            raise Conflict("PATCH", path, 409, "changed")
+        if parts[-1] == "status":
+            self._nominate(pod, body["status"]["nominatedNodeName"])
+        else:
+            self._lift(pod, body["spec"])
+        if self.asked == self.kill_at:
+            self._number += 1
+            meta["resourceVersion"] = str(self._number)
+            raise Killed
+        self._show(pod)
+        return msgspec.json.encode(pod)
+
+    def _nominate(self, pod, node):
+        self.writes.append((pod["metadata"]["name"], f"to {node}" if node else "cleared"))
+        pod["status"].pop("nominatedNodeName", None)
+        pod["metadata"].pop("managedFields", None)
+        if node:
+            pod["status"]["nominatedNodeName"] = node
+            owned = {"f:status": {"f:nominatedNodeName": {}}}
+            entry = {"manager": labels.FIELD_MANAGER_NOMINATOR, "subresource": "status", "fieldsV1": owned}
+            pod["metadata"]["managedFields"] = [entry]
+
+    def _lift(self, pod, spec):
+        self.writes.append((pod["metadata"]["name"], "lifted"))
+        pod["spec"].update({key: value for key, value in spec.items() if value})
+        if not spec["schedulingGates"]:
+            del pod["spec"]["schedulingGates"]
+
+    def start_anew(self):
+        """Nobody is killed any more, and nobody watches yet."""
+        self.kill_at = None
+        self.seen_by.clear()
+
+    # What a test asks.
+
+    def gated(self):
+        """The names of the pods behind a gate."""
+        return sorted(name for name, pod in self.pods.items() if pod["spec"].get("schedulingGates"))
+
+    def nominated(self):
+        """{pod: node} of the nominated ones."""
+        told = {name: pod["status"].get("nominatedNodeName") for name, pod in self.pods.items()}
+        return {name: node for name, node in told.items() if node}
+
+    def orders(self, *names):
+        """True if every one of these pods was nominated before the first of them was let go."""
+        mine = [what for name, what in self.writes if name in names]
+        first = mine.index("lifted")
+        return all(what == "lifted" for what in mine[first:])
+
+
+class Writer:
+    """A writer of gates as a process of its own: it knows what an API server shows it, and no more."""
+
+    def __init__(self, api, *leaves, groups=(), mapped=True, leads=True):
+        self.api, self.clock, self.notices, self.leads = api, ManualClock(), [], leads
+        view = Extender(Rules(), self.clock, Metrics(), lambda notice: None)
+        world = World(*leaves)
+        for node in world.nodes:
+            view.gangs.put_node(node)
+        if mapped:
+            view.use_map(world.fabric)
+        self.registry = CollectorRegistry()
+        self.view = view
+        self.writer = GateWriter(view, api, CHOICES, self.clock, self.registry, self.notices.append, lambda: self.leads)
+        for name, least in groups:
+            view.gangs.put_group(Dialect.VOLCANO, group(name, least))
+        for raw in api.pods.values():
+            view.put_pod(api.read(raw))
+        api.seen_by.append(view)
+
+    async def work(self, for_s=0.0):
+        """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""
+        work = asyncio.create_task(self.writer.run())
+        try:
+            await self._quiet(work)
+            if for_s:
+                await self.clock.advance(for_s)
+                await self._quiet(work)
+        finally:
+            work.cancel()
+            (ended,) = await asyncio.gather(work, return_exceptions=True)
+            self.api.seen_by = [view for view in self.api.seen_by if view is not self.view or not work.done()]
+            self.api.seen_by.append(self.view)
+        if isinstance(ended, BaseExceptionGroup):
+            raise ended.exceptions[0]
+
+    async def _quiet(self, work):
+        before = -1
+        while before != self.api.asked and not work.done():
+            before = self.api.asked
+            await settle(60)
+
+    def metric(self, name, **labels_):
+        return self.registry.get_sample_value(name, labels_)

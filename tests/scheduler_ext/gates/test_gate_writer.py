@@ -1,0 +1,216 @@
+"""How gates are lifted: a writer may die at any write, another goes on, and no gang is let go in parts."""
+
+import asyncio
+
+import pytest
+
+from tests import cluster
+from tests.scheduler_ext.gates.gated_world import GATE, Api, Killed, Writer, gang
+from turnout.kube import labels
+
+REQUIRED = {labels.TOPOLOGY: "required"}
+NAMES = [f"g-{at}" for at in range(4)]
+
+
+def killed_once(kill_at, kill_after, **more):
+    """Let a gang of four go with a writer that is killed at one write and started anew; the API server after it."""
+    api = Api(*gang("g", 4, **more))
+    api.kill_at, api.kill_after = kill_at, kill_after
+
+    async def story():
+        try:
+            await Writer(api, 4, 4).work()
+        except Killed:
+            api.start_anew()
+            await Writer(api, 4, 4).work()
+
+    asyncio.run(story())
+    return api
+
+
+def test_a_gang_costs_two_patches_a_pod_and_every_nomination_comes_first():
+    api = killed_once(None, False)
+    assert api.gated() == []
+    assert len(api.writes) == api.asked == 8
+    assert api.orders(*NAMES)
+    assert len(set(api.nominated().values())) == 4
+    assert len({node[0] for node in api.nominated().values()}) == 1
+
+
+@pytest.mark.parametrize("kill_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
+@pytest.mark.parametrize("kill_at", range(1, 9))
+@pytest.mark.parametrize("notes", [pytest.param({}, id="preferred"), pytest.param(REQUIRED, id="required")])
+def test_a_writer_killed_at_any_write_leaves_the_same_end(notes, kill_at, kill_after):
+    api = killed_once(kill_at, kill_after, notes=notes)
+    assert api.gated() == []
+    assert api.orders(*NAMES)
+    assert sorted(name for name, what in api.writes if what == "lifted") == NAMES
+    assert len(api.writes) == 8  # what the first had written is not written again
+    assert len({node[0] for node in api.nominated().values()}) == 1
+
+
+@pytest.mark.asyncio
+async def test_two_writers_at_once_lift_each_gate_once():
+    api = Api(*gang("g", 4))
+    first, second = Writer(api, 4, 4), Writer(api, 4, 4)
+    await asyncio.gather(first.work(2), second.work(2))
+    assert api.gated() == []
+    assert sorted(name for name, what in api.writes if what == "lifted") == NAMES
+    assert api.orders(*NAMES)
+
+
+@pytest.mark.asyncio
+async def test_a_leader_that_lost_its_lease_while_it_slept_writes_nothing():
+    api = Api(*gang("g", 4))
+    await Writer(api, 4, 4, leads=False).work(2)
+    assert api.asked == 0
+
+
+@pytest.mark.asyncio
+async def test_a_gang_waits_while_the_server_is_away_before_its_gates_are_lifted():
+    api = Api(*gang("g", 4))
+    api.kill_at = 5
+    with pytest.raises(Killed):
+        await Writer(api, 4, 4).work()
+    api.start_anew()
+    api.away, writer = True, Writer(api, 4, 4)
+    await writer.work()
+    assert api.gated() == NAMES
+    api.away = False
+    await writer.work(2)
+    assert api.gated() == []
+    assert len(api.writes) == 8
+
+
+@pytest.mark.asyncio
+async def test_members_are_let_go_together_once_the_last_of_the_min_exists():
+    first, *rest = gang("g", 4)
+    api = Api(*rest)
+    writer = Writer(api, 4, 4)
+    await writer.work(2)
+    assert api.asked == 0
+    api.create(first)
+    await writer.work()
+    assert api.gated() == []
+
+
+@pytest.mark.asyncio
+async def test_a_pod_made_anew_does_not_wait_for_members_that_have_ended():
+    api = Api(*gang("g", 4))
+    writer = Writer(api, 4, 4)
+    await writer.work()
+    for name, node in api.nominated().items():
+        api.bind(name, node)
+    for name in ("g-2", "g-3"):
+        api.change(name, lambda pod: pod["status"].update(phase="Succeeded"))
+    leaf = api.nominated()["g-1"][0]
+    api.delete("g-0")
+    api.create(gang("g", 4)[0])
+    await writer.work()
+    assert api.gated() == []
+    assert api.nominated()["g-0"][0] == leaf
+
+
+@pytest.mark.asyncio
+async def test_the_more_important_and_then_the_older_gang_goes_first():
+    pods = [*gang("old", 3), *gang("new", 3), *gang("top", 3, priority=9)]
+    api = Api(*pods)
+    await Writer(api, 4).work()
+    assert api.gated() == [f"{name}-{at}" for name in ("new", "old") for at in range(3)]
+    for at in range(3):
+        api.bind(f"top-{at}", api.nominated()[f"top-{at}"])
+        api.delete(f"top-{at}")
+    await Writer(api, 4).work()
+    assert api.gated() == [f"new-{at}" for at in range(3)]
+
+
+@pytest.mark.asyncio
+async def test_room_that_is_given_back_is_used_within_a_second():
+    api = Api(cluster.make_pod("stranger", 8), *gang("g", 4))
+    api.bind("stranger", "a0")
+    writer = Writer(api, 4)
+    await writer.work(1)
+    assert api.gated() == NAMES
+    api.delete("stranger")
+    await writer.work(0.2)
+    assert api.gated() == []
+
+
+@pytest.mark.asyncio
+async def test_a_gang_that_stays_keeps_no_room_from_the_next():
+    api = Api(*gang("g", 5), *gang("h", 4))
+    await Writer(api, 4).work()
+    assert api.gated() == [f"g-{at}" for at in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "word", "text"),
+    [
+        pytest.param(gang("g", 4)[:3], "GangIncomplete", "3 of 4 members exist", id="members that never come"),
+        pytest.param(gang("g", 5), "NoRoom", "", id="a gang that does not fit"),
+        pytest.param(
+            gang("g", 2, make=cluster.volcano_gang), "GangUnknown", "its PodGroup g is not there", id="no PodGroup"
+        ),
+    ],
+)
+@pytest.mark.asyncio
+async def test_an_owner_is_told_once_why_the_gang_waits(pods, word, text):
+    api = Api(*pods)
+    writer = Writer(api, 4)
+    await writer.work(9)
+    assert writer.notices == []
+    await writer.work(30)
+    (notice,) = writer.notices
+    assert notice.word.value == word
+    assert text in notice.detail
+    assert api.gated() == [pod["metadata"]["name"] for pod in pods]
+
+
+@pytest.mark.asyncio
+async def test_a_gang_of_a_podgroup_goes_once_its_podgroup_says_how_many():
+    api = Api(*gang("g", 2, make=cluster.volcano_gang))
+    await Writer(api, 4, groups=[("g", 2)]).work()
+    assert api.gated() == []
+
+
+@pytest.mark.asyncio
+async def test_a_lone_pods_gate_is_lifted_at_once_and_its_owner_told():
+    api = Api(cluster.make_pod("p", 1, schedulingGates=[*GATE, {"name": "a/x"}]), cluster.make_pod("q", 0))
+    writer = Writer(api, 4)
+    await writer.work()
+    assert api.writes == [("p", "lifted")]
+    assert api.pods["p"]["spec"]["schedulingGates"] == [{"name": "a/x"}]
+    (notice,) = writer.notices
+    assert (notice.word.value, notice.name) == ("GateWithoutGang", "p")
+
+
+@pytest.mark.asyncio
+async def test_gates_of_others_are_not_ours_to_lift():
+    api = Api(*gang("g", 2, gates=[{"name": "a/x"}]))
+    await Writer(api, 4).work(2)
+    assert api.asked == 0
+
+
+@pytest.mark.asyncio
+async def test_without_a_map_a_gang_still_goes_whole_or_not_at_all():
+    api = Api(*gang("g", 4), *gang("h", 4), *gang("r", 2, notes=REQUIRED))
+    writer = Writer(api, 6, mapped=False)
+    await writer.work(20)
+    assert len(api.gated()) == 6
+    assert {notice.word.value for notice in writer.notices} == {"NoRoom", "NoMap"}
+
+
+@pytest.mark.asyncio
+async def test_what_came_of_the_gates_is_counted():
+    api = Api(*gang("g", 2))
+    writer = Writer(api, 4)
+    assert writer.metric("turnout_gated_pods") == 2
+    await writer.work()
+    assert writer.metric("turnout_gates_lifted_total", why="Placed") == 2
+    assert writer.metric("turnout_gated_seconds_count") == 2
+    nodes = api.nominated()
+    api.bind("g-0", nodes["g-0"])
+    api.bind("g-1", "a3")
+    assert writer.metric("turnout_gated_pods") == 0
+    assert writer.metric("turnout_gate_nominations_total", obeyed="true") == 1
+    assert writer.metric("turnout_gate_nominations_total", obeyed="false") == 1
