@@ -31,9 +31,11 @@ ASKING = [
     ["nodes"],
     ["nodes", "untaint", "n1"],
     ["nominate", "--clear"],
+    ["check"],
+    ["release", "--all"],
 ]
-# Verbs that ask none, or start their own, and `check`, whose own tests hold its codes.
-ALONE = {"demo", "topo", "replay-decisions", "stacks", "local", "completion", "simulate", "check"}
+# Verbs that ask none, or start their own.
+ALONE = {"demo", "topo", "replay-decisions", "stacks", "local", "completion", "simulate"}
 USAGE = [
     ["explain", "2y8"],
     ["explain", "2x8", "--selector", "gpu"],

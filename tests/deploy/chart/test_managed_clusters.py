@@ -7,8 +7,8 @@ import re
 
 import pytest
 import pytest_asyncio
-from tests.deploy.chart.world import cluster
 
+from hack.chaos.chart.world import cluster
 from hack.controlplane.api import MERGE
 from hack.controlplane.tools import cache
 from tests.deploy.chart.test_readme import HELM, ROOT, typed
