@@ -46,6 +46,7 @@ class ClusterSnapshot:
         self.changed: set[int] = set()  # rows whose free room changed since the caller last cleared it
         self.gains = 0  # raised when room may have been given back anywhere
         self._on_node: dict[str, set[str]] = {}
+        self._port_uids: dict[tuple[str, int], set[str]] = {}  # the pods that hold each host port somewhere
         self._columns: dict[str, int] = {}
         self._offered: set[str] = set()  # resources that some node has offered
         self._allocatable: NDArray[np.int64] = np.zeros((0, 0), np.int64)
@@ -101,6 +102,8 @@ class ClusterSnapshot:
         self._know(charge.shape)  # before the pod is written down, since a new resource counts everybody afresh
         self.charges[uid] = charge
         self._on_node.setdefault(charge.node, set()).add(uid)
+        for port in charge.shape.host_ports:
+            self._port_uids.setdefault(port, set()).add(uid)
         self._add(charge, 1)
 
     def release(self, uid: str) -> None:
@@ -109,6 +112,10 @@ class ClusterSnapshot:
         if charge is None:
             return
         self._on_node[charge.node].discard(uid)
+        for port in charge.shape.host_ports:
+            self._port_uids[port].discard(uid)
+            if not self._port_uids[port]:
+                del self._port_uids[port]
         self._add(charge, -1)
         self.gains += 1
 
@@ -272,8 +279,10 @@ class ClusterSnapshot:
         np.clip(fits, 0, MOST_ROOM, out=fits)
         room: Rows = np.where(admitted, fits, 0).astype(np.int32)
         if shape.host_ports:
-            for row in np.flatnonzero(room):
-                room[row] = self._with_ports(int(row), shape, int(room[row]))
+            np.minimum(room, 1, out=room)
+            for uid in {uid for port in shape.host_ports for uid in self._port_uids.get(port, ())}:
+                if (row := self.row_of.get(self.charges[uid].node)) is not None:
+                    room[row] = 0
         return room
 
     def _with_ports(self, row: int, shape: PodShape, fits: int) -> int:

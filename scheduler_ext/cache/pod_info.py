@@ -14,6 +14,7 @@ from turnout.kube import labels
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, shape_of
+from turnout.scheduler_ext.cache.host_rules import kept_apart, most_on_host
 
 _FINISHED = ("Succeeded", "Failed")
 # Kinds of volume that any node can mount; "name" is every volume's own.
@@ -40,6 +41,7 @@ class Member:
     belongs: Membership
     silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
     pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
+    most_on_host: int | None = None  # by its hard spread constraints, while another host has none
 
     @property
     def waits(self) -> bool:
@@ -51,7 +53,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
     """Read a pod; None when it is finished and takes no room. Raises BadQuantity when a request cannot be read."""
     if pod.status.phase in _FINISHED:
         return None
-    shape = shape_of(pod)
+    shape = kept_apart(shape_of(pod), pod)
     belongs = membership(pod)
     return Member(
         uid=pod.metadata.uid,
@@ -70,6 +72,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         belongs=belongs,
         silence=_silence(pod, shape, belongs, gpu_resources),
         pinned=_pinned(pod),
+        most_on_host=most_on_host(pod),
     )
 
 

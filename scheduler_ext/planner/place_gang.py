@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import Rows
@@ -44,6 +45,9 @@ class Request:
     missing: int = 0  # members not created yet that the min needs
     hoped: int = 0  # members not created yet above the min; seated only where all of them fit
     rule: Rule = Rule.ALL_TIERS
+    # shape -> marks of the rows that another filter of the scheduler refuses
+    left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     When the min finds no place, the plan has a refusal and no hosts.
     """
     work = work or Work()
+    if request.left_out:
+        room_of = _without(room_of, request.left_out)
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
@@ -107,6 +113,8 @@ def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> Gan
     plan_ = _place_groups(fabric, request, groups, room_of, work)
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
         return _place(fabric, replace(request, wished={}), room_of, work)
+    if plan_.refusal is not None and request.even and any(m.most_on_host for m in request.waiting):
+        return _place(fabric, replace(request, even=False), room_of, work)  # more pods than hosts may still be even
     if plan_.refusal is None or len(groups) < 2 or request.gang.tier is None:
         return plan_
     tier = min(request.gang.tier, fabric.tiers)
@@ -182,7 +190,8 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
         work.spend(_GROUP_STEPS + len(fabric.hosts) // 4 + 4 * (len(taken) + len(group.members)))
         to_come -= pods
         least = min(pods, max(0, gang.least - counted - len(taken) - to_come))
-        slots = _place_group(fabric, request, group, least, anchors, room_of(group.shape, taken))
+        room = _even(request, group, anchors, room_of(group.shape, taken))
+        slots = _place_group(fabric, request, group, least, anchors, room)
         if isinstance(slots, Refusal):
             refusal = refusal or slots
             if least:
@@ -230,6 +239,17 @@ def _place_group(
     if isinstance(answer, Refusal):
         return list(kept.values()) if kept and answer.reason is Reason.NO_ROOM and not least else answer
     return [*kept.values(), *_flat(answer)]
+
+
+def _even(request: Request, group: _Group, anchors: Sequence[int], room: Rows) -> Rows:
+    """Return the room that hard spread constraints by host leave beside the gang's own members."""
+    most = min((m.most_on_host for m in group.members if m.most_on_host), default=0)
+    if not most or not request.even:
+        return room
+    room = np.minimum(room, most)
+    for host in anchors:
+        room[host] = max(0, room[host] - 1)
+    return room
 
 
 def _flat(placement: Placement) -> list[int]:
@@ -296,6 +316,16 @@ def _missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
             found.append(at)
         at += 1
     return found
+
+
+def _without(room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]]) -> RoomOf:
+    def beside(shape: PodShape, besides: Pods) -> Rows:
+        room = room_of(shape, besides)
+        if (marks := left_out.get(shape)) is not None:
+            room[marks] = 0
+        return room
+
+    return beside
 
 
 def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:

@@ -27,6 +27,7 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.above_min import beside_others
 from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
+from turnout.scheduler_ext.planner.left_out import LeftOut
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
@@ -48,6 +49,7 @@ class PlanCache:
         self.replanned = 0  # how many plans were made
         self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
         self.steps = 0  # of planning, in all
+        self.left_out = LeftOut()
         self._kept = Reservations(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
@@ -134,7 +136,8 @@ class PlanCache:
         missing = self.view.missing(gang)
         needed = min(missing, max(0, gang.least - len(gang.living())))
         hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
-        return Request(gang, tuple(waiting), tuple(held), wished, needed, hoped, self.rule)
+        sizes = (needed, hoped, self.rule, self.left_out.of(gang.key))
+        return Request(gang, tuple(waiting), tuple(held), wished, *sizes)
 
     def started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
@@ -148,6 +151,7 @@ class PlanCache:
     def sync(self, now_s: float) -> None:
         """Take in the changes since the last call: gangs, layout, room."""
         self.view.settle(now_s)
+        self.view.touched.update(self.left_out.expire(now_s))
         self.sync_room()
 
     def sync_room(self) -> None:
@@ -157,6 +161,7 @@ class PlanCache:
             self._layout = view.layout
             for table in (self._kept, self._refused, self._unplanned):
                 table.clear()
+            self.left_out.clear()
             view.touched.update(view.gangs)
         for key in view.touched:
             self._look_again(key)
@@ -173,6 +178,7 @@ class PlanCache:
             if kept is not None:
                 self._withdraw(key)
             self._unplanned.pop(key, None)
+            self.left_out.drop(key)
             return
         if kept is not None:
             if kept.plan.refusal is None and kept.signature == _signature(gang):
@@ -200,6 +206,13 @@ class PlanCache:
         return not self.hold_incomplete or self.view.missing(gang) > 0 or not short
 
     # Planning.
+
+    def replan(self, key: GangKey) -> None:
+        """Plan a gang from its members' places the next time that it is asked about: its plan cannot be kept."""
+        if key in self.view.gangs:
+            if self._kept.get(key) is not None:
+                self._withdraw(key)
+            self._unplanned[key] = standing_of(self.view, self.view.gangs[key]).order
 
     def _plan_until(self, last: Order | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
@@ -253,7 +266,7 @@ class PlanCache:
         """
         request = self.request_of(gang)
         request = replace(request, wished={**seated, **request.wished})
-        ask = None if request.held or request.wished else whole_ask(request)
+        ask = None if request.held or request.wished or request.left_out else whole_ask(request)
         if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1

@@ -34,6 +34,7 @@ class NoSeat:
     word: EventReason
     detail: str
     may_help: frozenset[str] | None = frozenset()
+    again: bool = False  # not the last word: to be asked again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +67,24 @@ def seat_of(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: 
         return _seat_alone(plan_cache, gang, member, names, now_s)
     plan = plan_cache.plan_of(gang.key, now_s)
     node = view.place_of(member) or _planned(plan_cache, plan, member)
-    if node in names:
-        return Seat(node)
     if len(names) == 1 and names[0] == member.nominated:
-        return Seat(elsewhere=True)
-    if view.assumed_pods.node_of(member.uid):
+        return Seat(node) if node in names else Seat(elsewhere=True)
+    if node not in names and view.assumed_pods.node_of(member.uid):
         view.disbelieve(member)
         plan = plan_cache.plan_of(gang.key, now_s)
         node = _planned(plan_cache, plan, member)
-        if node in names:
-            return Seat(node)
+    if gang.required and _doubtful(plan_cache, gang, member, names, plan, now_s):
+        return _none(EventReason.PLANNED_HOST_MISSING, _missing(node, names), again=True)
+    if gang.required:
+        plan = plan_cache.plan_of(gang.key, now_s)
+        node = view.place_of(member) or _planned(plan_cache, plan, member)
+    if node in names:
+        return Seat(node)
     if not node:
         lacking = (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
         return _no_room(plan_cache, gang, member, names, lacking)
     if gang.required:
-        detail = f"planned host {node} is not among the {len(names)} candidates"
-        return _none(EventReason.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
+        return _none(EventReason.PLANNED_HOST_MISSING, _missing(node, names))
     return _seat_among(plan_cache, gang, member, names, plan)
 
 
@@ -152,7 +155,7 @@ def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member) -> G
         work.spend(len(view.snapshot.charges) // 2)
         return view.snapshot.room_above(shape, member.priority, besides)
 
-    return place(view.fabric, replace(plan_cache.request_of(gang), hoped=0), room_of, work)
+    return place(view.fabric, replace(plan_cache.request_of(gang), hoped=0, left_out={}), room_of, work)
 
 
 def partial_gangs(plan_cache: PlanCache) -> list[Gang]:
@@ -235,14 +238,59 @@ def _rows(plan_cache: PlanCache, names: Iterable[str]) -> list[int]:
     return [rows[name] for name in names if name in rows]
 
 
-def _none(word: EventReason, detail: str) -> Seat:
+def _none(word: EventReason, detail: str, again: bool = False) -> Seat:
     """Refuse where nothing that leaves a node would help."""
-    return Seat(refused=NoSeat(word, detail))
+    return Seat(refused=NoSeat(word, detail, again=again))
+
+
+def _missing(node: str, names: Sequence[str]) -> str:
+    which = f"planned host {node} is" if node and node not in names else "a host that the gang is planned on is"
+    return f"{which} not among the {len(names)} candidates; is percentageOfNodesToScore 100?"
+
+
+def _doubtful(
+    plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+) -> bool:
+    """True while hosts of a plan are not offered, and may be refused or only taken by members that nobody saw yet.
+
+    Until a member holds a host, those of all members count: the gang can still go elsewhere whole. Once it is sure, the
+    gang is planned without the hosts that are left out, until they are offered again.
+    """
+    left_out, key, shape = plan_cache.left_out, gang.key, member.shape
+    if left_out.knows(key, shape) and left_out.offered(key, shape, _rows(plan_cache, names)):
+        if plan is None or plan.refusal is not None:
+            plan_cache.replan(key)
+        return False
+    if plan is None or not plan.hosts:
+        return False
+    own = plan.hosts.get(member.uid)
+    if plan_cache.started(gang):
+        wanted = set() if own is None else {own}
+    else:
+        wanted = {host for host, other in plan.takes() if other == shape}
+    hosts, named = plan_cache.view.fabric.hosts, set(names)
+    absent = [host for host in wanted if hosts[host] not in named]
+    if not absent:
+        return False
+    missing = plan_cache.view.snapshot.room(shape) > 0
+    missing[_rows(plan_cache, names)] = False
+    if not missing[absent].any():
+        return False
+    believed = left_out.note(key, shape, missing, now_s)
+    if not believed[absent].all():
+        return True
+    plan_cache.replan(key)
+    return False
 
 
 def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Seat:
     """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
     word = EventReason.GANG_PARTIAL if plan_cache.started(gang) else EventReason(refusal.reason.value)
+    count = sum(int(marks.sum()) for marks in plan_cache.left_out.of(gang.key).values())
+    if count:
+        are = "host with room is" if count == 1 else "hosts with room are"
+        refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
+        word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
     if gang.tier is None:
         return Seat(refused=NoSeat(word, refusal.detail, None))
     able = _able(plan_cache, gang, member)

@@ -61,7 +61,7 @@ class Extender:
         advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
-        if advice.notice is not None and self.may_be_old():
+        if advice.notice is not None and (advice.again or self.may_be_old()):
             return self._put_off(member, advice.notice, names)
         if advice.notice is not None:
             self.metrics.refusals.labels(advice.notice.word.value).inc()
