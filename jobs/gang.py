@@ -63,6 +63,7 @@ class Membership:
     required: bool = False  # the gang must stay within `tier`
     tier: int | None = None  # 1 = leaf
     multiple: int = 1
+    asks: bool = False  # it says itself how near to its gang it wants to be
     faults: tuple[str, ...] = ()
 
 
@@ -95,6 +96,7 @@ def membership(pod: Pod) -> Membership:
         required=required,
         tier=(tier or 1) if required else None,
         multiple=_count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1,
+        asks=wish in ("required", "preferred"),
         faults=tuple(faults),
     )
 

@@ -82,7 +82,7 @@ def unreadable(error: BadQuantity) -> str:
 
 
 def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
-    if pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers):
+    if _claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # what a claim takes from a node is not on the node object
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
     if any(name in gpu_resources for name in pod_level):
@@ -93,6 +93,10 @@ def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tupl
     return ""
 
 
+def _claims(pod: Pod) -> bool:
+    return bool(pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers))
+
+
 def _pinned(pod: Pod) -> str:
     """Say why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
     affinity = pod.spec.affinity
@@ -100,7 +104,7 @@ def _pinned(pod: Pod) -> str:
         return "PodAffinity"
     if any(set(volume) - _FREE_VOLUMES for volume in pod.spec.volumes or ()):
         return "Volumes"
-    return ""
+    return "ResourceClaims" if _claims(pod) else ""
 
 
 def _nominated_by_us(pod: Pod) -> bool:

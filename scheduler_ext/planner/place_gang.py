@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cache.gang import Gang, rank_order
+from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
+from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.add_workers import grow
 from turnout.topology.distance import common_tier
@@ -28,7 +30,6 @@ from turnout.topology.plan import plan
 from turnout.topology.rank_order import assign
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
-DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains are tried before "no"
 FEW_SHAPES = 8  # so many are looked at whatever work that is
 _GROUP_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
 
@@ -110,36 +111,55 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
     groups = _groups(request)
+    if 1 < len(groups) <= FEW_SHAPES and not request.wished:
+        together = _together(fabric, request, groups, room_of, work)
+        if together is not None:
+            return together
     plan_ = _place_groups(fabric, request, groups, room_of, work)
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
         return _place(fabric, replace(request, wished={}), room_of, work)
     if plan_.refusal is not None and request.even and any(m.most_on_host for m in request.waiting):
         return _place(fabric, replace(request, even=False), room_of, work)  # more pods than hosts may still be even
-    if plan_.refusal is None or len(groups) < 2 or request.gang.tier is None:
-        return plan_
-    tier = min(request.gang.tier, fabric.tiers)
-    for switch in range(min(len(fabric.starts[tier]), DOMAINS_TRIED)):
+    return plan_
+
+
+def _together(
+    fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf, work: Work
+) -> GangPlan | None:
+    """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
+    held = [host for _, host in request.held]
+    counts = [len(group.members) + group.missing for group in groups]
+    rooms = [_even(request, group, held, room_of(group.shape, ())) for group in groups]
+    work.spend(len(groups) * (_GROUP_STEPS + len(fabric.hosts) // 4))
+    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
+    for first, end in domains(fabric, rooms, counts, held, widest):
         if work.left <= 0:
             break
-        first, end = fabric.span(tier, switch)
-        inside = _place_groups(fabric, request, groups, _within(room_of, first, end), work)
-        if inside.refusal is None:
-            return inside
-    return plan_
+        inside = _within(room_of, first, end)
+        found = _place_groups(fabric, request, groups, inside, work)
+        if found.refusal is None:
+            return found
+        share = shares([group.shape for group in groups], counts, rooms, inside, (first, end))
+        if share is not None and request.gang.multiple == 1:
+            work.spend(8 * (end - first) * min(counts[0], MOST_ON_HOST))
+            found = _place_groups(fabric, request, groups, _limited(inside, groups[0].shape, share), work)
+            if found.refusal is None:
+                return found
+    return None
 
 
 def judged(member: Member, gang: Gang) -> bool:
     """True if the plan of its gang says where this member goes.
 
-    In a gang with accelerators, a member without one is not judged.
+    In a gang with accelerators, a member without one is not judged unless it asks for a place itself.
     """
-    return not member.silence and (bool(member.gpus) or not gang.accelerated)
+    return not member.silence and (bool(member.gpus) or member.belongs.asks or not gang.accelerated)
 
 
 def judged_members(gang: Gang) -> list[Member]:
     """Return the members whose place the plan decides, members being deleted included."""
     accelerated = gang.accelerated
-    return [m for m in gang.members.values() if not m.silence and (m.gpus or not accelerated)]
+    return [m for m in gang.members.values() if not m.silence and (m.gpus or m.belongs.asks or not accelerated)]
 
 
 def whole_ask(request: Request) -> object:
@@ -281,41 +301,10 @@ def _seat(
     fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
     left = sorted(ranks[m.uid] for m in group.members if m.uid not in seats)[: free.total()]
-    to_come = _missing_ranks(ranks, min(group.missing, free.total() - len(left)))
+    to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
     given = assign(fabric, sorted((+free).items()), sorted([*left, *to_come]), fixed)
     seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
     return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
-
-
-def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
-
-    A member's rank is its own index after all indexes of the roles before its own. Where an index is unknown or given
-    twice, the rank is the place in rank order, and no role has a base.
-    """
-    top = Counter[str]()
-    for member in members:
-        if member.belongs.rank is not None:
-            top[member.belongs.role] = max(top[member.belongs.role], member.belongs.rank + 1)
-    bases: dict[str, int] = {}
-    for role in sorted(top):
-        bases[role] = sum(top[other] for other in bases)
-    own = {(m.belongs.role, m.belongs.rank) for m in members if m.belongs.rank is not None}
-    if len(own) == len(members):
-        return {m.uid: bases[m.belongs.role] + (m.belongs.rank or 0) for m in members}, bases
-    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}, {}
-
-
-def _missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
-    """Return the lowest ranks that no member has: those of the members still to be created."""
-    had = set(ranks.values())
-    found: list[int] = []
-    at = 0
-    while len(found) < missing:
-        if at not in had:
-            found.append(at)
-        at += 1
-    return found
 
 
 def _without(room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]]) -> RoomOf:
@@ -335,3 +324,11 @@ def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:
         return room
 
     return inside
+
+
+def _limited(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
+    def at_most(other: PodShape, besides: Pods) -> Rows:
+        room = room_of(other, besides)
+        return np.minimum(room, most) if other == shape else room
+
+    return at_most
