@@ -142,7 +142,7 @@ def _together(
         share = shares([group.shape for group in groups], counts, rooms, inside, (first, end))
         if share is not None and request.gang.multiple == 1:
             work.spend(8 * (end - first) * min(counts[0], MOST_ON_HOST))
-            found = _place_groups(fabric, request, groups, _limited(inside, groups[0].shape, share), work)
+            found = _place_groups(fabric, request, groups, limited(inside, groups[0].shape, share), work)
             if found.refusal is None:
                 return found
     return None
@@ -326,7 +326,9 @@ def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:
     return inside
 
 
-def _limited(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
+def limited(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
+    """Return a room in which each host takes at most so many pods of a shape."""
+
     def at_most(other: PodShape, besides: Pods) -> Rows:
         room = room_of(other, besides)
         return np.minimum(room, most) if other == shape else room

@@ -19,7 +19,8 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
-from turnout.scheduler_ext.planner.place_gang import GangPlan, judged, judged_members, place
+from turnout.scheduler_ext.planner.place_gang import GangPlan, judged, judged_members, limited, place
+from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier
@@ -148,14 +149,25 @@ def preemptible_nodes(plan_cache: PlanCache, member: Member, names: Iterable[str
 
 
 def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member) -> GangPlan:
-    """Return the plan that the gang would get if every pod of a lower priority left. The plan is not kept."""
+    """Return the plan that the gang would get if pods of a lower priority left. The plan is not kept.
+
+    Of the domains of the lowest tier that could hold the gang, others lose least in the one that is chosen.
+    """
     view, work = plan_cache.view, Work()
 
     def room_of(shape: PodShape, besides: Pods) -> Rows:
         work.spend(len(view.snapshot.charges) // 2)
         return view.snapshot.room_above(shape, member.priority, besides)
 
-    return place(view.fabric, replace(plan_cache.request_of(gang), hoped=0, left_out={}), room_of, work)
+    request = replace(plan_cache.request_of(gang), hoped=0, left_out={})
+    if {each.shape for each in request.waiting} == {member.shape} and member.shape.requests:
+        held, need = [host for _, host in request.held], len(request.waiting) + request.missing
+        most = cheap_hosts(view, member, need, room_of(member.shape, ()), held, gang.tier)
+        if most is not None:
+            cheap = place(view.fabric, replace(request, wished={}), limited(room_of, member.shape, most), work)
+            if cheap.refusal is None:
+                return cheap
+    return place(view.fabric, request, room_of, work)
 
 
 def partial_gangs(plan_cache: PlanCache) -> list[Gang]:
