@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Node
-from turnout.kube.pod_shape import PodShape, admits, amount, label_keys, look, same_offer
+from turnout.kube.pod_shape import SOFT_EFFECT, PodShape, admits, amount, label_keys, look, same_offer
 
 Rows = NDArray[np.int32]
 MOST_ROOM = 1_000_000  # a pod that asks for nothing fits this often: a bound, not a measurement
@@ -45,6 +45,8 @@ class ClusterSnapshot:
         self.charges: dict[str, Charge] = {}
         self.changed: set[int] = set()  # rows whose free room changed since the caller last cleared it
         self.gains = 0  # raised when room may have been given back anywhere
+        self.offers = 0  # raised when a node changed in more than its heartbeat
+        self.soft_tainted: set[str] = set()  # nodes that prefer no pods
         self._on_node: dict[str, set[str]] = {}
         self._port_uids: dict[tuple[str, int], set[str]] = {}  # the pods that hold each host port somewhere
         self._columns: dict[str, int] = {}
@@ -60,6 +62,7 @@ class ClusterSnapshot:
         """Give the rows a new order. Names without a node keep a row without room; every node needs a row."""
         self.order = tuple(order)
         self.row_of = {name: row for row, name in enumerate(self.order)}
+        self.offers += 1
         self._refill()
 
     def put_node(self, node: Node) -> bool:
@@ -71,11 +74,16 @@ class ClusterSnapshot:
         if not self._offered.issuperset(offered):
             self._offered.update(offered)
             self._rooms.clear()  # a shape that asks for it had no room anywhere
+        if any(taint.effect == SOFT_EFFECT for taint in node.spec.taints or ()):
+            self.soft_tainted.add(name)
+        else:
+            self.soft_tainted.discard(name)
         row = self.row_of.get(name)
         if row is None:
             return False
         if old is not None and same_offer(old, node):
             return True  # a heartbeat
+        self.offers += 1
         self._fill_node(row, node)
         for shape, admitted in self._admitted.items():
             admitted[row] = admits(node, shape)
@@ -86,6 +94,8 @@ class ClusterSnapshot:
     def drop_node(self, name: str) -> None:
         """A node is gone: its row stays, without room."""
         self.nodes.pop(name, None)
+        self.soft_tainted.discard(name)
+        self.offers += 1
         row = self.row_of.get(name)
         if row is None:
             return

@@ -113,8 +113,16 @@ class NodeSelector(Struct):
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
+class PreferredSchedulingTerm(Struct):
+    weight: int = 0
+    preference: NodeSelectorTerm = msgspec.field(default_factory=NodeSelectorTerm)
+
+
 class NodeAffinity(Struct):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: list[PreferredSchedulingTerm] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
 
 
 class Affinity(Struct):

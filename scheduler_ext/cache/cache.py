@@ -19,6 +19,7 @@ from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
 from turnout.scheduler_ext.cache.gang import Gang, Sizing
 from turnout.scheduler_ext.cache.pod_info import Member, member_of
+from turnout.scheduler_ext.cache.preferences import Preferences
 from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
@@ -40,6 +41,7 @@ class GangView:
         self.touched: set[GangKey] = set()
         self.layout = 0  # raised when host ids change their meaning
         self.assumed_pods = AssumedPods()
+        self.preferences = Preferences(self.snapshot)
         self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
         self._gpu_resources = gpu_resources

@@ -13,7 +13,7 @@ from turnout.jobs.gang import Dialect, Membership, membership
 from turnout.kube import labels
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import PodShape, shape_of
+from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
 from turnout.scheduler_ext.cache.host_rules import kept_apart, most_on_host
 
 _FINISHED = ("Succeeded", "Failed")
@@ -41,6 +41,7 @@ class Member:
     belongs: Membership
     silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
     pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
+    prefers: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
     most_on_host: int | None = None  # by its hard spread constraints, while another host has none
 
     @property
@@ -72,6 +73,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         belongs=belongs,
         silence=_silence(pod, shape, belongs, gpu_resources),
         pinned=_pinned(pod),
+        prefers=soft_terms(pod),
         most_on_host=most_on_host(pod),
     )
 

@@ -22,11 +22,10 @@ from turnout.scheduler_ext.planner.node_reservations import Pods
 from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
 from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
 from turnout.scheduler_ext.planner.work import Work
-from turnout.topology.add_workers import grow
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
-from turnout.topology.plan import plan
+from turnout.topology.multiples import in_multiples, topped_up
 from turnout.topology.rank_order import assign
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
@@ -48,6 +47,8 @@ class Request:
     rule: Rule = Rule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
+    liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
     even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 
@@ -248,17 +249,24 @@ def _place_group(
     pods = len(group.members) + group.missing - len(kept)
     if pods == 0:
         return list(kept.values())
-    least = max(0, least - len(kept))
-    multiple = gang.multiple if pods % gang.multiple == 0 else 1
-    there = tuple(sorted(Counter([*anchors, *kept.values()]).items()))
+    begun = [host for member, host in request.held if member.shape == group.shape]
+    topped = topped_up([*begun, *kept.values()], gang.multiple, pods, room)
+    first = [*kept.values(), *topped]
+    pods -= len(topped)
+    if pods == 0:
+        return first
+    least = max(0, least - len(first))
+    there = tuple(sorted(Counter([*anchors, *first]).items()))
+    liking = request.liking.get(group.shape)
     if there and not least:  # enough of it run: whoever else finds room joins them
-        answer = grow(fabric, room, there, pods, multiple, gang.tier, request.rule)
+        ask = Ask(pods, 0, pods, gang.multiple, gang.tier, there, request.rule, liking)
     else:
         most = pods + max(0, gang.most - len(gang.living()) - request.missing)
-        answer = plan(fabric, room, Ask(pods, least, most, multiple, gang.tier, there, request.rule))
+        ask = Ask(pods, least, most, gang.multiple, gang.tier, there, request.rule, liking)
+    answer = in_multiples(fabric, room, ask)
     if isinstance(answer, Refusal):
-        return list(kept.values()) if kept and answer.reason is Reason.NO_ROOM and not least else answer
-    return [*kept.values(), *_flat(answer)]
+        return first if first and answer.reason is Reason.NO_ROOM and not least else answer
+    return [*first, *_flat(answer)]
 
 
 def _even(request: Request, group: _Group, anchors: Sequence[int], room: Rows) -> Rows:

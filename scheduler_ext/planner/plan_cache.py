@@ -137,7 +137,9 @@ class PlanCache:
         needed = min(missing, max(0, gang.least - len(gang.living())))
         hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
         sizes = (needed, hoped, self.rule, self.left_out.of(gang.key))
-        return Request(gang, tuple(waiting), tuple(held), wished, *sizes)
+        prefer = {member.shape: self.view.preferences.of(member) for member in reversed(waiting)}
+        liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
+        return Request(gang, tuple(waiting), tuple(held), wished, *sizes, liking)
 
     def started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
