@@ -64,6 +64,15 @@ KOORD_POD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 # scheduler-plugins.
 PLUGINS_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
+# LeaderWorkerSet.
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+
+# JobSet.
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+
 # Plain indexed pods of one owner.
 JOB_INDEX = "batch.kubernetes.io/job-completion-index"
 STATEFUL_INDEX = "apps.kubernetes.io/pod-index"

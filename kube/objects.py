@@ -196,6 +196,8 @@ class PodGroupSpec(Struct):
     schedule_timeout_seconds: int | None = None
     queue: str = ""
     priority_class_name: str = ""
+    network_topology: Any = None  # of Volcano, as its user wrote it
+    sub_group_policy: Any = None
 
 
 class PodGroup(Struct):

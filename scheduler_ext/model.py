@@ -46,6 +46,7 @@ class EventReason(Enum):
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
     BAD_ANNOTATION = "BadAnnotation"
+    WISH_NOT_KEPT = "WishNotKept"  # a part of a wish for the gang's place, in whatever words, is read and not kept
     MAP_APPLIED = MapOutcome.APPLIED.value
     MAP_REJECTED = MapOutcome.REJECTED.value
     MAP_MISSING = MapOutcome.MISSING.value

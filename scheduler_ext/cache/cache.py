@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.wishes.podgroups import wish_of_group
 from turnout.kube.errors import BadQuantity
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
 from turnout.scheduler_ext.cache.gang import Gang, Sizing
+from turnout.scheduler_ext.cache.levels import Levels
 from turnout.scheduler_ext.cache.pod_info import Member, member_of
 from turnout.scheduler_ext.cache.preferences import Preferences
 from turnout.topology.fabric import EMPTY, Fabric, with_strangers
@@ -42,6 +44,7 @@ class GangView:
         self.layout = 0  # raised when host ids change their meaning
         self.assumed_pods = AssumedPods()
         self.preferences = Preferences(self.snapshot)
+        self.levels = Levels(self.snapshot)
         self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
         self._gpu_resources = gpu_resources
@@ -91,7 +94,9 @@ class GangView:
         """Add or update a PodGroup of one dialect."""
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
-        self._size(key, Sizing(group.spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name))
+        spec = group.spec
+        wish = wish_of_group(spec.network_topology, spec.sub_group_policy, None)
+        self._size(key, Sizing(spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name, wish))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""
@@ -252,7 +257,10 @@ class GangView:
         gang = self.gangs.get(key)
         if gang is None:
             gang = self.gangs[key] = Gang(
-                key, sizing=self._sizings.get(key), version=int(version) if _VERSION.fullmatch(version) else 0
+                key,
+                sizing=self._sizings.get(key),
+                version=int(version) if _VERSION.fullmatch(version) else 0,
+                tier_of=self.levels.tier_of,
             )
         if new:
             self._arrived[key] = None
@@ -289,6 +297,7 @@ class GangView:
         on_map = set(known.hosts)
         self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
         self.snapshot.lay_out(self.fabric.hosts)
+        self.levels.use(self.fabric)
         self.layout += 1
         self._stale_layout = False
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from turnout.jobs.gang import Dialect, Membership, membership
+from turnout.jobs.wishes.model import Mode
 from turnout.kube import labels
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
@@ -84,13 +85,15 @@ def unreadable(error: BadQuantity) -> str:
 
 
 def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
+    if belongs.wish.mode is Mode.NONE:
+        return "LeftAlone"  # it asks for no place
     if _claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # what a claim takes from a node is not on the node object
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
     if any(name in gpu_resources for name in pod_level):
         return "PodLevelGpus"
     plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
-    if plain and not shape.gpus(gpu_resources) and labels.TOPOLOGY not in (pod.metadata.annotations or {}):
+    if plain and not shape.gpus(gpu_resources) and not belongs.wish.source:
         return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
     return ""
 

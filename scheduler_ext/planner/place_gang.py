@@ -25,7 +25,8 @@ from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
-from turnout.topology.multiples import in_multiples, topped_up
+from turnout.topology.multiples import in_multiples, in_slices, topped_up
+from turnout.topology.packing.smallest_holes import smallest_holes
 from turnout.topology.rank_order import assign
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
@@ -49,6 +50,8 @@ class Request:
     left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
     liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
+    # marks of rows in domains of gangs from which it stays away
+    barred: NDArray[np.bool_] | None = field(default=None, compare=False)
     even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 
@@ -101,8 +104,8 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     When the min finds no place, the plan has a refusal and no hosts.
     """
     work = work or Work()
-    if request.left_out:
-        room_of = _without(room_of, request.left_out)
+    if request.left_out or request.barred is not None:
+        room_of = _without(room_of, request.left_out, request.barred)
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
@@ -154,13 +157,13 @@ def judged(member: Member, gang: Gang) -> bool:
 
     In a gang with accelerators, a member without one is not judged unless it asks for a place itself.
     """
-    return not member.silence and (bool(member.gpus) or member.belongs.asks or not gang.accelerated)
+    return not member.silence and (bool(member.gpus or member.belongs.wish.source) or not gang.accelerated)
 
 
 def judged_members(gang: Gang) -> list[Member]:
     """Return the members whose place the plan decides, members being deleted included."""
     accelerated = gang.accelerated
-    return [m for m in gang.members.values() if not m.silence and (m.gpus or m.belongs.asks or not accelerated)]
+    return [m for m in gang.members.values() if not m.silence and (m.gpus or m.belongs.wish.source or not accelerated)]
 
 
 def whole_ask(request: Request) -> object:
@@ -168,7 +171,7 @@ def whole_ask(request: Request) -> object:
     gang = request.gang
     groups = tuple((g.shape, len(g.members) + g.missing) for g in _groups(request))
     least = gang.least - (len(gang.living()) - len(request.waiting))
-    return groups, least, gang.tier, gang.multiple, request.rule
+    return groups, least, gang.tier, gang.multiple, gang.slices, gang.fills, request.rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +266,16 @@ def _place_group(
     else:
         most = pods + max(0, gang.most - len(gang.living()) - request.missing)
         ask = Ask(pods, least, most, gang.multiple, gang.tier, there, request.rule, liking)
-    answer = in_multiples(fabric, room, ask)
+    answer = _answer(fabric, room, ask, gang)
     if isinstance(answer, Refusal):
         return first if first and answer.reason is Reason.NO_ROOM and not least else answer
     return [*first, *_flat(answer)]
+
+
+def _answer(fabric: Fabric, room: Rows, ask: Ask, gang: Gang) -> Placement | Refusal:
+    if gang.fills:
+        return smallest_holes(fabric, room, ask)
+    return in_multiples(fabric, room, ask) if gang.slices is None else in_slices(fabric, room, ask, *gang.slices)
 
 
 def _even(request: Request, group: _Group, anchors: Sequence[int], room: Rows) -> Rows:
@@ -315,11 +324,14 @@ def _seat(
     return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
 
 
-def _without(room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]]) -> RoomOf:
+def _without(
+    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], barred: NDArray[np.bool_] | None
+) -> RoomOf:
     def beside(shape: PodShape, besides: Pods) -> Rows:
         room = room_of(shape, besides)
-        if (marks := left_out.get(shape)) is not None:
-            room[marks] = 0
+        for marks in (left_out.get(shape), barred):
+            if marks is not None:
+                room[marks] = 0
         return room
 
     return beside

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from turnout.jobs.gang import Dialect, GangKey
@@ -29,6 +29,7 @@ from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
 from turnout.scheduler_ext.planner.left_out import LeftOut
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
+from turnout.scheduler_ext.planner.placing.apart import barred_rows
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.topology.cost import cost
@@ -139,7 +140,18 @@ class PlanCache:
         sizes = (needed, hoped, self.rule, self.left_out.of(gang.key))
         prefer = {member.shape: self.view.preferences.of(member) for member in reversed(waiting)}
         liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
-        return Request(gang, tuple(waiting), tuple(held), wished, *sizes, liking)
+        barred = barred_rows(self.view, gang, self._ahead_of(gang))
+        return Request(gang, tuple(waiting), tuple(held), wished, *sizes, liking, barred)
+
+    def _ahead_of(self, gang: Gang) -> Callable[[GangKey], Iterable[int]]:
+        """Return a function that gives the hosts in the plan of another gang, none if it goes behind this one."""
+        order = standing_of(self.view, gang).order
+
+        def planned(key: GangKey) -> Iterable[int]:
+            kept = self._kept.get(key)
+            return () if kept is None or kept.at.order > order else [host for host, _ in kept.plan.takes()]
+
+        return planned
 
     def started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
@@ -268,7 +280,8 @@ class PlanCache:
         """
         request = self.request_of(gang)
         request = replace(request, wished={**seated, **request.wished})
-        ask = None if request.held or request.wished or request.left_out else whole_ask(request)
+        known = not (request.held or request.wished or request.left_out or request.barred is not None)
+        ask = whole_ask(request) if known else None
         if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
@@ -364,4 +377,4 @@ class PlanCache:
 
 
 def _signature(gang: Gang) -> object:
-    return gang.least, gang.total, gang.most, gang.tier, gang.multiple
+    return gang.least, gang.total, gang.most, gang.tier, gang.multiple, gang.slices, gang.apart, gang.fills

@@ -314,7 +314,7 @@ def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[
 def _able(plan_cache: PlanCache, gang: Gang, member: Member) -> NDArray[np.bool_]:
     """Mark the hosts in a domain of the allowed tier that could hold the whole gang if it were empty."""
     view, fabric = plan_cache.view, plan_cache.view.fabric
-    tier = min(gang.tier or fabric.tiers, fabric.tiers)
+    tier = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     could = view.snapshot.capacity(member.shape).copy()
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]
