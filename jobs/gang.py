@@ -65,6 +65,7 @@ class Membership:
     total: int | None = None  # None when the pod does not say
     most: int | None = None  # the largest size that the job may grow to
     wish: Wish = NOTHING  # for the place of its gang
+    queue: str = ""  # in which it waits
     kin: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
     faults: tuple[str, ...] = ()
 
@@ -93,6 +94,7 @@ def membership(pod: Pod) -> Membership:
         total=total,
         most=most,
         wish=wish,
+        queue=_queue(pod),
         kin=_kin(pod),
         faults=tuple(faults),
     )
@@ -115,6 +117,12 @@ def _key(pod: Pod) -> GangKey:
     if owner is not None:
         return GangKey(pod.metadata.namespace, f"{owner.kind}/{owner.name}", Dialect.OWNER.value)
     return GangKey(pod.metadata.namespace, pod.metadata.name, Dialect.ALONE.value)
+
+
+def _queue(pod: Pod) -> str:
+    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    said = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
+    return next((name for name in said if name), "") or notes.get(labels.QUEUE, "")
 
 
 def _kin(pod: Pod) -> str:

@@ -56,6 +56,7 @@ KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 
 # koordinator.
+KOORD_QUOTA = "quota.scheduling.koordinator.sh/name"
 KOORD_NAME = "gang.scheduling.koordinator.sh/name"
 KOORD_MIN = "gang.scheduling.koordinator.sh/min-available"
 KOORD_TOTAL = "gang.scheduling.koordinator.sh/total-number"

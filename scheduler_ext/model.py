@@ -72,6 +72,7 @@ class Rules:
     hold_incomplete: bool = False  # refuse members until their gang's min exists; off beside a real gang scheduler
     leaf_only: bool = False  # only membership of the leaf switch counts (DL-104)
     gpu_resources: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
+    strict_queues: frozenset[str] = frozenset()  # queues, or namespace/queue, in which the oldest gang keeps a domain
 
 
 class ExtenderVerbs(Protocol):

@@ -96,7 +96,9 @@ class GangView:
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec = group.spec
         wish = wish_of_group(spec.network_topology, spec.sub_group_policy, None)
-        self._size(key, Sizing(spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name, wish))
+        self._size(
+            key, Sizing(spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue)
+        )
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""

@@ -25,6 +25,7 @@ class Sizing:
     created: str  # RFC 3339
     name: str = ""
     wish: Wish = NOTHING  # for the gang's place
+    queue: str = ""
 
 
 def by_number(level: Level) -> int | None:
@@ -119,6 +120,13 @@ class Gang:
     def apart(self) -> int | None:
         """The tier of the domains that the gang shares with no other of its job; None when it shares them."""
         return max((self._tier(wish.apart) for wish in self.wishes if wish.apart is not None), default=None)
+
+    @property
+    def queue(self) -> str:
+        """The queue that the gang waits in: its PodGroup's, else a member's; "" for none."""
+        if self.sizing is not None and self.sizing.queue:
+            return self.sizing.queue
+        return next((m.belongs.queue for m in self.members.values() if m.belongs.queue), "")
 
     @property
     def kin(self) -> str:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cache.cache import GangView
@@ -29,7 +30,8 @@ from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
 from turnout.scheduler_ext.planner.left_out import LeftOut
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
-from turnout.scheduler_ext.planner.placing.apart import barred_rows
+from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
+from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.topology.cost import cost
@@ -43,7 +45,13 @@ _SEAT_STEPS = 4  # to keep one seat
 class PlanCache:
     """Plans by gang. Call `sync` to take in changes of the view, then ask. Pods without a gang have no plan in it."""
 
-    def __init__(self, view: GangView, rule: Rule = Rule.ALL_TIERS, hold_incomplete: bool = False) -> None:
+    def __init__(
+        self,
+        view: GangView,
+        rule: Rule = Rule.ALL_TIERS,
+        hold_incomplete: bool = False,
+        strict_queues: frozenset[str] = frozenset(),
+    ) -> None:
         self.view = view
         self.rule = rule
         self.hold_incomplete = hold_incomplete
@@ -51,6 +59,7 @@ class PlanCache:
         self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
         self.steps = 0  # of planning, in all
         self.left_out = LeftOut()
+        self.strict = StrictOrder(strict_queues)
         self._kept = Reservations(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
@@ -140,18 +149,22 @@ class PlanCache:
         sizes = (needed, hoped, self.rule, self.left_out.of(gang.key))
         prefer = {member.shape: self.view.preferences.of(member) for member in reversed(waiting)}
         liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
-        barred = barred_rows(self.view, gang, self._ahead_of(gang))
+        ahead = partial(self._hosts_ahead, standing_of(self.view, gang).order)
+        strict = barred_by(self.kept_against(gang), len(self.view.fabric.hosts))
+        barred = either(barred_rows(self.view, gang, ahead), strict)
         return Request(gang, tuple(waiting), tuple(held), wished, *sizes, liking, barred)
 
-    def _ahead_of(self, gang: Gang) -> Callable[[GangKey], Iterable[int]]:
-        """Return a function that gives the hosts in the plan of another gang, none if it goes behind this one."""
-        order = standing_of(self.view, gang).order
+    def kept_against(self, gang: Gang) -> Kept | None:
+        """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
+        kept = self.strict.against(gang)
+        if kept is None or (oldest := self.view.gangs.get(kept.key)) is None:
+            return None
+        return kept if standing_of(self.view, oldest).order < standing_of(self.view, gang).order else None
 
-        def planned(key: GangKey) -> Iterable[int]:
-            kept = self._kept.get(key)
-            return () if kept is None or kept.at.order > order else [host for host, _ in kept.plan.takes()]
-
-        return planned
+    def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
+        """Return the hosts in the plan of a gang, none if it goes behind a place in the order."""
+        kept = self._kept.get(key)
+        return [] if kept is None or kept.at.order > order else [host for host, _ in kept.plan.takes()]
 
     def started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
@@ -176,6 +189,7 @@ class PlanCache:
             for table in (self._kept, self._refused, self._unplanned):
                 table.clear()
             self.left_out.clear()
+            self.strict.clear()
             view.touched.update(view.gangs)
         for key in view.touched:
             self._look_again(key)
@@ -193,6 +207,8 @@ class PlanCache:
                 self._withdraw(key)
             self._unplanned.pop(key, None)
             self.left_out.drop(key)
+            if self.strict.release(key):
+                self._hope()
             return
         if kept is not None:
             if kept.plan.refusal is None and kept.signature == _signature(gang):
@@ -267,6 +283,10 @@ class PlanCache:
         self.steps += _TURN_STEPS + own.spent + len(gang.members) * 4 + len(self._kept) // 4
         made = self._put(gang, plan, at)
         moved = self._relieve_all(made.by_row)
+        if plan.refusal is not None and not plan.hosts:
+            self.strict.keep_for(self.view, gang)
+        elif self.strict.release(key):
+            self._hope()
         if work is not None:
             work.spend(self.steps - before)
         return moved
@@ -280,8 +300,8 @@ class PlanCache:
         """
         request = self.request_of(gang)
         request = replace(request, wished={**seated, **request.wished})
-        known = not (request.held or request.wished or request.left_out or request.barred is not None)
-        ask = whole_ask(request) if known else None
+        special = request.held or request.wished or request.left_out or request.barred is not None
+        ask = None if special else whole_ask(request)
         if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1

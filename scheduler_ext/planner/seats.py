@@ -303,6 +303,10 @@ def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[
         are = "host with room is" if count == 1 else "hosts with room are"
         refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
         word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
+    if (kept := plan_cache.kept_against(gang)) is not None:
+        where = "/".join(plan_cache.view.fabric.paths.get(plan_cache.view.fabric.hosts[kept.first], ("?",)))
+        detail = f"{refusal.detail}; room at {where} is kept for {kept.key}, the oldest that waits in this queue"
+        refusal = Refusal(refusal.reason, detail)
     if gang.tier is None:
         return Seat(refused=NoSeat(word, refusal.detail, None))
     able = _able(plan_cache, gang, member)

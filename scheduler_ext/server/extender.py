@@ -41,7 +41,10 @@ class Extender:
         self.rules, self.clock, self.metrics, self.tell = rules, clock, metrics, tell
         self.gangs = GangView(rules.gpu_resources)
         self.plan_cache = PlanCache(
-            self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete
+            self.gangs,
+            Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS,
+            rules.hold_incomplete,
+            rules.strict_queues,
         )
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.may_be_old: Callable[[], bool] = lambda: False

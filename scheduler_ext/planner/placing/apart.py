@@ -29,3 +29,11 @@ def barred_rows(view: GangView, gang: Gang, planned: Callable[[GangKey], Iterabl
         taken.update(int(row[host]) for host in (*held, *planned(key)) if host is not None)
     barred: NDArray[np.bool_] = np.isin(row, list(taken))
     return barred
+
+
+def either(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Mark the rows that one of two tables marks; None marks none."""
+    if one is None or other is None:
+        return other if one is None else one
+    both: NDArray[np.bool_] = one | other
+    return both
