@@ -23,6 +23,7 @@ class Dialect(Enum):
     VOLCANO = "scheduling.volcano.sh"
     KOORDINATOR = "scheduling.sigs.k8s.io"
     PLUGINS = "scheduling.x-k8s.io"
+    NATIVE = "scheduling.k8s.io"  # of Kubernetes itself, from 1.37 on and off by default there
     OWNER = "owner"  # plain indexed pods of one Job, StatefulSet or PyTorchJob
     ALONE = "alone"  # one pod by itself
 
@@ -36,6 +37,7 @@ POD_GROUP_VERSIONS = {
         (Dialect.PLUGINS, "v1alpha1"),
     )
 }
+NATIVE_GROUPS_PATH = f"/apis/{Dialect.NATIVE.value}/v1beta1/podgroups"
 POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in POD_GROUP_VERSIONS.items()}
 
 
@@ -110,6 +112,9 @@ def _key(pod: Pod) -> GangKey:
     for name, dialect in named:
         if name:
             return GangKey(pod.metadata.namespace, name, dialect.value)
+    native = pod.spec.scheduling_group
+    if isinstance(native, dict) and isinstance(name := native.get("podGroupName"), str) and name:
+        return GangKey(pod.metadata.namespace, name, Dialect.NATIVE.value)
     if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
         group = f"LeaderWorkerSet/{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}"
         return GangKey(pod.metadata.namespace, group, Dialect.OWNER.value)

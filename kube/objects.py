@@ -94,6 +94,7 @@ class PodSpec(Struct):
     topology_spread_constraints: list[Any] | None = None
     volumes: list[dict[str, Any]] | None = None
     scheduling_gates: list[Any] | None = None
+    scheduling_group: Any = None  # of Kubernetes 1.37: {"podGroupName": ...}
     host_network: bool = False
     termination_grace_period_seconds: int | None = None
 
@@ -198,6 +199,8 @@ class PodGroupSpec(Struct):
     priority_class_name: str = ""
     network_topology: Any = None  # of Volcano, as its user wrote it
     sub_group_policy: Any = None
+    scheduling_policy: Any = None  # of Kubernetes 1.37: {"gang": {"minCount": 4}}
+    scheduling_constraints: Any = None
 
 
 class PodGroup(Struct):

@@ -25,6 +25,13 @@ def wish_of_group(topology: object, policies: object, constraints: object) -> Wi
     return Wish("spec.subGroupPolicy", unkept=unkept) if unkept else NOTHING
 
 
+def native_min(policy: object) -> int | None:
+    """Return how many pods of Kubernetes' own PodGroup start together: 1 and more; None when it does not say."""
+    gang = policy.get("gang") if isinstance(policy, dict) else None
+    least = gang.get("minCount") if isinstance(gang, dict) else None
+    return least if isinstance(least, int) and not isinstance(least, bool) and least > 0 else None
+
+
 def _allowed(topology: Mapping[str, Any]) -> Level:
     """Return the widest level: by name, by number, else a leaf."""
     name, tier = topology.get("highestTierName"), topology.get("highestTierAllowed")

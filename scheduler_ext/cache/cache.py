@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.jobs.wishes.podgroups import wish_of_group
+from turnout.jobs.wishes.podgroups import native_min, wish_of_group
 from turnout.kube.errors import BadQuantity
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
@@ -95,9 +95,10 @@ class GangView:
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec = group.spec
-        wish = wish_of_group(spec.network_topology, spec.sub_group_policy, None)
+        least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
+        wish = wish_of_group(spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints)
         self._size(
-            key, Sizing(spec.min_member, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue)
+            key, Sizing(least, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue)
         )
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:

@@ -122,6 +122,8 @@ def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> Gan
     plan_ = _place_groups(fabric, request, groups, room_of, work)
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
         return _place(fabric, replace(request, wished={}), room_of, work)
+    if plan_.refusal is not None and len(groups) > FEW_SHAPES and request.gang.tier is not None and work.left > 0:
+        return _together(fabric, request, groups, room_of, work) or plan_
     if plan_.refusal is not None and request.even and any(m.most_on_host for m in request.waiting):
         return _place(fabric, replace(request, even=False), room_of, work)  # more pods than hosts may still be even
     return plan_

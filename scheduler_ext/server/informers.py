@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from functools import partial
 
-from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
+from turnout.jobs.gang import NATIVE_GROUPS_PATH, POD_GROUP_PATHS, Dialect
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
@@ -49,7 +49,7 @@ class Informers(InformerFactory):
         pods = Handlers(view.put_pod, lambda key: view.drop_pod(key.uid))
         self.watch("pods", "/api/v1/pods", Pod, pods, params={"fieldSelector": UNFINISHED})
         self.follow_configmap("configmap", configmap, self._follower)
-        for dialect, path in POD_GROUP_PATHS.items():
+        for dialect, path in (*POD_GROUP_PATHS.items(), (Dialect.NATIVE, NATIVE_GROUPS_PATH)):
             self._watch_groups(dialect, path)
         for kind, path in OWNERS.items():
             self._watch_owners(kind, path)

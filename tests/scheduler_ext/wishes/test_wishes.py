@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
+from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.kube import labels
 from turnout.scheduler_ext.model import EventReason
@@ -80,6 +81,18 @@ def group(**spec):
 def topology(**words):
     """A Volcano PodGroup of four with a networkTopology."""
     return group(minMember=4, networkTopology=words)
+
+
+def native(size):
+    """Pods that name a PodGroup of Kubernetes 1.37."""
+    return [pod(f"g-{at}", schedulingGroup={"podGroupName": "g"}) for at in range(size)]
+
+
+def pod_group(least, key=None):
+    """A PodGroup of Kubernetes 1.37, constrained by the key of a node label."""
+    constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
+    made = group(schedulingPolicy={"gang": {"minCount": least}}, **constraints)
+    return {**made, "apiVersion": "scheduling.k8s.io/v1beta1"}
 
 
 def ours(word, **more):
@@ -213,6 +226,13 @@ SETS = [
     row("LWS: subgroups", lws(1, 4, {sets.LWS_SUBGROUP: RACK}), "one leaf", told="is not kept"),
 ]
 
+NATIVE = [
+    row("Kubernetes: a gang of its own PodGroup", native(4), "one leaf", groups=[pod_group(4)]),
+    row("Kubernetes: constrained to a rack", native(4), "waits", HALVES, [pod_group(4, RACK)]),
+    row("Kubernetes: constrained to a block", native(4), "one spine", HALVES, [pod_group(4, BLOCK)]),
+    row("Kubernetes: fewer pods than must start", native(2), "anywhere", groups=[pod_group(4)]),
+]
+
 OTHERS = [
     row("KAI: required rack", volcano(4, notes={kai.REQUIRED: RACK}), "waits", HALVES),
     row("KAI: preferred rack", volcano(4, notes={kai.PREFERRED: RACK}), "one spine", HALVES),
@@ -222,7 +242,7 @@ OTHERS = [
         "one leaf"),
 ]  # fmt: skip
 
-EVERY_ROW = [*OURS, *KUEUE, *VOLCANO, *KOORDINATOR, *SETS, *OTHERS]
+EVERY_ROW = [*OURS, *KUEUE, *VOLCANO, *KOORDINATOR, *SETS, *NATIVE, *OTHERS]
 
 
 def landed(lands, stage, size):
@@ -247,7 +267,7 @@ def landed(lands, stage, size):
 def test_a_wish_in_its_users_words(pods, lands, taken, groups, told, bad):
     stage = Stage(taken)
     for each in groups:
-        stage.group(each)
+        stage.group(each, Dialect.NATIVE if "apiVersion" in each else Dialect.VOLCANO)
     stage.schedule(pods)
     assert landed(lands, stage, len(pods)), stage.placed
     words = {EventReason.WISH_NOT_KEPT: told, EventReason.BAD_ANNOTATION: bad}
