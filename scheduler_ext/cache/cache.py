@@ -97,9 +97,7 @@ class GangView:
         spec = group.spec
         least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
         wish = wish_of_group(spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints)
-        self._size(
-            key, Sizing(least, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue)
-        )
+        self._size(key, Sizing(least, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""

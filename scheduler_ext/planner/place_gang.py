@@ -110,7 +110,11 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
             return plan_
-    return _place(fabric, request, room_of, work)
+    plan_ = _place(fabric, request, room_of, work)
+    anchors = tuple((member, host) for member, host in request.held if anchored(member, request.gang))
+    if plan_.refusal is None or len(anchors) == len(request.held):
+        return plan_
+    return _place(fabric, replace(request, held=anchors), room_of, work)  # a leader elsewhere holds nobody back
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
@@ -135,10 +139,10 @@ def _together(
     """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
     held = [host for _, host in request.held]
     counts = [len(group.members) + group.missing for group in groups]
-    rooms = [_even(request, group, held, room_of(group.shape, ())) for group in groups]
-    work.spend(len(groups) * (_GROUP_STEPS + len(fabric.hosts) // 4))
+    rooms = [_even(request, group, held, room_of(group.shape, ())) for group in groups[:FEW_SHAPES]]
+    work.spend(len(rooms) * (_GROUP_STEPS + len(fabric.hosts) // 4))
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
-    for first, end in domains(fabric, rooms, counts, held, widest):
+    for first, end in domains(fabric, rooms, counts[:FEW_SHAPES], held, widest):
         if work.left <= 0:
             break
         inside = _within(room_of, first, end)
@@ -160,6 +164,14 @@ def judged(member: Member, gang: Gang) -> bool:
     In a gang with accelerators, a member without one is not judged unless it asks for a place itself.
     """
     return not member.silence and (bool(member.gpus or member.belongs.wish.source) or not gang.accelerated)
+
+
+def anchored(member: Member, gang: Gang) -> bool:
+    """True if the gang's tier counts from this member's host: not for one without a GPU in a gang that has some.
+
+    A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
+    """
+    return bool(member.gpus) or not gang.accelerated
 
 
 def judged_members(gang: Gang) -> list[Member]:

@@ -19,7 +19,7 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
-from turnout.scheduler_ext.planner.place_gang import GangPlan, judged, judged_members, limited, place
+from turnout.scheduler_ext.planner.place_gang import GangPlan, anchored, judged, judged_members, limited, place
 from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
@@ -188,7 +188,7 @@ def unenforced_pods(plan_cache: PlanCache, rules: Rules) -> int:
     """
     view, count = plan_cache.view, 0
     for gang in view.gangs.values():
-        bound = [m for m in judged_members(gang) if m.node and not m.leaving]
+        bound = [m for m in judged_members(gang) if m.node and not m.leaving and anchored(m, gang)]
         if not bound or gang.key.dialect == Dialect.ALONE.value:
             continue
         hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
@@ -323,7 +323,8 @@ def _able(plan_cache: PlanCache, gang: Gang, member: Member) -> NDArray[np.bool_
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]
     enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.least
-    held = {int(switches[h]) for m in judged_members(gang) if (h := view.host_of(m)) is not None}
+    anchors = (m for m in judged_members(gang) if anchored(m, gang))
+    held = {int(switches[h]) for m in anchors if (h := view.host_of(m)) is not None}
     if held:
         only = np.zeros(len(enough), bool)
         only[list(held)] = len(held) == 1

@@ -105,6 +105,17 @@ class TestLeader:
         placed = w.put(*pods).schedule(*pods)
         assert (len(placed), leaves(placed)) == (3, {"b"})
 
+    @pytest.mark.parametrize(("host", "leaf"), [
+        pytest.param("a0", {"b"}, id="where there is no room for the others: they go elsewhere"),
+        pytest.param("b1", {"b"}, id="where there is: beside it"),
+        pytest.param("x0", {"b"}, id="off the map"),
+    ])  # fmt: skip
+    def test_one_that_a_scheduler_bound_without_asking_holds_nobody_back(self, host, leaf):
+        w, pods = World(1, 2, off_map=1), self.pods(REQUIRED)
+        w.put(*pods)
+        w.bind(pods[0], host)
+        assert leaves(w.schedule(*pods[1:])) == leaf
+
     def test_one_that_does_not_is_left_to_the_scheduler(self):
         w, pods = World(1, 2), self.pods({})
         assert w.put(*pods).fit(pods[0]).answer.all_kept
