@@ -9,6 +9,10 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from turnout.jobs.wishes import koordinator
+from turnout.jobs.wishes.model import NOTHING, Wish
+from turnout.jobs.wishes.notes import count
+from turnout.jobs.wishes.read import wish_of
 from turnout.kube import labels
 from turnout.kube.objects import OwnerReference, Pod
 
@@ -19,7 +23,7 @@ class Dialect(Enum):
     VOLCANO = "scheduling.volcano.sh"
     KOORDINATOR = "scheduling.sigs.k8s.io"
     PLUGINS = "scheduling.x-k8s.io"
-    NATIVE = "scheduling.k8s.io"  # Kubernetes' own, from 1.37 on
+    NATIVE = "scheduling.k8s.io"  # of Kubernetes itself, from 1.37 on and off by default there
     OWNER = "owner"  # plain indexed pods of one Job, StatefulSet or PyTorchJob
     ALONE = "alone"  # one pod by itself
 
@@ -62,9 +66,9 @@ class Membership:
     min_members: int | None = None  # None when the pod does not say
     total: int | None = None  # None when the pod does not say
     most: int | None = None  # the largest size that the job may grow to
-    required: bool = False  # the gang must stay within `tier`
-    tier: int | None = None  # 1 = leaf
-    multiple: int = 1
+    wish: Wish = NOTHING  # for the place of its gang
+    queue: str = ""  # in which it waits
+    kin: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
     faults: tuple[str, ...] = ()
 
 
@@ -74,19 +78,16 @@ def membership(pod: Pod) -> Membership:
     notes = pod.metadata.annotations or {}
     key = _key(pod)
     koord = key.dialect == Dialect.KOORDINATOR.value
-    least = _count(notes, labels.KOORD_MIN, faults) if koord else None
-    total = _count(notes, labels.KOORD_TOTAL, faults) if koord else None
+    least = count(notes, labels.KOORD_MIN, faults) if koord else None
+    total = count(notes, labels.KOORD_TOTAL, faults) if koord else None
     if least is None:
-        least = _count(notes, labels.MIN_WORKERS, faults)
-    most = _count(notes, labels.MAX_WORKERS, faults)
+        least = count(notes, labels.MIN_WORKERS, faults)
+    most = count(notes, labels.MAX_WORKERS, faults)
     if key.dialect == Dialect.OWNER.value:
         env_least, env_total, env_most = _sizes_in_env(pod)
+        total = count(notes, labels.LWS_SIZE, faults)
         least, total, most = least or env_least, total or env_total, most or env_most
-    wish = notes.get(labels.TOPOLOGY, "")
-    if wish not in ("", "required", "preferred"):
-        faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be required or preferred")
-    required = wish == "required"
-    tier = _count(notes, labels.TOPOLOGY_TIER, faults)
+    wish = wish_of(notes, faults)
     return Membership(
         key=key,
         rank=_rank(pod),
@@ -94,9 +95,9 @@ def membership(pod: Pod) -> Membership:
         min_members=least,
         total=total,
         most=most,
-        required=required,
-        tier=(tier or 1) if required else None,
-        multiple=_count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1,
+        wish=wish,
+        queue=_queue(pod),
+        kin=_kin(pod),
         faults=tuple(faults),
     )
 
@@ -107,15 +108,31 @@ def _key(pod: Pod) -> GangKey:
         (notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO),
         (notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR),
         (marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS),
-        (pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else "", Dialect.NATIVE),
     )
     for name, dialect in named:
         if name:
             return GangKey(pod.metadata.namespace, name, dialect.value)
+    native = pod.spec.scheduling_group
+    if isinstance(native, dict) and isinstance(name := native.get("podGroupName"), str) and name:
+        return GangKey(pod.metadata.namespace, name, Dialect.NATIVE.value)
+    if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
+        group = f"LeaderWorkerSet/{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}"
+        return GangKey(pod.metadata.namespace, group, Dialect.OWNER.value)
     owner = _indexed_owner(pod)
     if owner is not None:
         return GangKey(pod.metadata.namespace, f"{owner.kind}/{owner.name}", Dialect.OWNER.value)
     return GangKey(pod.metadata.namespace, pod.metadata.name, Dialect.ALONE.value)
+
+
+def _queue(pod: Pod) -> str:
+    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    said = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
+    return next((name for name in said if name), "") or notes.get(labels.QUEUE, "")
+
+
+def _kin(pod: Pod) -> str:
+    marks = pod.metadata.labels or {}
+    return marks.get(labels.JOBSET_NAME) or marks.get(labels.LWS_NAME) or ""
 
 
 def _indexed_owner(pod: Pod) -> OwnerReference | None:
@@ -127,17 +144,15 @@ def _indexed_owner(pod: Pod) -> OwnerReference | None:
     return next((o for o in pod.metadata.owner_references or () if o.controller), None)
 
 
-def _count(notes: dict[str, str], key: str, faults: list[str]) -> int | None:
-    text = notes.get(key)
-    if text is None:
-        return None
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        faults.append(f"{key} is {text[:40]!r}: it must be a whole number from 1 to 999999, as a string")
-        return None
-    return int(text)
-
-
-_INDEX_LABELS = (labels.RANK, labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX, labels.VOLCANO_TASK_INDEX)
+_INDEX_LABELS = (
+    labels.RANK,
+    koordinator.INDEX,
+    labels.LWS_WORKER,
+    labels.JOB_INDEX,
+    labels.STATEFUL_INDEX,
+    labels.TRAINING_INDEX,
+    labels.VOLCANO_TASK_INDEX,
+)
 
 
 def _rank(pod: Pod) -> int | None:

@@ -58,6 +58,7 @@ KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 
 # koordinator.
+KOORD_QUOTA = "quota.scheduling.koordinator.sh/name"
 KOORD_NAME = "gang.scheduling.koordinator.sh/name"
 KOORD_MIN = "gang.scheduling.koordinator.sh/min-available"
 KOORD_TOTAL = "gang.scheduling.koordinator.sh/total-number"
@@ -65,6 +66,15 @@ KOORD_POD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 
 # scheduler-plugins.
 PLUGINS_POD_GROUP = "scheduling.x-k8s.io/pod-group"
+
+# LeaderWorkerSet.
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+
+# JobSet.
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 
 # Plain indexed pods of one owner.
 JOB_INDEX = "batch.kubernetes.io/job-completion-index"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Node
-from turnout.kube.pod_shape import PodShape, admits, amount, label_keys, look, same_offer
+from turnout.kube.pod_shape import SOFT_EFFECT, PodShape, admits, amount, label_keys, look, same_offer
 
 Rows = NDArray[np.int32]
 MOST_ROOM = 1_000_000  # a pod that asks for nothing fits this often: a bound, not a measurement
@@ -45,7 +45,10 @@ class ClusterSnapshot:
         self.charges: dict[str, Charge] = {}
         self.changed: set[int] = set()  # rows whose free room changed since the caller last cleared it
         self.gains = 0  # raised when room may have been given back anywhere
+        self.offers = 0  # raised when a node changed in more than its heartbeat
+        self.soft_tainted: set[str] = set()  # nodes that prefer no pods
         self._on_node: dict[str, set[str]] = {}
+        self._port_uids: dict[tuple[str, int], set[str]] = {}  # the pods that hold each host port somewhere
         self._columns: dict[str, int] = {}
         self._offered: set[str] = set()  # resources that some node has offered
         self._allocatable: NDArray[np.int64] = np.zeros((0, 0), np.int64)
@@ -59,6 +62,7 @@ class ClusterSnapshot:
         """Give the rows a new order. Names without a node keep a row without room; every node needs a row."""
         self.order = tuple(order)
         self.row_of = {name: row for row, name in enumerate(self.order)}
+        self.offers += 1
         self._refill()
 
     def put_node(self, node: Node) -> bool:
@@ -70,11 +74,16 @@ class ClusterSnapshot:
         if not self._offered.issuperset(offered):
             self._offered.update(offered)
             self._rooms.clear()  # a shape that asks for it had no room anywhere
+        if any(taint.effect == SOFT_EFFECT for taint in node.spec.taints or ()):
+            self.soft_tainted.add(name)
+        else:
+            self.soft_tainted.discard(name)
         row = self.row_of.get(name)
         if row is None:
             return False
         if old is not None and same_offer(old, node):
             return True  # a heartbeat
+        self.offers += 1
         self._fill_node(row, node)
         for shape, admitted in self._admitted.items():
             admitted[row] = admits(node, shape)
@@ -85,6 +94,8 @@ class ClusterSnapshot:
     def drop_node(self, name: str) -> None:
         """A node is gone: its row stays, without room."""
         self.nodes.pop(name, None)
+        self.soft_tainted.discard(name)
+        self.offers += 1
         row = self.row_of.get(name)
         if row is None:
             return
@@ -101,6 +112,8 @@ class ClusterSnapshot:
         self._know(charge.shape)  # before the pod is written down, since a new resource counts everybody afresh
         self.charges[uid] = charge
         self._on_node.setdefault(charge.node, set()).add(uid)
+        for port in charge.shape.host_ports:
+            self._port_uids.setdefault(port, set()).add(uid)
         self._add(charge, 1)
 
     def release(self, uid: str) -> None:
@@ -109,6 +122,10 @@ class ClusterSnapshot:
         if charge is None:
             return
         self._on_node[charge.node].discard(uid)
+        for port in charge.shape.host_ports:
+            self._port_uids[port].discard(uid)
+            if not self._port_uids[port]:
+                del self._port_uids[port]
         self._add(charge, -1)
         self.gains += 1
 
@@ -272,8 +289,10 @@ class ClusterSnapshot:
         np.clip(fits, 0, MOST_ROOM, out=fits)
         room: Rows = np.where(admitted, fits, 0).astype(np.int32)
         if shape.host_ports:
-            for row in np.flatnonzero(room):
-                room[row] = self._with_ports(int(row), shape, int(room[row]))
+            np.minimum(room, 1, out=room)
+            for uid in {uid for port in shape.host_ports for uid in self._port_uids.get(port, ())}:
+                if (row := self.row_of.get(self.charges[uid].node)) is not None:
+                    room[row] = 0
         return room
 
     def _with_ports(self, row: int, shape: PodShape, fits: int) -> int:

@@ -78,12 +78,6 @@ class Toleration(Struct):
     toleration_seconds: int | None = None
 
 
-class SchedulingGroup(Struct):
-    """Kubernetes' own PodGroup that a pod belongs to."""
-
-    pod_group_name: str = ""
-
-
 class PodSpec(Struct):
     node_name: str = ""
     scheduler_name: str = ""
@@ -100,7 +94,7 @@ class PodSpec(Struct):
     topology_spread_constraints: list[Any] | None = None
     volumes: list[dict[str, Any]] | None = None
     scheduling_gates: list[Any] | None = None
-    scheduling_group: SchedulingGroup | None = None
+    scheduling_group: Any = None  # of Kubernetes 1.37: {"podGroupName": ...}
     host_network: bool = False
     termination_grace_period_seconds: int | None = None
 
@@ -120,8 +114,16 @@ class NodeSelector(Struct):
     node_selector_terms: list[NodeSelectorTerm] = []
 
 
+class PreferredSchedulingTerm(Struct):
+    weight: int = 0
+    preference: NodeSelectorTerm = msgspec.field(default_factory=NodeSelectorTerm)
+
+
 class NodeAffinity(Struct):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: list[PreferredSchedulingTerm] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
 
 
 class Affinity(Struct):
@@ -190,39 +192,25 @@ class ConfigMap(Struct):
     data: dict[str, str] | None = None
 
 
-class GangPolicy(Struct):
-    min_count: int | None = None
-
-
-class SchedulingPolicy(Struct):
-    """How Kubernetes' own PodGroup is scheduled: together, or pod by pod where there is no gang."""
-
-    gang: GangPolicy | None = None
-
-
 class PodGroupSpec(Struct):
     min_member: int | None = None
-    scheduling_policy: SchedulingPolicy | None = None
     schedule_timeout_seconds: int | None = None
     queue: str = ""
     priority_class_name: str = ""
+    network_topology: Any = None  # of Volcano, as its user wrote it
+    sub_group_policy: Any = None
+    scheduling_policy: Any = None  # of Kubernetes 1.37: {"gang": {"minCount": 4}}
+    scheduling_constraints: Any = None
 
 
 class PodGroup(Struct):
     """A PodGroup of any dialect: Volcano, koordinator, scheduler-plugins agree on `spec.minMember`.
 
-    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`; without it its pods start one by one.
+    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`.
     """
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
-
-    @property
-    def least(self) -> int | None:
-        """Give the number of members that start together; None where nothing says it."""
-        if (policy := self.spec.scheduling_policy) is None:
-            return self.spec.min_member
-        return 1 if policy.gang is None else policy.gang.min_count
 
 
 class OwnerSpec(Struct):

@@ -20,6 +20,7 @@ Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on 
 MOST = 1 << 52  # 4 PiB: beyond any node, and a node's pods may each ask for it without overflowing 64 bits
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+SOFT_EFFECT = "PreferNoSchedule"
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,32 @@ def admits(node: Node, shape: PodShape) -> bool:
         and all(_meets(fields, r) for r in on_fields)
         for on_labels, on_fields in shape.terms
     )
+
+
+def preference(
+    node: Node, tolerations: tuple[tuple[str, str, str, str], ...], wishes: Iterable[tuple[int, Term]]
+) -> int:
+    """Return how gladly a pod goes to a node, 0 for neither: by soft node affinity and taints that prefer no pods.
+
+    wishes: weights and terms. One taint of effect PreferNoSchedule that is not tolerated outweighs all of them.
+    """
+    have, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
+    glad = sum(
+        weight
+        for weight, (on_labels, on_fields) in wishes
+        if (on_labels or on_fields)
+        and all(_meets(have, r) for r in on_labels)
+        and all(_meets(fields, r) for r in on_fields)
+    )
+    soft = [t for t in node.spec.taints or () if t.effect == SOFT_EFFECT]
+    return glad - 10_000 * sum(not _tolerated(taint, tolerations) for taint in soft)
+
+
+def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
+    """Return the soft node affinity of a pod: weights from 1 to 100 and terms, at most 16."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    terms = (affinity.preferred if affinity else None) or []
+    return tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
 
 
 def _is_ready(node: Node) -> bool:

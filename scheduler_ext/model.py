@@ -48,6 +48,7 @@ class EventReason(Enum):
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
     BAD_ANNOTATION = "BadAnnotation"
+    WISH_NOT_KEPT = "WishNotKept"  # a part of a wish for the gang's place, in whatever words, is read and not kept
     MAP_APPLIED = MapOutcome.APPLIED.value
     MAP_REJECTED = MapOutcome.REJECTED.value
     MAP_MISSING = MapOutcome.MISSING.value
@@ -73,6 +74,7 @@ class Rules:
     hold_incomplete: bool = False  # refuse members until their gang's min exists; off beside a real gang scheduler
     leaf_only: bool = False  # only membership of the leaf switch counts (DL-104)
     gpu_resources: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
+    strict_queues: frozenset[str] = frozenset()  # queues, or namespace/queue, in which the oldest gang keeps a domain
 
 
 class ExtenderVerbs(Protocol):

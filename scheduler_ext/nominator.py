@@ -65,6 +65,7 @@ class NominatorSettings:
     confirm_large_changes: bool = False
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
+    strict_queue: tuple[str, ...] = ()
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class NominatorSettings:
 
     def choices(self) -> Nominating:
         """Return the settings that decide on nominations."""
-        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
+        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, frozenset(self.strict_queue))
         return Nominating(rules, frozenset(self.scheduler_name), self.expire_s)
 
 

@@ -29,6 +29,7 @@ class Settings:
     confirm_large_changes: bool = False
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
+    strict_queue: tuple[str, ...] = ()
     port_file: Path | None = None
     log_level: str = "info"
 
@@ -43,7 +44,7 @@ class Settings:
 
     def rules(self) -> Rules:
         """Return the settings that decide on placements."""
-        return Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource)
+        return Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, frozenset(self.strict_queue))
 
 
 def extender_settings(argv: Sequence[str] | None) -> Settings:
@@ -85,5 +86,10 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
         "--gpu-resource",
         action="append",
         help=f"resource that counts as a GPU; repeatable ({', '.join(GPU_RESOURCES)})",
+    )
+    parser.add_argument(
+        "--strict-queue",
+        action="append",
+        help="queue, or namespace/queue, in which a domain is kept for the oldest waiting gang; repeatable",
     )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])

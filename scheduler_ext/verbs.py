@@ -28,6 +28,7 @@ class Advice:
     answer: Answer
     node: str = ""  # where the pod now goes; "" when that is open
     notice: Notice | None = None  # for the pod's owner
+    again: bool = False  # a refusal that is not the last word: to be asked again at once
 
 
 NO_OPINION = Advice(Answer(kept=(), all_kept=True))
@@ -86,7 +87,7 @@ def _refusal(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:
         no_room = {name: text for name in names if name in helping}
         forbidden = {name: text for name in _explained(names) if name not in no_room}
     notice = Notice(refused.word, member.namespace, member.name, member.uid, refused.detail[:500])
-    return Advice(Answer((), no_room, forbidden), notice=notice)
+    return Advice(Answer((), no_room, forbidden), notice=notice, again=refused.again)
 
 
 def _explained(names: Sequence[str]) -> Sequence[str]:

@@ -119,6 +119,22 @@ def only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
     )
 
 
+def above(fabric: Fabric, tier: int) -> Fabric:
+    """Return the fabric whose hosts are the switches of a tier, named by number. tier: below the top."""
+    first = fabric.starts[tier]
+    mapped = int(np.searchsorted(first, fabric.mapped_count))
+    hosts = tuple(map(str, range(len(first))))
+    return _frozen(
+        hosts,
+        mapped,
+        {host: at for at, host in enumerate(hosts)},
+        [fabric.switch_of[up][first] for up in range(tier, fabric.tiers + 1)],
+        [fabric.switch_of[tier][fabric.starts[up]] for up in range(tier, fabric.tiers + 1)],
+        [fabric.names[up] for up in range(tier, fabric.tiers + 1)],
+        fabric.paths,
+    )
+
+
 def moved_share(old: Fabric, new: Fabric) -> float:
     """Return the share, 0..1, of the old map's hosts that the new map lacks or puts under other switches."""
     if not old.paths:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
+
 
 class Reason(Enum):
     """A reason why a gang got no placement. Log, metric, Event and test use the same word."""
@@ -67,6 +70,8 @@ class Ask:
     # (host id, pods) of members already bound, nominated or assumed, in host order
     anchors: tuple[tuple[int, int], ...] = ()
     rule: Rule = Rule.ALL_TIERS
+    # how gladly the pods go to each host id, the larger the gladder: decides among equally good hosts
+    liking: npt.NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.pods <= self.most or not 0 <= self.least <= self.pods or self.multiple < 1:

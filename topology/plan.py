@@ -9,7 +9,8 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to the most;
 6. the tightest such domain;
 7. the fewest hosts;
-8. fabric order.
+8. the hosts that the pods like best, where the asker says so (before the switches above are compared in 6);
+9. fabric order.
 
 rank_order.py assigns the ranks.
 """
@@ -95,10 +96,10 @@ def _search(judged: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask:
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
         return []
-    sums = Sums(fabric, rooms[0])
+    sums = Sums(fabric, rooms[0], ask.liking)
     found = _whole(sums, pods, most, widest, anchors)
     if found is None and len(rooms) > 1:
-        sums = Sums(fabric, rooms[1])
+        sums = Sums(fabric, rooms[1], ask.liking)
         found = _with_strangers(sums, pods, most, anchors)
     if found is not None:
         return found

@@ -16,6 +16,7 @@ from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
 from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
+from turnout.jobs.wishes.podgroups import native_min
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, amount
@@ -49,7 +50,7 @@ class Group:
 def read(dialect: Dialect, raw: Object) -> Group:
     """A PodGroup of one dialect; what cannot be read of it counts as unsaid."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    least = spec.get("minMember") if dialect is not Dialect.NATIVE else _least_of_native(spec)
+    least = spec.get("minMember") if dialect is not Dialect.NATIVE else native_min(spec.get("schedulingPolicy"))
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
     return Group(
@@ -64,13 +65,6 @@ def read(dialect: Dialect, raw: Object) -> Group:
         None if least is None else _one_of(spec.get("minResources"), least),
         bool(meta.get("ownerReferences")) and bool(status.get("phase")),
     )
-
-
-def _least_of_native(spec: Object) -> Any:
-    """Kubernetes' own PodGroup says it in its policy; without a gang its pods start one by one."""
-    policy = spec.get("schedulingPolicy")
-    gang = policy.get("gang") if isinstance(policy, dict) else None
-    return gang.get("minCount") if isinstance(gang, dict) else 1
 
 
 def _one_of(told: Any, members: int) -> PodShape | None:

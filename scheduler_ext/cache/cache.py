@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.wishes.podgroups import native_min, wish_of_group
 from turnout.kube.errors import BadQuantity
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
 from turnout.scheduler_ext.cache.gang import Gang, Sizing
+from turnout.scheduler_ext.cache.levels import Levels
 from turnout.scheduler_ext.cache.pod_info import Member, member_of
+from turnout.scheduler_ext.cache.preferences import Preferences
 from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
@@ -40,6 +43,8 @@ class GangView:
         self.touched: set[GangKey] = set()
         self.layout = 0  # raised when host ids change their meaning
         self.assumed_pods = AssumedPods()
+        self.preferences = Preferences(self.snapshot)
+        self.levels = Levels(self.snapshot)
         self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
         self.lifts_gates = False  # True if this process lifts our placement gates: such pods wait for a plan then
@@ -90,7 +95,10 @@ class GangView:
         """Add or update a PodGroup of one dialect."""
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
-        self._size(key, Sizing(group.least, None, meta.uid, meta.creation_timestamp or "", meta.name))
+        spec = group.spec
+        least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
+        wish = wish_of_group(spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints)
+        self._size(key, Sizing(least, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""
@@ -251,7 +259,10 @@ class GangView:
         gang = self.gangs.get(key)
         if gang is None:
             gang = self.gangs[key] = Gang(
-                key, sizing=self._sizings.get(key), version=int(version) if _VERSION.fullmatch(version) else 0
+                key,
+                sizing=self._sizings.get(key),
+                version=int(version) if _VERSION.fullmatch(version) else 0,
+                tier_of=self.levels.tier_of,
             )
         if new:
             self._arrived[key] = None
@@ -288,6 +299,7 @@ class GangView:
         on_map = set(known.hosts)
         self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
         self.snapshot.lay_out(self.fabric.hosts)
+        self.levels.use(self.fabric)
         self.layout += 1
         self._stale_layout = False
 

@@ -7,9 +7,11 @@ exist.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.wishes.model import NOTHING, Level, Mode, Wish
 from turnout.scheduler_ext.cache.pod_info import Member
 
 
@@ -22,6 +24,13 @@ class Sizing:
     uid: str
     created: str  # RFC 3339
     name: str = ""
+    wish: Wish = NOTHING  # for the gang's place
+    queue: str = ""
+
+
+def by_number(level: Level) -> int | None:
+    """Return the tier of a level that is a number; None for any other."""
+    return level if isinstance(level, int) else None
 
 
 @dataclass(slots=True)
@@ -33,6 +42,7 @@ class Gang:
     # replica that watched then)
     version: int
     sizing: Sizing | None = None
+    tier_of: Callable[[Level], int | None] = by_number  # a level's tier in the map; None for one that is not there
     members: dict[str, Member] = field(default_factory=dict)
     started_s: float | None = None  # when a member was first seen to hold a host
     least_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
@@ -75,19 +85,73 @@ class Gang:
         return said or (0 if self.key.dialect == Dialect.OWNER.value and not self.required else self.total)
 
     @property
+    def wishes(self) -> list[Wish]:
+        """The wishes for the gang's place: those of its members, else that of its PodGroup."""
+        said = [m.belongs.wish for m in self.members.values() if m.belongs.wish.source]
+        return said or ([self.sizing.wish] if self.sizing is not None else [])
+
+    @property
     def required(self) -> bool:
         """True if the gang must stay within a tier. One member that says so is enough."""
-        return any(m.belongs.required for m in self.members.values())
+        return any(wish.required is not None for wish in self.wishes)
 
     @property
     def tier(self) -> int | None:
-        """The widest tier allowed: the narrowest that a member names. None when the gang only prefers nearness."""
-        return min((m.belongs.tier for m in self.members.values() if m.belongs.tier is not None), default=None)
+        """The widest tier allowed: the narrowest that a member names. None when the gang only prefers nearness.
+
+        A level that nobody knows counts as a leaf.
+        """
+        return min((self._tier(wish.required) for wish in self.wishes if wish.required is not None), default=None)
 
     @property
     def multiple(self) -> int:
         """The number of which pods on one host must be a multiple."""
-        return max((m.belongs.multiple for m in self.members.values()), default=1)
+        own = max((m.belongs.wish.multiple for m in self.members.values()), default=1)
+        slices = [wish.slices.size for wish in self.wishes if wish.slices and self._tier(wish.slices.level) == 0]
+        return max([own, *slices])
+
+    @property
+    def slices(self) -> tuple[int, int] | None:
+        """The tier and size of the runs of ranks that stay under one switch each; None when none are asked for."""
+        found = [(self._tier(wish.slices.level), wish.slices.size) for wish in self.wishes if wish.slices]
+        return max((each for each in found if each[0] > 0), key=lambda each: each[1], default=None)
+
+    @property
+    def apart(self) -> int | None:
+        """The tier of the domains that the gang shares with no other of its job; None when it shares them."""
+        return max((self._tier(wish.apart) for wish in self.wishes if wish.apart is not None), default=None)
+
+    @property
+    def queue(self) -> str:
+        """The queue that the gang waits in: its PodGroup's, else a member's; "" for none."""
+        if self.sizing is not None and self.sizing.queue:
+            return self.sizing.queue
+        return next((m.belongs.queue for m in self.members.values() if m.belongs.queue), "")
+
+    @property
+    def kin(self) -> str:
+        """The set of gangs that it is a part of; "" for none."""
+        return next((m.belongs.kin for m in self.members.values() if m.belongs.kin), "")
+
+    @property
+    def fills(self) -> bool:
+        """True if the gang wants the smallest holes, near or not."""
+        return any(wish.mode is Mode.FILL for wish in self.wishes)
+
+    def unkept(self) -> list[str]:
+        """Return a sentence for each part of the gang's wishes that is not kept."""
+        found = [sentence for wish in self.wishes for sentence in wish.unkept]
+        for wish in self.wishes:
+            levels = (wish.required, wish.slices.level if wish.slices else None, wish.apart)
+            for level in levels:
+                if level is not None and self.tier_of(level) is None:
+                    name = repr(str(level)[:80])
+                    found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+        return list(dict.fromkeys(found))
+
+    def _tier(self, level: Level) -> int:
+        tier = self.tier_of(level)
+        return 1 if tier is None else tier
 
     @property
     def announced(self) -> int:

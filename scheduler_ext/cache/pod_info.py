@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import msgspec
 
 from turnout.jobs.gang import Dialect, Membership, membership
+from turnout.jobs.wishes.model import Mode
 from turnout.kube import labels
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import PodShape, shape_of
+from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
+from turnout.scheduler_ext.cache.host_rules import kept_apart, most_on_host
 
 _FINISHED = ("Succeeded", "Failed")
 # Kinds of volume that any node can mount; "name" is every volume's own.
@@ -41,6 +43,8 @@ class Member:
     belongs: Membership
     silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
     pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
+    prefers: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
+    most_on_host: int | None = None  # by its hard spread constraints, while another host has none
 
     @property
     def waits(self) -> bool:
@@ -52,7 +56,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
     """Read a pod; None when it is finished and takes no room. Raises BadQuantity when a request cannot be read."""
     if pod.status.phase in _FINISHED:
         return None
-    shape = shape_of(pod)
+    shape = kept_apart(shape_of(pod), pod)
     belongs = membership(pod)
     return Member(
         uid=pod.metadata.uid,
@@ -72,6 +76,8 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         belongs=belongs,
         silence=_silence(pod, shape, belongs, gpu_resources),
         pinned=_pinned(pod),
+        prefers=soft_terms(pod),
+        most_on_host=most_on_host(pod),
     )
 
 
@@ -86,15 +92,21 @@ def unreadable(error: BadQuantity) -> str:
 
 
 def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
-    if pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers):
+    if belongs.wish.mode is Mode.NONE:
+        return "LeftAlone"  # it asks for no place
+    if _claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # what a claim takes from a node is not on the node object
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
     if any(name in gpu_resources for name in pod_level):
         return "PodLevelGpus"
     plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
-    if plain and not shape.gpus(gpu_resources) and labels.TOPOLOGY not in (pod.metadata.annotations or {}):
+    if plain and not shape.gpus(gpu_resources) and not belongs.wish.source:
         return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
     return ""
+
+
+def _claims(pod: Pod) -> bool:
+    return bool(pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers))
 
 
 def _pinned(pod: Pod) -> str:
@@ -104,7 +116,7 @@ def _pinned(pod: Pod) -> str:
         return "PodAffinity"
     if any(set(volume) - _FREE_VOLUMES for volume in pod.spec.volumes or ()):
         return "Volumes"
-    return ""
+    return "ResourceClaims" if _claims(pod) else ""
 
 
 def _nominated_by_us(pod: Pod) -> bool:

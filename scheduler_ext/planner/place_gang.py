@@ -11,23 +11,25 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cache.gang import Gang, rank_order
+from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
+from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
 from turnout.scheduler_ext.planner.work import Work
-from turnout.topology.add_workers import grow
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
-from turnout.topology.plan import plan
+from turnout.topology.multiples import in_multiples, in_slices, topped_up
+from turnout.topology.packing.smallest_holes import smallest_holes
 from turnout.topology.rank_order import assign
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
-DOMAINS_TRIED = 64  # where several shapes must share a domain, how many domains are tried before "no"
 FEW_SHAPES = 8  # so many are looked at whatever work that is
 _GROUP_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
 
@@ -44,6 +46,13 @@ class Request:
     missing: int = 0  # members not created yet that the min needs
     hoped: int = 0  # members not created yet above the min; seated only where all of them fit
     rule: Rule = Rule.ALL_TIERS
+    # shape -> marks of the rows that another filter of the scheduler refuses
+    left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
+    liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
+    # marks of rows in domains of gangs from which it stays away
+    barred: NDArray[np.bool_] | None = field(default=None, compare=False)
+    even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,43 +104,80 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     When the min finds no place, the plan has a refusal and no hosts.
     """
     work = work or Work()
+    if request.left_out or request.barred is not None:
+        room_of = _without(room_of, request.left_out, request.barred)
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
             return plan_
-    return _place(fabric, request, room_of, work)
+    plan_ = _place(fabric, request, room_of, work)
+    anchors = tuple((member, host) for member, host in request.held if anchored(member, request.gang))
+    if plan_.refusal is None or len(anchors) == len(request.held):
+        return plan_
+    return _place(fabric, replace(request, held=anchors), room_of, work)  # a leader elsewhere holds nobody back
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
     groups = _groups(request)
+    if 1 < len(groups) <= FEW_SHAPES and not request.wished:
+        together = _together(fabric, request, groups, room_of, work)
+        if together is not None:
+            return together
     plan_ = _place_groups(fabric, request, groups, room_of, work)
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
         return _place(fabric, replace(request, wished={}), room_of, work)
-    if plan_.refusal is None or len(groups) < 2 or request.gang.tier is None:
-        return plan_
-    tier = min(request.gang.tier, fabric.tiers)
-    for switch in range(min(len(fabric.starts[tier]), DOMAINS_TRIED)):
+    if plan_.refusal is not None and len(groups) > FEW_SHAPES and request.gang.tier is not None and work.left > 0:
+        return _together(fabric, request, groups, room_of, work) or plan_
+    if plan_.refusal is not None and request.even and any(m.most_on_host for m in request.waiting):
+        return _place(fabric, replace(request, even=False), room_of, work)  # more pods than hosts may still be even
+    return plan_
+
+
+def _together(
+    fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf, work: Work
+) -> GangPlan | None:
+    """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
+    held = [host for _, host in request.held]
+    counts = [len(group.members) + group.missing for group in groups]
+    rooms = [_even(request, group, held, room_of(group.shape, ())) for group in groups[:FEW_SHAPES]]
+    work.spend(len(rooms) * (_GROUP_STEPS + len(fabric.hosts) // 4))
+    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
+    for first, end in domains(fabric, rooms, counts[:FEW_SHAPES], held, widest):
         if work.left <= 0:
             break
-        first, end = fabric.span(tier, switch)
-        inside = _place_groups(fabric, request, groups, _within(room_of, first, end), work)
-        if inside.refusal is None:
-            return inside
-    return plan_
+        inside = _within(room_of, first, end)
+        found = _place_groups(fabric, request, groups, inside, work)
+        if found.refusal is None:
+            return found
+        share = shares([group.shape for group in groups], counts, rooms, inside, (first, end))
+        if share is not None and request.gang.multiple == 1:
+            work.spend(8 * (end - first) * min(counts[0], MOST_ON_HOST))
+            found = _place_groups(fabric, request, groups, limited(inside, groups[0].shape, share), work)
+            if found.refusal is None:
+                return found
+    return None
 
 
 def judged(member: Member, gang: Gang) -> bool:
     """True if the plan of its gang says where this member goes.
 
-    In a gang with accelerators, a member without one is not judged.
+    In a gang with accelerators, a member without one is not judged unless it asks for a place itself.
     """
-    return not member.silence and (bool(member.gpus) or not gang.accelerated)
+    return not member.silence and (bool(member.gpus or member.belongs.wish.source) or not gang.accelerated)
+
+
+def anchored(member: Member, gang: Gang) -> bool:
+    """True if the gang's tier counts from this member's host: not for one without a GPU in a gang that has some.
+
+    A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
+    """
+    return bool(member.gpus) or not gang.accelerated
 
 
 def judged_members(gang: Gang) -> list[Member]:
     """Return the members whose place the plan decides, members being deleted included."""
     accelerated = gang.accelerated
-    return [m for m in gang.members.values() if not m.silence and (m.gpus or not accelerated)]
+    return [m for m in gang.members.values() if not m.silence and (m.gpus or m.belongs.wish.source or not accelerated)]
 
 
 def whole_ask(request: Request) -> object:
@@ -139,7 +185,7 @@ def whole_ask(request: Request) -> object:
     gang = request.gang
     groups = tuple((g.shape, len(g.members) + g.missing) for g in _groups(request))
     least = gang.least - (len(gang.living()) - len(request.waiting))
-    return groups, least, gang.tier, gang.multiple, request.rule
+    return groups, least, gang.tier, gang.multiple, gang.slices, gang.fills, request.rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +228,8 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
         work.spend(_GROUP_STEPS + len(fabric.hosts) // 4 + 4 * (len(taken) + len(group.members)))
         to_come -= pods
         least = min(pods, max(0, gang.least - counted - len(taken) - to_come))
-        slots = _place_group(fabric, request, group, least, anchors, room_of(group.shape, taken))
+        room = _even(request, group, anchors, room_of(group.shape, taken))
+        slots = _place_group(fabric, request, group, least, anchors, room)
         if isinstance(slots, Refusal):
             refusal = refusal or slots
             if least:
@@ -219,17 +266,41 @@ def _place_group(
     pods = len(group.members) + group.missing - len(kept)
     if pods == 0:
         return list(kept.values())
-    least = max(0, least - len(kept))
-    multiple = gang.multiple if pods % gang.multiple == 0 else 1
-    there = tuple(sorted(Counter([*anchors, *kept.values()]).items()))
+    begun = [host for member, host in request.held if member.shape == group.shape]
+    topped = topped_up([*begun, *kept.values()], gang.multiple, pods, room)
+    first = [*kept.values(), *topped]
+    pods -= len(topped)
+    if pods == 0:
+        return first
+    least = max(0, least - len(first))
+    there = tuple(sorted(Counter([*anchors, *first]).items()))
+    liking = request.liking.get(group.shape)
     if there and not least:  # enough of it run: whoever else finds room joins them
-        answer = grow(fabric, room, there, pods, multiple, gang.tier, request.rule)
+        ask = Ask(pods, 0, pods, gang.multiple, gang.tier, there, request.rule, liking)
     else:
         most = pods + max(0, gang.most - len(gang.living()) - request.missing)
-        answer = plan(fabric, room, Ask(pods, least, most, multiple, gang.tier, there, request.rule))
+        ask = Ask(pods, least, most, gang.multiple, gang.tier, there, request.rule, liking)
+    answer = _answer(fabric, room, ask, gang)
     if isinstance(answer, Refusal):
-        return list(kept.values()) if kept and answer.reason is Reason.NO_ROOM and not least else answer
-    return [*kept.values(), *_flat(answer)]
+        return first if first and answer.reason is Reason.NO_ROOM and not least else answer
+    return [*first, *_flat(answer)]
+
+
+def _answer(fabric: Fabric, room: Rows, ask: Ask, gang: Gang) -> Placement | Refusal:
+    if gang.fills:
+        return smallest_holes(fabric, room, ask)
+    return in_multiples(fabric, room, ask) if gang.slices is None else in_slices(fabric, room, ask, *gang.slices)
+
+
+def _even(request: Request, group: _Group, anchors: Sequence[int], room: Rows) -> Rows:
+    """Return the room that hard spread constraints by host leave beside the gang's own members."""
+    most = min((m.most_on_host for m in group.members if m.most_on_host), default=0)
+    if not most or not request.even:
+        return room
+    room = np.minimum(room, most)
+    for host in anchors:
+        room[host] = max(0, room[host] - 1)
+    return room
 
 
 def _flat(placement: Placement) -> list[int]:
@@ -261,41 +332,23 @@ def _seat(
     fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
     left = sorted(ranks[m.uid] for m in group.members if m.uid not in seats)[: free.total()]
-    to_come = _missing_ranks(ranks, min(group.missing, free.total() - len(left)))
+    to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
     given = assign(fabric, sorted((+free).items()), sorted([*left, *to_come]), fixed)
     seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
     return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
 
 
-def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
+def _without(
+    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], barred: NDArray[np.bool_] | None
+) -> RoomOf:
+    def beside(shape: PodShape, besides: Pods) -> Rows:
+        room = room_of(shape, besides)
+        for marks in (left_out.get(shape), barred):
+            if marks is not None:
+                room[marks] = 0
+        return room
 
-    A member's rank is its own index after all indexes of the roles before its own. Where an index is unknown or given
-    twice, the rank is the place in rank order, and no role has a base.
-    """
-    top = Counter[str]()
-    for member in members:
-        if member.belongs.rank is not None:
-            top[member.belongs.role] = max(top[member.belongs.role], member.belongs.rank + 1)
-    bases: dict[str, int] = {}
-    for role in sorted(top):
-        bases[role] = sum(top[other] for other in bases)
-    own = {(m.belongs.role, m.belongs.rank) for m in members if m.belongs.rank is not None}
-    if len(own) == len(members):
-        return {m.uid: bases[m.belongs.role] + (m.belongs.rank or 0) for m in members}, bases
-    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}, {}
-
-
-def _missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
-    """Return the lowest ranks that no member has: those of the members still to be created."""
-    had = set(ranks.values())
-    found: list[int] = []
-    at = 0
-    while len(found) < missing:
-        if at not in had:
-            found.append(at)
-        at += 1
-    return found
+    return beside
 
 
 def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:
@@ -305,3 +358,13 @@ def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:
         return room
 
     return inside
+
+
+def limited(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
+    """Return a room in which each host takes at most so many pods of a shape."""
+
+    def at_most(other: PodShape, besides: Pods) -> Rows:
+        room = room_of(other, besides)
+        return np.minimum(room, most) if other == shape else room
+
+    return at_most

@@ -19,6 +19,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cache.cache import GangView
@@ -27,7 +28,10 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.above_min import beside_others
 from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
+from turnout.scheduler_ext.planner.left_out import LeftOut
 from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
+from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
+from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.topology.cost import cost
@@ -41,13 +45,21 @@ _SEAT_STEPS = 4  # to keep one seat
 class PlanCache:
     """Plans by gang. Call `sync` to take in changes of the view, then ask. Pods without a gang have no plan in it."""
 
-    def __init__(self, view: GangView, rule: Rule = Rule.ALL_TIERS, hold_incomplete: bool = False) -> None:
+    def __init__(
+        self,
+        view: GangView,
+        rule: Rule = Rule.ALL_TIERS,
+        hold_incomplete: bool = False,
+        strict_queues: frozenset[str] = frozenset(),
+    ) -> None:
         self.view = view
         self.rule = rule
         self.hold_incomplete = hold_incomplete
         self.replanned = 0  # how many plans were made
         self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
         self.steps = 0  # of planning, in all
+        self.left_out = LeftOut()
+        self.strict = StrictOrder(strict_queues)
         self._kept = Reservations(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
@@ -134,7 +146,25 @@ class PlanCache:
         missing = self.view.missing(gang)
         needed = min(missing, max(0, gang.least - len(gang.living())))
         hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
-        return Request(gang, tuple(waiting), tuple(held), wished, needed, hoped, self.rule)
+        sizes = (needed, hoped, self.rule, self.left_out.of(gang.key))
+        prefer = {member.shape: self.view.preferences.of(member) for member in reversed(waiting)}
+        liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
+        ahead = partial(self._hosts_ahead, standing_of(self.view, gang).order)
+        strict = barred_by(self.kept_against(gang), len(self.view.fabric.hosts))
+        barred = either(barred_rows(self.view, gang, ahead), strict)
+        return Request(gang, tuple(waiting), tuple(held), wished, *sizes, liking, barred)
+
+    def kept_against(self, gang: Gang) -> Kept | None:
+        """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
+        kept = self.strict.against(gang)
+        if kept is None or (oldest := self.view.gangs.get(kept.key)) is None:
+            return None
+        return kept if standing_of(self.view, oldest).order < standing_of(self.view, gang).order else None
+
+    def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
+        """Return the hosts in the plan of a gang, none if it goes behind a place in the order."""
+        kept = self._kept.get(key)
+        return [] if kept is None or kept.at.order > order else [host for host, _ in kept.plan.takes()]
 
     def started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
@@ -148,6 +178,7 @@ class PlanCache:
     def sync(self, now_s: float) -> None:
         """Take in the changes since the last call: gangs, layout, room."""
         self.view.settle(now_s)
+        self.view.touched.update(self.left_out.expire(now_s))
         self.sync_room()
 
     def sync_room(self) -> None:
@@ -157,6 +188,8 @@ class PlanCache:
             self._layout = view.layout
             for table in (self._kept, self._refused, self._unplanned):
                 table.clear()
+            self.left_out.clear()
+            self.strict.clear()
             view.touched.update(view.gangs)
         for key in view.touched:
             self._look_again(key)
@@ -173,6 +206,9 @@ class PlanCache:
             if kept is not None:
                 self._withdraw(key)
             self._unplanned.pop(key, None)
+            self.left_out.drop(key)
+            if self.strict.release(key):
+                self._hope()
             return
         if kept is not None:
             if kept.plan.refusal is None and kept.signature == _signature(gang):
@@ -214,6 +250,13 @@ class PlanCache:
 
     # Planning.
 
+    def replan(self, key: GangKey) -> None:
+        """Plan a gang from its members' places the next time that it is asked about: its plan cannot be kept."""
+        if key in self.view.gangs:
+            if self._kept.get(key) is not None:
+                self._withdraw(key)
+            self._unplanned[key] = standing_of(self.view, self.view.gangs[key]).order
+
     def _plan_until(self, last: Order | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
 
@@ -253,6 +296,10 @@ class PlanCache:
         self.steps += _TURN_STEPS + own.spent + len(gang.members) * 4 + len(self._kept) // 4
         made = self._put(gang, plan, at)
         moved = self._relieve_all(made.by_row)
+        if plan.refusal is not None and not plan.hosts:
+            self.strict.keep_for(self.view, gang)
+        elif self.strict.release(key):
+            self._hope()
         if work is not None:
             work.spend(self.steps - before)
         return moved
@@ -266,7 +313,8 @@ class PlanCache:
         """
         request = self.request_of(gang)
         request = replace(request, wished={**seated, **request.wished})
-        ask = None if request.held or request.wished else whole_ask(request)
+        special = request.held or request.wished or request.left_out or request.barred is not None
+        ask = None if special else whole_ask(request)
         if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
@@ -362,4 +410,4 @@ class PlanCache:
 
 
 def _signature(gang: Gang) -> object:
-    return gang.least, gang.total, gang.most, gang.tier, gang.multiple
+    return gang.least, gang.total, gang.most, gang.tier, gang.multiple, gang.slices, gang.apart, gang.fills

@@ -19,7 +19,8 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
-from turnout.scheduler_ext.planner.place_gang import GangPlan, judged, judged_members, place
+from turnout.scheduler_ext.planner.place_gang import GangPlan, anchored, judged, judged_members, limited, place
+from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier
@@ -34,6 +35,7 @@ class NoSeat:
     word: EventReason
     detail: str
     may_help: frozenset[str] | None = frozenset()
+    again: bool = False  # not the last word: to be asked again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +68,24 @@ def seat_of(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: 
         return _seat_alone(plan_cache, gang, member, names, now_s)
     plan = plan_cache.plan_of(gang.key, now_s)
     node = view.place_of(member) or _planned(plan_cache, plan, member)
-    if node in names:
-        return Seat(node)
     if len(names) == 1 and names[0] == member.nominated:
-        return Seat(elsewhere=True)
-    if view.assumed_pods.node_of(member.uid):
+        return Seat(node) if node in names else Seat(elsewhere=True)
+    if node not in names and view.assumed_pods.node_of(member.uid):
         view.disbelieve(member)
         plan = plan_cache.plan_of(gang.key, now_s)
         node = _planned(plan_cache, plan, member)
-        if node in names:
-            return Seat(node)
+    if gang.required and _doubtful(plan_cache, gang, member, names, plan, now_s):
+        return _none(EventReason.PLANNED_HOST_MISSING, _missing(node, names), again=True)
+    if gang.required:
+        plan = plan_cache.plan_of(gang.key, now_s)
+        node = view.place_of(member) or _planned(plan_cache, plan, member)
+    if node in names:
+        return Seat(node)
     if not node:
         lacking = (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
         return _no_room(plan_cache, gang, member, names, lacking)
     if gang.required:
-        detail = f"planned host {node} is not among the {len(names)} candidates"
-        return _none(EventReason.PLANNED_HOST_MISSING, f"{detail}; is percentageOfNodesToScore 100?")
+        return _none(EventReason.PLANNED_HOST_MISSING, _missing(node, names))
     return _seat_among(plan_cache, gang, member, names, plan)
 
 
@@ -145,14 +149,25 @@ def preemptible_nodes(plan_cache: PlanCache, member: Member, names: Iterable[str
 
 
 def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member) -> GangPlan:
-    """Return the plan that the gang would get if every pod of a lower priority left. The plan is not kept."""
+    """Return the plan that the gang would get if pods of a lower priority left. The plan is not kept.
+
+    Of the domains of the lowest tier that could hold the gang, others lose least in the one that is chosen.
+    """
     view, work = plan_cache.view, Work()
 
     def room_of(shape: PodShape, besides: Pods) -> Rows:
         work.spend(len(view.snapshot.charges) // 2)
         return view.snapshot.room_above(shape, member.priority, besides)
 
-    return place(view.fabric, replace(plan_cache.request_of(gang), hoped=0), room_of, work)
+    request = replace(plan_cache.request_of(gang), hoped=0, left_out={})
+    if {each.shape for each in request.waiting} == {member.shape} and member.shape.requests:
+        held, need = [host for _, host in request.held], len(request.waiting) + request.missing
+        most = cheap_hosts(view, member, need, room_of(member.shape, ()), held, gang.tier)
+        if most is not None:
+            cheap = place(view.fabric, replace(request, wished={}), limited(room_of, member.shape, most), work)
+            if cheap.refusal is None:
+                return cheap
+    return place(view.fabric, request, room_of, work)
 
 
 def partial_gangs(plan_cache: PlanCache) -> list[Gang]:
@@ -173,7 +188,7 @@ def unenforced_pods(plan_cache: PlanCache, rules: Rules) -> int:
     """
     view, count = plan_cache.view, 0
     for gang in view.gangs.values():
-        bound = [m for m in judged_members(gang) if m.node and not m.leaving]
+        bound = [m for m in judged_members(gang) if m.node and not m.leaving and anchored(m, gang)]
         if not bound or gang.key.dialect == Dialect.ALONE.value:
             continue
         hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
@@ -235,14 +250,63 @@ def _rows(plan_cache: PlanCache, names: Iterable[str]) -> list[int]:
     return [rows[name] for name in names if name in rows]
 
 
-def _none(word: EventReason, detail: str) -> Seat:
+def _none(word: EventReason, detail: str, again: bool = False) -> Seat:
     """Refuse where nothing that leaves a node would help."""
-    return Seat(refused=NoSeat(word, detail))
+    return Seat(refused=NoSeat(word, detail, again=again))
+
+
+def _missing(node: str, names: Sequence[str]) -> str:
+    which = f"planned host {node} is" if node and node not in names else "a host that the gang is planned on is"
+    return f"{which} not among the {len(names)} candidates; is percentageOfNodesToScore 100?"
+
+
+def _doubtful(
+    plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+) -> bool:
+    """True while hosts of a plan are not offered, and may be refused or only taken by members that nobody saw yet.
+
+    Until a member holds a host, those of all members count: the gang can still go elsewhere whole. Once it is sure, the
+    gang is planned without the hosts that are left out, until they are offered again.
+    """
+    left_out, key, shape = plan_cache.left_out, gang.key, member.shape
+    if left_out.knows(key, shape) and left_out.offered(key, shape, _rows(plan_cache, names)):
+        if plan is None or plan.refusal is not None:
+            plan_cache.replan(key)
+        return False
+    if plan is None or not plan.hosts:
+        return False
+    own = plan.hosts.get(member.uid)
+    if plan_cache.started(gang):
+        wanted = set() if own is None else {own}
+    else:
+        wanted = {host for host, other in plan.takes() if other == shape}
+    hosts, named = plan_cache.view.fabric.hosts, set(names)
+    absent = [host for host in wanted if hosts[host] not in named]
+    if not absent:
+        return False
+    missing = plan_cache.view.snapshot.room(shape) > 0
+    missing[_rows(plan_cache, names)] = False
+    if not missing[absent].any():
+        return False
+    believed = left_out.note(key, shape, missing, now_s)
+    if not believed[absent].all():
+        return True
+    plan_cache.replan(key)
+    return False
 
 
 def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Seat:
     """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
     word = EventReason.GANG_PARTIAL if plan_cache.started(gang) else EventReason(refusal.reason.value)
+    count = sum(int(marks.sum()) for marks in plan_cache.left_out.of(gang.key).values())
+    if count:
+        are = "host with room is" if count == 1 else "hosts with room are"
+        refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
+        word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
+    if (kept := plan_cache.kept_against(gang)) is not None:
+        where = "/".join(plan_cache.view.fabric.paths.get(plan_cache.view.fabric.hosts[kept.first], ("?",)))
+        detail = f"{refusal.detail}; room at {where} is kept for {kept.key}, the oldest that waits in this queue"
+        refusal = Refusal(refusal.reason, detail)
     if gang.tier is None:
         return Seat(refused=NoSeat(word, refusal.detail, None))
     able = _able(plan_cache, gang, member)
@@ -254,12 +318,13 @@ def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[
 def _able(plan_cache: PlanCache, gang: Gang, member: Member) -> NDArray[np.bool_]:
     """Mark the hosts in a domain of the allowed tier that could hold the whole gang if it were empty."""
     view, fabric = plan_cache.view, plan_cache.view.fabric
-    tier = min(gang.tier or fabric.tiers, fabric.tiers)
+    tier = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     could = view.snapshot.capacity(member.shape).copy()
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]
     enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.least
-    held = {int(switches[h]) for m in judged_members(gang) if (h := view.host_of(m)) is not None}
+    anchors = (m for m in judged_members(gang) if anchored(m, gang))
+    held = {int(switches[h]) for m in anchors if (h := view.host_of(m)) is not None}
     if held:
         only = np.zeros(len(enough), bool)
         only[list(held)] = len(held) == 1

@@ -9,11 +9,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from turnout.jobs.gang import GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.cache.unkept import unkept_wishes
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
@@ -39,13 +41,17 @@ class Extender:
         self.rules, self.clock, self.metrics, self.tell = rules, clock, metrics, tell
         self.gangs = GangView(rules.gpu_resources)
         self.plan_cache = PlanCache(
-            self.gangs, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS, rules.hold_incomplete
+            self.gangs,
+            Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS,
+            rules.hold_incomplete,
+            rules.strict_queues,
         )
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.may_be_old: Callable[[], bool] = lambda: False
         self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
         self.on_drop: list[Callable[[str], None]] = []
         self._unconfirmed: dict[str, float] = {}
+        self._told_unkept: dict[GangKey, tuple[str, ...]] = {}
         self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
 
     # What the handlers ask.
@@ -62,7 +68,7 @@ class Extender:
         advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
-        if advice.notice is not None and self.may_be_old():
+        if advice.notice is not None and (advice.again or self.may_be_old()):
             return self._put_off(member, advice.notice, names)
         if advice.notice is not None:
             self.metrics.refusals.labels(advice.notice.word.value).inc()
@@ -70,6 +76,7 @@ class Extender:
         if member.belongs.faults:
             detail = "; ".join(member.belongs.faults)[:500]
             self.tell(Notice(EventReason.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
+        self._tell_unkept(member)
         return advice.answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
@@ -154,11 +161,22 @@ class Extender:
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed.items() if until_s <= now_s]:
             self.drop_pod(uid)
+        for key in [key for key in self._told_unkept if key not in self.gangs.gangs]:
+            del self._told_unkept[key]
         self.plan_some()
         self.metrics.gangs_partial.set(len(seats.partial_gangs(self.plan_cache)))
         self.metrics.unenforced_pods.set(seats.unenforced_pods(self.plan_cache, self.rules))
 
     # Inside.
+
+    def _tell_unkept(self, member: Member) -> None:
+        """Tell once a gang which parts of its wishes are not kept, and again when they change."""
+        gang = self.gangs.gangs.get(member.belongs.key)
+        sentences = tuple(unkept_wishes(gang, member))
+        if sentences and self._told_unkept.get(member.belongs.key) != sentences:
+            self._told_unkept[member.belongs.key] = sentences
+            detail = "; ".join(sentences)[:500]
+            self.tell(Notice(EventReason.WISH_NOT_KEPT, member.namespace, member.name, member.uid, detail))
 
     def _put_off(self, member: Member, why: Notice, names: Sequence[str]) -> Answer:
         """Refuse so that the scheduler asks again. The owner is not told, since the refusal may be wrong."""

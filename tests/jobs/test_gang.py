@@ -121,14 +121,14 @@ def test_every_malformed_annotation_is_told_once():
         labels.KOORD_NAME: "bert",
         labels.KOORD_MIN: "x" * 5000,
         labels.TOPOLOGY: "please",
-        labels.TOPOLOGY_TIER: "leaf",
+        labels.TOPOLOGY_TIER: "the leaf",
         labels.PODS_PER_HOST_MULTIPLE: "two",
         labels.MAX_WORKERS: "lots",
     }
     told = membership(world.pod(notes=notes))
     assert len(told.faults) == 5
     assert all(len(fault) < 200 for fault in told.faults)
-    assert (told.required, told.tier, told.multiple, told.most) == (False, None, 1, None)
+    assert (told.wish.required, told.wish.multiple, told.most) == (None, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_every_malformed_annotation_is_told_once():
 )
 def test_how_much_topology_matters(notes, required, tier):
     told = membership(world.pod(notes=notes))
-    assert (told.required, told.tier) == (required, tier)
+    assert (told.wish.required is not None, told.wish.required) == (required, tier)
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ class TestShapes:
         pytest.param({"resources": {"requests": {"nvidia.com/gpu": "1"}}}, id="pod-level GPUs"),
     ])  # fmt: skip
     def test_no_opinion_where_the_node_does_not_show_what_is_taken(self, spec):
-        w, lone = World(2, 2), world.pod("claims", 1, **spec)
+        w, lone = World(2, 2), world.pod("claims", 0, **spec)
         w.put(lone)
         assert w.fit(lone).answer.all_kept
         assert w.rank(lone) == {}

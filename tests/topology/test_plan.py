@@ -8,7 +8,6 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
-from turnout.topology.add_workers import grow
 from turnout.topology.cost import cost
 from turnout.topology.fabric import EMPTY, build, with_strangers
 from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
@@ -236,10 +235,14 @@ def test_every_access_switch_of_the_guide_s_table_is_one_run():
 
 
 def test_growth_stays_near_and_takes_what_there_is():
-    assert grow(SMALL, room(0, 1, 4, 0, 8, 8, 8, 8, 8), [(0, 4)], 3).slots == ((1, 1), (2, 2))
-    assert grow(SMALL, room(0, 1, 4, 0, 8, 8, 8, 8, 8), [(0, 4)], 30, widest_tier=2).placed == 5
-    assert grow(SMALL, room(0, 1, 4, 0, 8, 8, 8, 8, 8), [(0, 4)], 3, widest_tier=1).slots == ((1, 1),)
-    assert grow(SMALL, room(*[0] * 9), [(0, 4)], 3) == Refusal(Reason.NO_ROOM)
+    def more(pods, **wish):
+        return ask(pods, least=0, anchors=((0, 4),), **wish)
+
+    rooms = room(0, 1, 4, 0, 8, 8, 8, 8, 8)
+    assert plan(SMALL, rooms, more(3)).slots == ((1, 1), (2, 2))
+    assert plan(SMALL, rooms, more(30, widest_tier=2)).placed == 5
+    assert plan(SMALL, rooms, more(3, widest_tier=1)).slots == ((1, 1),)
+    assert plan(SMALL, room(*[0] * 9), more(3)) == Refusal(Reason.NO_ROOM)
 
 
 def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():

@@ -16,10 +16,11 @@ Counts = npt.NDArray[np.signedinteger]
 class Sums:
     """The capacity per switch of each tier, computed when first asked for."""
 
-    __slots__ = ("_tiers", "fabric")
+    __slots__ = ("_liked", "_tiers", "fabric")
 
-    def __init__(self, fabric: Fabric, room: Counts) -> None:
+    def __init__(self, fabric: Fabric, room: Counts, liking: Counts | None = None) -> None:
         self.fabric = fabric
+        self._liked = None if liking is None else np.where(room > 0, liking, 0)
         self._tiers: list[Counts] = [room]
 
     def of(self, tier: int) -> Counts:
@@ -29,6 +30,13 @@ class Sums:
             above: Counts = np.add.reduceat(below, self.fabric.first_child[len(self._tiers)])
             self._tiers.append(above)
         return self._tiers[tier]
+
+    def liked(self, tier: int) -> Counts | None:
+        """Return how gladly the pods go to the hosts with room under each switch of a tier; None if all are alike."""
+        if self._liked is None or tier == 0:
+            return self._liked
+        liked: Counts = np.add.reduceat(self._liked, self.fabric.starts[tier])
+        return liked
 
     def children(self, tier: int, switch: int) -> tuple[int, int]:
         """Return the first switch directly below a switch and the one after the last."""
@@ -53,14 +61,18 @@ class Sums:
         """Return the best of some domains that hold a gang at the same cost.
 
         The domain whose lowest enclosing switch with room for `most` pods is lowest comes first. Ties go to the least
-        room in the domain. Further ties go to the least room in each switch above it, from below, then to the first
-        domain.
+        room in the domain, then to what the pods like best. Further ties go to the least room in each switch above
+        it, from below, then to the first domain.
         """
         for above in range(tier, self.fabric.tiers + 1):
             grown = domains[self.of(above)[self.ancestors(tier, domains, above)] >= most]
             if len(grown):
                 domains = grown
                 break
+        if (liked := self.liked(tier)) is not None:
+            room = self.of(tier)[domains]
+            domains = domains[room == room.min()]
+            domains = domains[liked[domains] == liked[domains].max()]
         over = self.ancestors(tier, domains, tier)
         for above in range(tier, self.fabric.tiers):
             room = self.of(above)[over]

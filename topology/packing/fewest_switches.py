@@ -92,6 +92,8 @@ class Spread:
         """Return (child, pods) under a leaf or a spine, where every child costs the same."""
         first, end = self._sums.children(tier, switch)
         holes = self._sums.of(tier - 1)[first:end].tolist()
+        if (liked := self._sums.liked(tier - 1)) is not None:
+            return self._gladly(tier, first, holes, liked[first:end].tolist(), need)
         anchored = [at for at in range(end - first) if first + at in self._anchored[tier - 1]]
         if not anchored:
             return [(first + at, pods) for at, pods in pick(holes, need)]
@@ -101,6 +103,15 @@ class Spread:
         for at in anchored:
             holes[at] = 0
         return shares + [(first + at, pods) for at, pods in pick(holes, need - here)]
+
+    def _gladly(self, tier: int, first: int, holes: list[int], liked: list[int], need: int) -> list[tuple[int, int]]:
+        """Return (child, pods) as _shares does, the children that the pods like best being the first of equals."""
+        order = sorted(range(len(holes)), key=lambda at: -liked[at])
+        near = [at for at in order if first + at in self._anchored[tier - 1]]
+        here = min(need, sum(holes[at] for at in near))
+        shares = [(first + near[at], pods) for at, pods in pick([holes[at] for at in near], here)]
+        rest = [at for at in order if at not in near]
+        return shares + [(first + rest[at], pods) for at, pods in pick([holes[at] for at in rest], need - here)]
 
     def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) above the spines, from the number of pods that each child holds for each price."""

@@ -119,7 +119,7 @@ class TestMembers:
         pytest.param(world.pod("p", 1), "", id="a GPU pod"),
         pytest.param(world.pod("p", 0), "NoGpu", id="a pod by itself without a GPU"),
         pytest.param(world.volcano("bert", 1, gpus=0)[0], "", id="a gang's member without one counts"),
-        pytest.param(world.pod("p", 1, resourceClaims=[{"name": "x"}]), "ResourceClaims", id="claims"),
+        pytest.param(world.pod("p", 0, resourceClaims=[{"name": "x"}]), "ResourceClaims", id="claims"),
         pytest.param(world.pod("p", 0, resources={"limits": {"nvidia.com/gpu": "1"}}), "PodLevelGpus", id="pod-level"),
         pytest.param(
             world.pod("db-0", 0, marks={labels.STATEFUL_INDEX: "0"}, owner="StatefulSet/db"), "NoGpu", id="a database"

@@ -146,7 +146,7 @@ def test_prioritize_alone_is_believed_as_filter_is():
 def test_pods_with_gpus_on_which_there_is_no_opinion_are_counted():
     story = Story(2)
     claims, level = (
-        world.pod("c", resourceClaims=[{"name": "x"}]),
+        world.pod("c", 0, resourceClaims=[{"name": "x"}]),
         world.pod("l", resources={"limits": {"nvidia.com/gpu": 1}}),
     )
     unread = world.pod("u")

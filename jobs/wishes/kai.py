@@ -1,0 +1,17 @@
+"""KAI's words on a pod: `topology-required-placement`, whose levels are keys of node labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnout.jobs.wishes.model import Wish
+from turnout.jobs.wishes.notes import level
+
+REQUIRED = "kai.scheduler/topology-required-placement"
+PREFERRED = "kai.scheduler/topology-preferred-placement"
+
+
+def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
+    """Return what the annotations of a pod say; None when they say nothing."""
+    source = next((key for key in (REQUIRED, PREFERRED) if key in notes), None)
+    return None if source is None else Wish(source, level(notes, REQUIRED, faults))

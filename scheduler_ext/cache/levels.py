@@ -1,0 +1,86 @@
+"""The tier of the map that a level means: by number, by the key of a node label, or by a word such as "rack".
+
+A label's key means the highest tier of which each switch has nodes of one value alone. So a gang that stays under one
+such switch stays in one domain of the label, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from turnout.jobs.wishes.model import Level
+from turnout.kube import labels
+from turnout.kube.node_capacity import ClusterSnapshot
+from turnout.topology.fabric import Fabric
+
+MOST_KEPT = 256
+_WORDS = {
+    "host": 0, "hostname": 0, "node": 0,
+    "leaf": 1, "rack": 1, "asw": 1, "tor": 1, "access": 1, "subblock": 1,
+    "spine": 2, "block": 2, "psw": 2, "aggregation": 2, "superpod": 2,
+    "core": 3, "zone": 3, "datacenter": 3,
+}  # fmt: skip
+_FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
+
+
+def by_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
+    """Return the highest tier of which each switch has hosts of one value alone; None when no host has a value.
+
+    values: of mapped hosts with a node, by host id.
+    """
+    if not any(value is not None for value in values.values()):
+        return None
+    for tier in range(fabric.tiers, 0, -1):
+        row = fabric.switch_of[tier]
+        seen: dict[int, str | None] = {}
+        if all(seen.setdefault(int(row[host]), value) == value for host, value in values.items()):
+            return tier
+    return 0
+
+
+def by_word(name: str, tiers: int) -> int | None:
+    """Return the tier that a word stands for, or the last such word of a key; None when it has none."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.rsplit("/", 1)[-1])
+    words = [part.lower() for part in parts if part.lower() not in _FILLERS]
+    found = [tier for each in words if (tier := _WORDS.get(each)) is not None]
+    return min(found[-1], tiers) if found else None
+
+
+class Levels:
+    """The tiers of levels, as nodes and the map are now."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._fabric: Fabric | None = None
+        self._made_at = -1
+        self._tiers: dict[str, int | None] = {}
+
+    def use(self, fabric: Fabric) -> None:
+        """Use this map from now on."""
+        self._fabric = fabric
+        self._tiers.clear()
+
+    def tier_of(self, level: Level) -> int | None:
+        """Return the tier of a level; None for one that is not there."""
+        if isinstance(level, int):
+            return level
+        if level == labels.HOSTNAME:
+            return 0
+        if self._made_at != self._snapshot.offers:
+            self._made_at = self._snapshot.offers
+            self._tiers.clear()
+        if level not in self._tiers:
+            while len(self._tiers) >= MOST_KEPT:
+                del self._tiers[next(iter(self._tiers))]
+            self._tiers[level] = self._found(level)
+        return self._tiers[level]
+
+    def _found(self, level: str) -> int | None:
+        if self._fabric is None:
+            return None
+        rows, mapped = self._snapshot.row_of, self._fabric.mapped_count
+        nodes = ((rows.get(name, mapped), node) for name, node in self._snapshot.nodes.items())
+        values = {row: (node.metadata.labels or {}).get(level) for row, node in nodes if row < mapped}
+        tier = by_label(self._fabric, values)
+        return tier if tier is not None else by_word(level, self._fabric.tiers)

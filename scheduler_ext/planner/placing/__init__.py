@@ -1,0 +1,1 @@
+"""Parts of placing one gang: the ranks of its members, and a domain for all of its shapes."""

@@ -1,0 +1,98 @@
+"""Find the domains that may hold every shape of a gang, and share one between two shapes.
+
+The room of each shape is known for itself, so a domain that has it may still fail: the shapes use the same hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric
+
+MOST_CELLS = 16_384  # of the table that shares one domain: hosts times pods
+MOST_ON_HOST = 16  # pods of the first shape
+_NONE = -(1 << 40)
+
+
+def domains(
+    fabric: Fabric, rooms: Sequence[Rows], counts: Sequence[int], held: Sequence[int], widest: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the host ids [first, end) of domains with room for each shape by itself, the lowest and tightest first.
+
+    rooms: of each shape, by host id. counts: pods of each shape. held: hosts of members, which the domain contains.
+    """
+    if not fabric.mapped_count or any(host >= fabric.mapped_count for host in held):
+        return
+    for tier in range(max(1, common_tier(fabric, held)), widest + 1):
+        starts = fabric.starts[tier]
+        sums = [np.add.reduceat(room, starts, dtype=np.int64) for room in rooms]
+        fits = np.logical_and.reduce([total >= count for total, count in zip(sums, counts, strict=True)])
+        if held:
+            only = int(fabric.switch_of[tier][held[0]])
+            fits[:only] = fits[only + 1 :] = False
+        at = np.flatnonzero(fits)
+        for switch in at[np.argsort(sums[0][at], kind="stable")].tolist():
+            first, end = fabric.span(tier, switch)
+            if first < fabric.mapped_count:
+                yield first, end
+
+
+def shares(
+    shapes: Sequence[PodShape],
+    counts: Sequence[int],
+    rooms: Sequence[Rows],
+    room_of: Callable[[PodShape, Pods], Rows],
+    span: tuple[int, int],
+) -> Rows | None:
+    """Return how many pods of the first of two shapes each host takes, so that all of the second fit; else None.
+
+    None also for more shapes, and for a domain that is too large to try every way.
+    """
+    first, end = span
+    if len(shapes) != 2 or (end - first) * counts[0] > MOST_CELLS:
+        return None
+    own = np.minimum(rooms[0][first:end], counts[0])
+    if own.max(initial=0) > MOST_ON_HOST:
+        return None
+    beside = [
+        room_of(
+            shapes[1], [(first + at, shapes[0]) for at in np.flatnonzero(own >= pods).tolist() for _ in range(pods)]
+        )
+        for pods in range(int(own.max(initial=0)) + 1)
+    ]
+    taken = _taken(own, [room[first:end].astype(np.int64) for room in beside], counts[0], counts[1])
+    if taken is None:
+        return None
+    found = np.zeros_like(rooms[0])
+    found[first:end] = taken
+    return found
+
+
+def _taken(own: Rows, beside: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
+    """Return how many of `count` pods each host takes, so that the others' room is largest; None if that is too small.
+
+    own: the most that each host may take. beside[k]: the others' room on each host beside k pods.
+    """
+    best = np.full(count + 1, _NONE, np.int64)
+    best[0] = 0
+    steps: list[NDArray[np.int64]] = []
+    for host, most in enumerate(own.tolist()):
+        ways = np.full((most + 1, count + 1), _NONE, np.int64)
+        for pods in range(most + 1):
+            ways[pods, pods:] = best[: count + 1 - pods] + beside[pods][host]
+        steps.append(ways.argmax(axis=0))
+        best = ways.max(axis=0)
+    if best[count] < rest:
+        return None
+    taken, left = [], count
+    for step in reversed(steps):
+        taken.append(int(step[left]))
+        left -= taken[-1]
+    return taken[::-1]

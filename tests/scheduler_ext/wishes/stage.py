@@ -1,0 +1,92 @@
+"""A cluster for the table of wishes: the real extender from the bytes of a question to the bytes of its answer.
+
+Two spines of three leaves of four hosts with 8 GPUs, named s0l0h0 and so on, and labelled as Kueue's and KAI's examples
+label racks and blocks. Nodes, pods and PodGroups are put in as a watch shows them.
+"""
+
+import json
+
+import msgspec
+
+from hack.controlplane.nodes import gpu_node
+from tests.kube.world import ManualClock
+from turnout.jobs.gang import Dialect
+from turnout.kube.objects import Node, Owner, Pod, PodGroup
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+
+RACK, BLOCK = "cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"
+HOSTS = [f"s{spine}l{leaf}h{host}" for spine in range(2) for leaf in range(3) for host in range(4)]
+GPU = "nvidia.com/gpu"
+
+
+class Stage:
+    """The extender, and the pods that it was asked about."""
+
+    def __init__(self, taken=(), soft=()):
+        self.told, self.placed, self.refused, self.free = [], {}, {}, {}
+        self.clock, metrics = ManualClock(), Metrics()
+        self.view = Extender(Rules(), self.clock, metrics, self.told.append)
+        self.view.waiting_for = lambda: None
+        self.dispatcher = Dispatcher(self.view, metrics)
+        for name in HOSTS:
+            labels = {RACK: name[:4], BLOCK: name[:2], "pool": "reserved" if name in soft else "common"}
+            self.view.gangs.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
+            self.free[name] = 8
+        self.view.use_map(build(Entry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))
+        for name, gpus in dict(taken).items():
+            self.free[name] -= gpus
+            self.view.put_pod(msgspec.convert(pod(f"there-{name}", gpus, at=name), Pod))
+
+    def group(self, raw, dialect=Dialect.VOLCANO):
+        """Show a PodGroup, or a Job, as its user wrote it."""
+        if raw["kind"] == "Job":
+            self.view.gangs.put_owner("Job", msgspec.convert(raw, Owner))
+        else:
+            self.view.gangs.put_group(dialect, msgspec.convert(raw, PodGroup))
+
+    def schedule(self, pods):
+        """Show all pods, then ask about each as a scheduler does, and bind it where the answer allows one node."""
+        for each in pods:
+            self.view.put_pod(msgspec.convert(each, Pod))
+        for each in pods:
+            self.clock.now_s += 0.01
+            name, gpus = each["metadata"]["name"], gpus_of(each)
+            names = [host for host in HOSTS if self.free[host] >= gpus]
+            body = json.dumps({"Pod": each, "Nodes": None, "NodeNames": names}).encode()
+            kept = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)["NodeNames"] or []
+            if len(kept) != 1:
+                self.refused[name] = len(kept)
+                continue
+            self.placed[name] = kept[0]
+            self.free[kept[0]] -= gpus
+            bound = {**each, "spec": {**each["spec"], "nodeName": kept[0]}}
+            self.view.put_pod(msgspec.convert(bound, Pod))
+        return self.placed
+
+
+def gpus_of(made):
+    """The GPUs that a pod asks the device plugin for."""
+    return int(made["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+
+
+def pod(name, gpus=8, notes=None, marks=None, owner="", at="", **spec):
+    """A pod as the API server shows it."""
+    asks = {"cpu": "1", **({GPU: str(gpus)} if gpus else {})}
+    meta = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-{name}",
+        "annotations": notes or {},
+        "labels": marks or {},
+    }
+    if owner:
+        kind, called = owner.split("/")
+        meta["ownerReferences"] = [{"kind": kind, "name": called, "uid": f"uid-{called}", "controller": True}]
+    container = {"name": "main", "resources": {"requests": asks, "limits": asks}}
+    spec = {"schedulerName": "default-scheduler", "containers": [container], "nodeName": at, **spec}
+    return {"metadata": {**meta, "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec}

@@ -1,0 +1,298 @@
+"""Wishes as users of other projects write them, each through the real handlers, and where the pods land.
+
+docs/wishes.md tells the same to users; every word there has a row here.
+"""
+
+import re
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
+from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes import kai, koordinator, kueue, sets
+from turnout.kube import labels
+from turnout.scheduler_ext.model import EventReason
+
+HOST = labels.HOSTNAME
+# Of each leaf two hosts are full: no leaf holds three pods of 8 GPUs, a spine holds six.
+HALVES = {name: 8 for name in HOSTS if name[-1] in "23"}
+# One hole of 2 GPUs under one spine, one of 3 under the other; the other hosts of the first leaf are whole.
+HOLES = {"s0l1h0": 6, "s1l2h3": 5}
+
+
+def leaves(placed):
+    return sorted(Counter(name[:4] for name in placed.values()).values(), reverse=True)
+
+
+def spines(placed):
+    return len({name[:2] for name in placed.values()})
+
+
+def hosts(placed):
+    return sorted(Counter(placed.values()).values(), reverse=True)
+
+
+def volcano(size, gpus=8, notes=None, **more):
+    """Pods of a Volcano Job, whose PodGroup is called g."""
+    notes = {labels.VOLCANO_GROUP: "g", **(notes or {})}
+    return [pod(f"g-{at}", gpus, notes, {labels.VOLCANO_TASK_INDEX: str(at)}, **more) for at in range(size)]
+
+
+def koord(size, gpus=8, notes=None, **more):
+    """Pods of a koordinator gang."""
+    notes = {labels.KOORD_NAME: "g", labels.KOORD_MIN: str(size), **(notes or {})}
+    return [pod(f"g-{at}", gpus, notes, **more) for at in range(size)]
+
+
+def job(size, gpus=8, notes=None, name="g", marks=None, **more):
+    """Pods of an Indexed Job, as Kueue and JobSet run them."""
+    marks = marks or {}
+    return [
+        pod(f"{name}-{at}", gpus, notes, {labels.JOB_INDEX: str(at), **marks}, owner=f"Job/{name}", **more)
+        for at in range(size)
+    ]
+
+
+def lws(groups, size, notes=None, gpus=8):
+    """Pods of a LeaderWorkerSet, leaders first in each group."""
+    return [
+        pod(f"s-{group}-{at}", gpus, {labels.LWS_SIZE: str(size), **(notes or {})},
+            {labels.LWS_NAME: "s", labels.LWS_GROUP: str(group), labels.LWS_WORKER: str(at)},
+            owner=f"StatefulSet/s-{group}")
+        for group in range(groups) for at in range(size)
+    ]  # fmt: skip
+
+
+def jobset(jobs, size, notes, gpus=8):
+    """Pods of the child Jobs of a JobSet."""
+    marks = {labels.JOBSET_NAME: "js"}
+    return [each for at in range(jobs) for each in job(size, gpus, notes, f"js-worker-{at}", marks)]
+
+
+def group(**spec):
+    """A PodGroup of Volcano called g."""
+    meta = {"name": "g", "namespace": "default", "uid": "uid-g", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"kind": "PodGroup", "metadata": meta, "spec": spec}
+
+
+def topology(**words):
+    """A Volcano PodGroup of four with a networkTopology."""
+    return group(minMember=4, networkTopology=words)
+
+
+def native(size):
+    """Pods that name a PodGroup of Kubernetes 1.37."""
+    return [pod(f"g-{at}", schedulingGroup={"podGroupName": "g"}) for at in range(size)]
+
+
+def pod_group(least, key=None):
+    """A PodGroup of Kubernetes 1.37, constrained by the key of a node label."""
+    constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
+    made = group(schedulingPolicy={"gang": {"minCount": least}}, **constraints)
+    return {**made, "apiVersion": "scheduling.k8s.io/v1beta1"}
+
+
+def ours(word, **more):
+    return {labels.TOPOLOGY: word, **{f"turnout.dev/{key.replace('_', '-')}": value for key, value in more.items()}}
+
+
+def gather(*rules):
+    written = ", ".join(
+        "{" + ", ".join(f'"{key}": {value if isinstance(value, int) else chr(34) + value + chr(34)}'
+                        for key, value in rule.items()) + "}" for rule in rules
+    )  # fmt: skip
+    return {koordinator.SPEC: f'{{"gatherStrategy": [{written}]}}'}
+
+
+LANDS = {
+    "one leaf": lambda placed, size: len(placed) == size and len(leaves(placed)) == 1,
+    "one spine": lambda placed, size: len(placed) == size and spines(placed) == 1 and len(leaves(placed)) > 1,
+    "anywhere": lambda placed, size: len(placed) == size,
+    "one host": lambda placed, size: len(placed) == size and len(hosts(placed)) == 1,
+    "waits": lambda placed, size: not placed,
+    "the holes": lambda placed, size: set(placed.values()) == set(HOLES),
+    "in ring order": lambda placed, size: [*placed] == sorted(placed, key=placed.get) and len(placed) == size,
+}
+
+
+def row(identity, pods, lands, taken=(), groups=(), told="", bad=""):
+    """One wish. lands: a word of LANDS, or "leaves 4+4", "hosts 4+2", "leaves apart". told, bad: what owners read."""
+    return pytest.param(pods, lands, taken, groups, told, bad, id=identity)
+
+
+OURS = [
+    row("ours: nothing said, the nearest", volcano(4), "one leaf"),
+    row("ours: preferred climbs by itself", volcano(4, notes=ours("preferred")), "one spine", HALVES),
+    row("ours: required means a leaf", volcano(4, notes=ours("required")), "waits", HALVES),
+    row("ours: tier 2", volcano(4, notes=ours("required", topology_tier="2")), "one spine", HALVES),
+    row("ours: tier 0, one host", volcano(4, 2, ours("required", topology_tier="0")), "one host"),
+    row("ours: tier 0 and too many for a host", volcano(5, 2, ours("required", topology_tier="0")), "waits"),
+    row("ours: a word for a tier", volcano(4, notes=ours("required", topology_tier="rack")), "waits", HALVES),
+    row("ours: a label's key", volcano(4, notes=ours("required", topology_tier=BLOCK)), "one spine", HALVES),
+    row("ours: a level that is not there", volcano(4, notes=ours("required", topology_tier="example.com/x")),
+        "one leaf", told="names 'example.com/x', which is no level here"),
+    row("ours: a multiple a host", volcano(6, 1, {labels.PODS_PER_HOST_MULTIPLE: "4"}), "hosts 4+2",
+        dict.fromkeys(HOSTS, 4)),
+    row("ours: none, left to the scheduler", volcano(4, notes=ours("none")), "no opinion"),
+    row("ours: unconstrained fills gaps", job(2, 2, ours("unconstrained")), "the holes", HOLES),
+    row("ours: a tier beside preferred", volcano(4, notes=ours("preferred", topology_tier="2")), "one leaf",
+        told="topology-tier has no meaning beside preferred"),
+    row("ours: a word nearly ours", volcano(4, notes={"turnout.dev/min-worker": "2"}), "one leaf",
+        bad="did you mean turnout.dev/min-workers?"),
+    row("ours: a pod of no gang", [pod("ray-worker-x", 8, ours("required"))], "anywhere",
+        told="the pod belongs to no gang"),
+    row("ours beside Kueue's: ours", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}), "one spine", HALVES,
+        told="podset-required-topology is not read beside turnout.dev/topology"),
+]  # fmt: skip
+
+KUEUE = [
+    row("Kueue: required rack", job(4, notes={kueue.REQUIRED: RACK}), "one leaf"),
+    row("Kueue: required rack, none has room", job(4, notes={kueue.REQUIRED: RACK}), "waits", HALVES),
+    row("Kueue: required block", job(4, notes={kueue.REQUIRED: BLOCK}), "one spine", HALVES),
+    row("Kueue: required host", job(4, 2, {kueue.REQUIRED: HOST}), "one host"),
+    row("Kueue: preferred rack", job(4, notes={kueue.PREFERRED: RACK}), "one spine", HALVES),
+    row("Kueue: unconstrained", job(2, 2, {kueue.UNCONSTRAINED: "true"}), "the holes", HOLES),
+    row("Kueue: slices of two in a rack", job(6, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}),
+        "leaves 2+2+2", HALVES),
+    row("Kueue: slices of four in a rack", job(8, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "4"}), "leaves 4+4",
+        {"s0l0h0": 8}),
+    row("Kueue: slices that fit no rack", job(6, notes={kueue.REQUIRED: BLOCK, kueue.SLICE_LEVEL: RACK,
+        kueue.SLICE_SIZE: "3"}), "waits", HALVES),
+    row("Kueue: a block, in slices of a rack", job(8, notes={kueue.REQUIRED: BLOCK, kueue.SLICE_LEVEL: RACK,
+        kueue.SLICE_SIZE: "4"}), "leaves 4+4", {"s0l0h0": 8, "s0l1h0": 8}),
+    row("Kueue: slices of a host", job(6, 1, {kueue.SLICE_LEVEL: HOST, kueue.SLICE_SIZE: "2"}), "hosts 2+2+2",
+        dict.fromkeys(HOSTS, 5)),
+    row("Kueue: slices without a size", job(4, notes={kueue.SLICE_LEVEL: RACK}), "one leaf",
+        told="has no meaning without"),
+    row("Kueue: two layers of slices", job(8, notes={kueue.LAYERS:
+        f'[{{"topology": "{RACK}", "size": 4}}, {{"topology": "{HOST}", "size": 1}}]'}), "leaves 4+4", {"s0l0h0": 8},
+        told="of which the first is kept"),
+    row("Kueue: layers that cannot be read", job(4, notes={kueue.LAYERS: "rack"}), "one leaf", bad="cannot be read"),
+    row("Kueue: a leader without GPUs", [pod("g-0", 0, {labels.VOLCANO_GROUP: "g", kueue.REQUIRED: RACK}),
+        *volcano(4, notes={kueue.REQUIRED: RACK})[1:]], "one leaf"),
+    row("Kueue: a level that no node has", job(4, notes={kueue.REQUIRED: "example.com/island"}), "one leaf",
+        told="which is no level here"),
+]  # fmt: skip
+
+VOLCANO = [
+    row("Volcano: hard, tier 1", volcano(4), "one leaf", groups=[topology(mode="hard", highestTierAllowed=1)]),
+    row("Volcano: hard, tier 1, no room", volcano(4), "waits", HALVES, [topology(mode="hard", highestTierAllowed=1)]),
+    row("Volcano: hard, tier 2", volcano(4), "one spine", HALVES, [topology(mode="hard", highestTierAllowed=2)]),
+    row("Volcano: hard is the default mode", volcano(4), "waits", HALVES, [topology(highestTierAllowed=1)]),
+    row("Volcano: soft", volcano(4), "one spine", HALVES, [topology(mode="soft", highestTierAllowed=1)]),
+    row("Volcano: a tier by name", volcano(4), "one spine", HALVES, [topology(mode="hard", highestTierName="spine")]),
+    row("Volcano: subgroups", volcano(4), "one leaf", groups=[group(minMember=4, subGroupPolicy=[{"name": "x"}])],
+        told="spec.subGroupPolicy is not kept"),
+    row("Volcano: ranks by the index of a task", volcano(8), "in ring order"),
+    row("Volcano: its pods' own words come first", volcano(4, notes=ours("preferred")), "one spine", HALVES,
+        [topology(mode="hard", highestTierAllowed=1)]),
+]  # fmt: skip
+
+KOORDINATOR = [
+    row("koordinator: must gather, spine",
+        koord(4, notes=gather({"layer": "SpineLayer", "strategy": "MustGather"})), "one spine", HALVES),
+    row("koordinator: must gather, leaf", koord(4, notes=gather({"layer": "LeafLayer", "strategy": "MustGather"})),
+        "waits", HALVES),
+    row("koordinator: the narrowest of two layers", koord(4, notes=gather(
+        {"layer": "SpineLayer", "strategy": "MustGather"}, {"layer": "LeafLayer", "strategy": "MustGather"})), "waits",
+        HALVES),
+    row("koordinator: prefer gather", koord(4, notes=gather({"layer": "LeafLayer", "strategy": "PreferGather"})),
+        "one spine", HALVES),
+    row("koordinator: the whole cluster", koord(8, notes=gather(
+        {"layer": "ClusterTopologyLayer", "strategy": "MustGather"})), "anywhere", HALVES),
+    row("koordinator: one host", koord(4, 2, gather({"layer": "NodeTopologyLayer", "strategy": "MustGather"})),
+        "one host"),
+    row("koordinator: pairs a host", koord(6, 1, gather(
+        {"layer": "NodeTopologyLayer", "strategy": "PreferGather", "podCountMultiple": 2})), "hosts 2+2+2",
+        dict.fromkeys(HOSTS, 5)),
+    row("koordinator: fours a leaf", koord(8, notes=gather(
+        {"layer": "LeafLayer", "strategy": "PreferGather", "podCountMultiple": 4})), "leaves 4+4", {"s0l0h0": 8}),
+    row("koordinator: ranks by its index", [pod(f"g-{'dcba'[at]}", 8, {labels.KOORD_NAME: "g", labels.KOORD_MIN: "4",
+        koordinator.INDEX: str(at)}) for at in range(4)], "in ring order"),
+    row("koordinator: a spec that cannot be read", koord(4, notes={koordinator.SPEC: "gather"}), "one leaf",
+        bad="network-topology-spec cannot be read"),
+]  # fmt: skip
+
+SETS = [
+    row("JobSet: a rack for each job", jobset(3, 2, {sets.JOBSET: RACK}), "leaves apart 2"),
+    row("JobSet: a block for each job", jobset(2, 4, {sets.JOBSET: BLOCK}), "spines apart 4"),
+    row("JobSet: more jobs than blocks", jobset(3, 1, {sets.JOBSET: BLOCK}), "hosts 1+1"),
+    row("JobSet: without the word jobs share a rack", jobset(2, 2, {}), "one leaf"),
+    row("LWS: a rack for each group", lws(3, 2, {sets.LWS: RACK}), "leaves apart 2"),
+    row("LWS: a group stays together", lws(2, 4), "leaves 4+4"),
+    row("LWS: subgroups", lws(1, 4, {sets.LWS_SUBGROUP: RACK}), "one leaf", told="is not kept"),
+]
+
+NATIVE = [
+    row("Kubernetes: a gang of its own PodGroup", native(4), "one leaf", groups=[pod_group(4)]),
+    row("Kubernetes: constrained to a rack", native(4), "waits", HALVES, [pod_group(4, RACK)]),
+    row("Kubernetes: constrained to a block", native(4), "one spine", HALVES, [pod_group(4, BLOCK)]),
+    row("Kubernetes: fewer pods than must start", native(2), "anywhere", groups=[pod_group(4)]),
+]
+
+OTHERS = [
+    row("KAI: required rack", volcano(4, notes={kai.REQUIRED: RACK}), "waits", HALVES),
+    row("KAI: preferred rack", volcano(4, notes={kai.PREFERRED: RACK}), "one spine", HALVES),
+    row("DRA: devices of claims alone", volcano(2, 0, ours("required"), resourceClaims=[{"name": "gpu"}]), "no opinion",
+        told="its devices come from resource claims alone"),
+    row("DRA: a ComputeDomain's channel", volcano(4, notes=ours("required"), resourceClaims=[{"name": "channel"}]),
+        "one leaf"),
+]  # fmt: skip
+
+EVERY_ROW = [*OURS, *KUEUE, *VOLCANO, *KOORDINATOR, *SETS, *NATIVE, *OTHERS]
+
+
+def landed(lands, stage, size):
+    """True if the pods lie as one word of the table says."""
+    placed = stage.placed
+    what, _, counts = lands.partition(" ")
+    if lands == "no opinion":
+        return not placed and all(kept > 1 for kept in stage.refused.values())
+    if "apart" in lands:
+        by_job = Counter(
+            (name.rsplit("-", 1)[0], host[: 4 if what == "leaves" else 2]) for name, host in placed.items()
+        )
+        domains = [domain for _, domain in by_job]
+        return len(placed) == size and len(domains) == len(set(domains)) and set(by_job.values()) == {int(lands[-1])}
+    if counts[:1].isdigit():
+        found = leaves(placed) if what == "leaves" else hosts(placed)
+        return found == [int(each) for each in counts.split("+")]
+    return LANDS[lands](placed, size)
+
+
+@pytest.mark.parametrize(("pods", "lands", "taken", "groups", "told", "bad"), EVERY_ROW)
+def test_a_wish_in_its_users_words(pods, lands, taken, groups, told, bad):
+    stage = Stage(taken)
+    for each in groups:
+        stage.group(each, Dialect.NATIVE if "apiVersion" in each else Dialect.VOLCANO)
+    stage.schedule(pods)
+    assert landed(lands, stage, len(pods)), stage.placed
+    words = {EventReason.WISH_NOT_KEPT: told, EventReason.BAD_ANNOTATION: bad}
+    for reason, text in words.items():
+        details = {notice.detail for notice in stage.told if notice.word is reason}
+        assert (len(details) == 1 and text in details.pop()) if text else not details
+
+
+def test_what_is_not_kept_is_told_once_a_gang():
+    stage = Stage()
+    stage.schedule(volcano(4, notes=ours("preferred", topology_tier="2")))
+    assert [notice.word for notice in stage.told] == [EventReason.WISH_NOT_KEPT]
+
+
+def test_slices_are_runs_of_neighbouring_ranks():
+    stage = Stage({"s0l0h0": 8})
+    placed = stage.schedule(job(8, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "4"}))
+    runs = [placed[f"g-{at}"][:4] for at in range(8)]
+    assert sum(one != other for one, other in pairwise(runs)) == 1
+
+
+def test_the_page_for_users_names_each_word_that_is_read():
+    page = (Path(__file__).parents[3] / "docs" / "wishes.md").read_text()
+    words = [labels.TOPOLOGY, labels.TOPOLOGY_TIER, labels.PODS_PER_HOST_MULTIPLE, kueue.REQUIRED, kueue.PREFERRED,
+             kueue.UNCONSTRAINED, kueue.SLICE_LEVEL, kueue.SLICE_SIZE, kueue.LAYERS, koordinator.SPEC,
+             koordinator.INDEX, sets.JOBSET, sets.LWS, sets.LWS_SUBGROUP, kai.REQUIRED, kai.PREFERRED,
+             "networkTopology", "subGroupPolicy", "highestTierAllowed", "highestTierName"]  # fmt: skip
+    assert [word for word in words if not re.search(rf"`{re.escape(word)}[`:]", page)] == []
