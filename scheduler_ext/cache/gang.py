@@ -63,6 +63,15 @@ class Gang:
         """Return the members without a node, in rank order: masters first, then by index, then by name."""
         return sorted((m for m in self.members.values() if m.waits), key=rank_order)
 
+    def could_start(self, *, lifted: bool) -> bool:
+        """True if enough of it may be bound once our gates are lifted, where they are.
+
+        Room is kept for no gang of gated pods that could not: a gate would hold it for as long as its owner likes.
+        """
+        able = [m for m in self.living() if not m.gated or (m.held and lifted)]
+        begun = any(m.node for m in able)
+        return (begun or len(able) >= self.least) and any(m.waits for m in able)
+
     def living(self) -> list[Member]:
         """Return the members that run or may still run."""
         return [m for m in self.members.values() if not m.leaving]

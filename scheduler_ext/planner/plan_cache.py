@@ -235,18 +235,8 @@ class PlanCache:
         if not waiting:
             return short and self.view.missing(gang) > 0 and self.started(gang)
         if all(m.gated for m in waiting):
-            return self._may_go(gang)
+            return gang.could_start(lifted=self.view.lifts_gates)
         return not self.hold_incomplete or self.view.missing(gang) > 0 or not short
-
-    def _may_go(self, gang: Gang) -> bool:
-        """True if a gang of which every waiting member is gated could start once our gates are lifted.
-
-        Room is kept for no other such gang: a gate would hold it for as long as its owner likes.
-        """
-        lifts = self.view.lifts_gates
-        able = [m for m in gang.living() if not m.gated or (m.held and lifts)]
-        begun = any(m.node for m in able)
-        return (begun or len(able) >= gang.least) and any(m.waits for m in able)
 
     # Planning.
 
@@ -383,12 +373,9 @@ class PlanCache:
         return {moved for row in rows for moved in self._relieve(row)}
 
     def _relieve(self, row: int) -> list[GangKey]:
-        """Take seats back from a row that cannot hold them all, the last in order first.
+        """Take seats back from a row that cannot hold them all, the last in order first: the gangs that need a plan.
 
-        Returns the gangs that need a plan.
-
-        A gang that loses a seat of its min loses its plan. A gang that loses a seat above its min keeps the other
-        seats.
+        One that loses a seat of its min loses its plan. One that loses a seat above its min keeps the other seats.
         """
         moved = []
         here = self._kept.on(row)
