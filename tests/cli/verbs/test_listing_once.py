@@ -8,13 +8,14 @@ from turnout.cli.commands.listing import Once
 
 
 class Source:
-    """Lists of one page each; which were asked for."""
+    """Lists of one page each. asked: set once the pods were asked for."""
 
     def __init__(self):
-        self.asked = []
+        self.asked = asyncio.Event()
 
     async def pages(self, path, params=None, *, limit=500):
-        self.asked.append(path)
+        if path == "/pods":
+            self.asked.set()
         yield path.encode()
 
 
@@ -28,8 +29,7 @@ async def test_the_last_list_is_fetched_at_once_and_told_after_the_others():
     once = Once(source, "ns", last="/pods")
     pods = asyncio.create_task(told(once, "/pods"))
     assert await told(once, "/jobs") == [b"/jobs"]
-    while "/pods" not in source.asked:
-        await asyncio.sleep(0)
+    await source.asked.wait()
     assert not pods.done()
     once.rest.set()
     assert await pods == [b"/pods"]

@@ -31,6 +31,7 @@ def _still(chain):
     return dataclasses.replace(chain, now_s=0.0, start=start)
 
 
+@pytest.mark.contract("XD-07")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
 async def test_why_names_the_reason_of_the_newest_event(first):
