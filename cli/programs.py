@@ -5,6 +5,7 @@ What a program does is its own room's. Here is which extra it needs, and how it 
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import sys
@@ -26,17 +27,21 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "completion": ("shtab",),
 }
 
+# A short life of many objects that stay: the garbage collector would take a fifth of it.
+FEW_COLLECTIONS = (100_000, 20, 50)
 # Commands of `turnout` that start other programs, which would tell what they lack in a log.
 START_OTHERS = frozenset(["demo", "local"])
 
 
 def turnout() -> int:
     """Run the user's command. Which of its commands needs more than the base is found when it imports it."""
+    gc.set_threshold(*FEW_COLLECTIONS)
     return start("turnout", "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
 
 
 def kubectl_turnout() -> int:
     """Run the user's command for `kubectl turnout`."""
+    gc.set_threshold(*FEW_COLLECTIONS)
     return start("kubectl-turnout", "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
 
 

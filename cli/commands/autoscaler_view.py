@@ -23,7 +23,8 @@ from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Node
 
 LIST_S = 60.0  # for everything
-_LOOK_S = 0.01
+_LOOK_S = 0.005
+_PODS = "/api/v1/pods"
 _OVER = ("Succeeded", "Failed")
 
 
@@ -99,15 +100,19 @@ async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
 
     namespace: listed by itself where the whole cluster may not be.
     """
-    once, view = Once(client, namespace), AutoscalerView(wanted.gpu_resource)
+    once, view = Once(client, namespace, last=_PODS), AutoscalerView(wanted.gpu_resource)
     maps = (wanted.configmap, wanted.orders)
     informers = AutoscalerInformers(view, once, KINDS, RealClock(), random.Random(), maps)
     watching = asyncio.create_task(informers.run())
     try:
         async with asyncio.timeout(LIST_S):
-            while not all(
-                each.has_synced or each.path in once.faults for each in informers.reflectors.values()
-            ) or not (informers.map_looked_at or once.faults):
+            while late := [
+                each.path
+                for each in informers.reflectors.values()
+                if not each.has_synced and each.path not in once.faults
+            ] or ([] if informers.map_looked_at or once.faults else [wanted.configmap]):
+                if late == [_PODS]:
+                    once.rest.set()
                 if watching.done():
                     await watching
                 await asyncio.sleep(_LOOK_S)

@@ -33,11 +33,15 @@ class Once:
     """Lists as a client does, and never watches. faults: what could not be listed for another reason than rights.
 
     unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not, in the whole cluster.
-    namespace: what of them is in it is listed where that may be.
+    namespace: what of them is in it is listed where that may be. last: the path whose pages are held back until `rest`
+    is set, though they are fetched at once: pods cost less once their jobs are known.
     """
 
-    def __init__(self, client: Lists, namespace: str) -> None:
-        self._client, self._namespace = client, namespace
+    def __init__(self, client: Lists, namespace: str, last: str = "") -> None:
+        import asyncio
+
+        self._client, self._namespace, self._last = client, namespace, last
+        self.rest = asyncio.Event()
         self.faults: dict[str, CallError] = {}
         self.unknown: list[str] = []
         self.refused: list[str] = []
@@ -46,6 +50,17 @@ class Once:
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500
     ) -> AsyncIterator[bytes]:
         """Each page of a list; an empty one of what may not be listed."""
+        if path != self._last:
+            async for page in self._allowed(path, params, limit):
+                yield page
+            return
+        held = [page async for page in self._allowed(path, params, limit)]
+        await self.rest.wait()
+        for page in held:
+            yield page
+
+    async def _allowed(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
+        """List as far as that is allowed, and note what is not."""
         from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 
         try:

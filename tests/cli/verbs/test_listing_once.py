@@ -1,0 +1,35 @@
+"""Lists that are told once: one may be held back until the others are told, and is fetched meanwhile."""
+
+import asyncio
+
+import pytest
+
+from turnout.cli.commands.listing import Once
+
+
+class Source:
+    """Lists of one page each. asked: set once the pods were asked for."""
+
+    def __init__(self):
+        self.asked = asyncio.Event()
+
+    async def pages(self, path, params=None, *, limit=500):
+        if path == "/pods":
+            self.asked.set()
+        yield path.encode()
+
+
+async def told(once, path):
+    return [page async for page in once.pages(path)]
+
+
+@pytest.mark.asyncio
+async def test_the_last_list_is_fetched_at_once_and_told_after_the_others():
+    source = Source()
+    once = Once(source, "ns", last="/pods")
+    pods = asyncio.create_task(told(once, "/pods"))
+    assert await told(once, "/jobs") == [b"/jobs"]
+    await source.asked.wait()
+    assert not pods.done()
+    once.rest.set()
+    assert await pods == [b"/pods"]
