@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
+from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
@@ -39,6 +40,7 @@ ROUNDS = 4  # of writes for a gang in one go: nominations, gates, and again what
 ROOM_EACH_S = 0.1  # how soon room that was given back is noticed
 LOOK_EACH_S = 1.0  # at everything: what failed, and members that are not waited for any more
 POSTPONED_S = 2.0  # how long a gang waits for another's nomination to be moved
+PAUSE = Backoff(first_s=1.0, most_s=10.0)  # of a gang's writes, when the server refuses or fails
 TOLD_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
 
 _pods = msgspec.json.Decoder(Pod)
@@ -88,6 +90,7 @@ class GateWriter:
         self._alone: dict[str, None] = {}  # uids of gated pods without a gang
         self._busy: set[GangKey | str] = set()
         self._postponed: dict[GangKey, float] = {}  # gangs that wait for a nomination of another, and since when
+        self._strikes: dict[GangKey | str, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
         self._leads = False
         self._news = asyncio.Event()
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -133,6 +136,7 @@ class GateWriter:
         self._room = asyncio.Semaphore(AT_ONCE)  # a term that was cut off gave none of its room back
         self._busy.clear()
         self._postponed.clear()
+        self._strikes.clear()
         self._view.plan_cache.plan_anew()  # ours may differ from those by which a former leader has written
         self._leads = True
         try:
@@ -147,7 +151,8 @@ class GateWriter:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                for uid in [uid for uid in self._alone if uid not in self._busy]:
+                alone, self._alone = [uid for uid in self._alone if uid not in self._busy], {}
+                for uid in alone:
                     self._busy.add(uid)
                     tasks.create_task(self._release_alone(uid))
                 due, self._dirty = self._in_order(self._dirty), {}
@@ -175,8 +180,14 @@ class GateWriter:
                 looked_s, room = now_s, now
                 for key in [key for key in self._waiting if key not in self._view.gangs.gangs]:
                     del self._waiting[key]
-                members = self._view.gangs.pods
-                self._dirty.update(dict.fromkeys(members[uid].belongs.key for uid in self._gated))
+                for name in [name for name, (_, until_s) in self._strikes.items() if until_s + PAUSE.most_s < now_s]:
+                    del self._strikes[name]
+                for uid in self._gated:
+                    key = self._view.gangs.pods[uid].belongs.key
+                    if key.dialect == Dialect.ALONE.value:
+                        self._alone[uid] = None
+                    else:
+                        self._dirty[key] = None
                 self._news.set()
             await self._clock.sleep(ROOM_EACH_S)
 
@@ -204,6 +215,8 @@ class GateWriter:
         if gang is None or not any(uid in self._gated for uid in gang.members):
             self._waiting.pop(key, None)
             return ()
+        if not self._may_try(key):
+            return ()
         now_s, plans = self._clock.monotonic(), self._view.plan_cache
         plans.view.settle(now_s)
         turn = turn_of(plans, gang, self._gated, self._lifted, self._choices.schedulers, now_s)
@@ -214,6 +227,10 @@ class GateWriter:
         self._postponed.pop(key, None)
         self._expect(writes)
         return writes
+
+    def _may_try(self, key: GangKey | str) -> bool:
+        """True unless writes for a gang, or a lone pod, failed a short while ago."""
+        return self._clock.monotonic() >= self._strikes.get(key, (0, 0.0))[1]
 
     def _is_crossed(self, key: GangKey, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> bool:
         """True if a gate is to be lifted while a gated pod of another gang is nominated for the node, but not planned.
@@ -266,8 +283,7 @@ class GateWriter:
     async def _release_alone(self, uid: str) -> None:
         pod = self._gated.get(uid)
         try:
-            if pod is not None and await self._write(Lift(pod, Why.NO_GANG)):
-                self._alone.pop(uid, None)
+            if pod is not None and self._may_try(uid) and await self._write(Lift(pod, Why.NO_GANG)):
                 detail = f"{labels.PLACEMENT_GATE} was lifted: the pod belongs to no gang"
                 self._tell(Notice(EventReason.GATE_WITHOUT_GANG, pod.namespace, pod.name, uid, detail))
         finally:
@@ -295,6 +311,7 @@ class GateWriter:
 
     def _taken(self, wish: Nominate | Lift, shown: Pod) -> None:
         uid = wish.pod.uid
+        self._strikes.pop(self._key_of(wish.pod), None)
         log.debug("gate_written", extra={"pod": wish.pod.name, "node": wish.node, "lifts": isinstance(wish, Lift)})
         if isinstance(wish, Nominate):
             if (gated := gated_pod(shown)) is not None:
@@ -328,7 +345,17 @@ class GateWriter:
         if member is not None:
             self._view.gangs.disbelieve(member)
         if not isinstance(error, (Conflict, NotFound)):  # those changed or went: their next sighting says what to do
+            key, now_s = self._key_of(pod), self._clock.monotonic()
+            failures, until_s = self._strikes.get(key, (0, 0.0))
+            if now_s >= until_s:  # of many on their way at once the first counts
+                asked_s = error.retry_after_s if isinstance(error, CallError) else 0.0
+                self._strikes[key] = failures + 1, now_s + PAUSE.wait_s(failures + 1, 1.0, asked_s)
             log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
+
+    def _key_of(self, pod: GatedPod) -> GangKey | str:
+        member = self._view.gangs.pods.get(pod.uid)
+        alone = member is None or member.belongs.key.dialect == Dialect.ALONE.value
+        return pod.uid if member is None or alone else member.belongs.key
 
     def _arrived(self, uid: str, node: str, bound: str) -> None:
         del self._lifted[uid]

@@ -84,6 +84,24 @@ async def test_a_gang_waits_while_the_server_is_away_before_its_gates_are_lifted
     assert len(api.writes) == 8
 
 
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param([*gang("g", 4), *gang("h", 4)], id="gangs"),
+        pytest.param([cluster.make_pod("p", 1, schedulingGates=GATE)], id="a lone pod"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_what_fails_is_tried_again_less_and_less_often(pods):
+    api = Api(*pods)
+    api.away, writer = True, Writer(api, 4, 4)
+    await writer.work(100)
+    assert 11 * len(pods) <= api.asked <= 14 * len(pods)  # at 0, 1, 3, 7, 15 s, then each 10 s
+    api.away = False
+    await writer.work(11)
+    assert api.gated() == []
+
+
 @pytest.mark.asyncio
 async def test_who_takes_over_keeps_to_what_is_written_whatever_it_had_planned():
     late, *rest = gang("g", 4)
