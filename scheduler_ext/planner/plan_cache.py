@@ -80,6 +80,10 @@ class PlanCache:
             self._plan(key)
         return self.standing(key)
 
+    def plan_anew(self) -> None:
+        """Forget every plan. The next ones keep to the nominations that are shown, whoever wrote them."""
+        self._layout = None
+
     def standing(self, key: GangKey) -> GangPlan | None:
         """Return the plan as it stands, without looking for changes."""
         kept = self._kept.get(key)

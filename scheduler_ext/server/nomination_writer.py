@@ -100,6 +100,7 @@ class Nominator:
 
     async def run(self) -> None:
         """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        self._view.plan_cache.plan_anew()  # ours may differ from those by which a former leader has written
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:

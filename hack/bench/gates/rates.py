@@ -15,6 +15,7 @@ from hack.bench.throughput.trials import BENCH_FLAGS, GATES, NONE, Cluster, gang
 from hack.controlplane.plane import ControlPlane
 from turnout.kube import labels
 
+WAYS = ("default", "every node", "gates")
 GANGS, SIZE = 20, 8  # that come one by one
 
 
@@ -22,12 +23,14 @@ GANGS, SIZE = 20, 8  # that come one by one
 class Rate:
     """Pods a second by way, and the median of the ratios of each repetition.
 
+    ratio: gates to default scheduling, which looks at a sample of the nodes. to_every: to one that looks at all nodes.
     bound_s: for each of some gangs that come one by one, from the last pod created to the last bound.
     """
 
     nodes: int
     pods_s: Mapping[str, float]
     ratio: float
+    to_every: float
     bound_s: Sequence[float]
 
 
@@ -39,19 +42,23 @@ async def rates(sizes: Iterable[tuple[int, int, int]]) -> list[Rate]:
         try:
             cluster = Cluster(plane, nodes)
             await cluster.build()
-            plain: list[float] = []
-            gated: list[float] = []
+            seen: dict[str, list[float]] = {way: [] for way in WAYS}
             for _ in range(times):
-                plain.append((await cluster.run(NONE, gangs(pods), None)).rate)
-                gated.append((await cluster.run(GATES, behind_gates(gangs(pods)), None)).rate)
-                line = f"{time.strftime('%H:%M:%S')} {nodes} nodes: {plain[-1]:.0f} pods/s, gates {gated[-1]:.0f}"
-                print(line, file=sys.stderr, flush=True)
+                seen["default"].append((await cluster.run(NONE, gangs(pods), None)).rate)
+                seen["every node"].append((await cluster.run(NONE, gangs(pods), 100)).rate)
+                seen["gates"].append((await cluster.run(GATES, behind_gates(gangs(pods)), None)).rate)
+                line = ", ".join(f"{way} {rates_[-1]:.0f} pods/s" for way, rates_ in seen.items())
+                print(f"{time.strftime('%H:%M:%S')} {nodes} nodes: {line}", file=sys.stderr, flush=True)
             bound_s = await _one_by_one(plane)
         finally:
             plane.stop()
-        ratio = median(ours / theirs for ours, theirs in zip(gated, plain, strict=True))
-        found.append(Rate(nodes, {"default": median(plain), "gates": median(gated)}, ratio, bound_s))
+        to_default, to_every = (_ratio(seen["gates"], seen[way]) for way in WAYS[:2])
+        found.append(Rate(nodes, {way: median(seen[way]) for way in WAYS}, to_default, to_every, bound_s))
     return found
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return median(one / other for one, other in zip(ours, theirs, strict=True))
 
 
 async def _one_by_one(plane: ControlPlane) -> list[float]:

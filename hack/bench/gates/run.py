@@ -108,7 +108,8 @@ def _told(least: float, cells: list[Cell], speed: list[Rate], waiting: Crowd, ga
     for rate in speed:
         late = nearest_rank(rate.bound_s, 0.99)
         figures |= {f"{rate.nodes} nodes {way} pods/s": value for way, value in rate.pods_s.items()}
-        figures |= {f"{rate.nodes} nodes ratio": rate.ratio, f"{rate.nodes} nodes bound p99 s": late}
+        figures |= {f"{rate.nodes} nodes ratio": rate.ratio, f"{rate.nodes} nodes ratio to every node": rate.to_every}
+        figures[f"{rate.nodes} nodes bound p99 s"] = late
         targets += _speed_targets(rate, late)
     figures |= {"waiting pods": waiting.pods, "waiting MiB": waiting.mib, "freed domain bound s": waiting.used_s}
     targets += [
@@ -145,6 +146,14 @@ def _stream_table(least: float, cells: list[Cell], gangs: int) -> Table:
 
 def _rate_table(speed: list[Rate]) -> Table:
     rows = [
-        (f"{rate.nodes:,} nodes", *(f"{rate.pods_s[way]:.0f}" for way in WAYS), f"{rate.ratio:.2f}") for rate in speed
+        (
+            f"{rate.nodes:,} nodes",
+            *(f"{each:.0f}" for each in rate.pods_s.values()),
+            f"{rate.ratio:.2f}",
+            f"{rate.to_every:.2f}",
+            f"{nearest_rank(rate.bound_s, 0.99):.3f}",
+        )
+        for rate in speed
     ]
-    return Table("pods/s from the first creation to the last binding, median", ("", *WAYS, "ratio"), rows)
+    columns = ("", *speed[0].pods_s, "to default", "to every node", "a gang alone, p99 s")
+    return Table("pods/s from the first creation to the last binding, median", columns, rows)

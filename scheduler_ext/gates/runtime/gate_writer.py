@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
+from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
@@ -38,6 +39,8 @@ AT_ONCE = 64  # patches on their way
 ROUNDS = 4  # of writes for a gang in one go: nominations, gates, and again what came meanwhile
 ROOM_EACH_S = 0.1  # how soon room that was given back is noticed
 LOOK_EACH_S = 1.0  # at everything: what failed, and members that are not waited for any more
+POSTPONED_S = 2.0  # how long a gang waits for another's nomination to be moved
+PAUSE = Backoff(first_s=1.0, most_s=10.0)  # of a gang's writes, when the server refuses or fails
 TOLD_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
 
 _pods = msgspec.json.Decoder(Pod)
@@ -86,6 +89,8 @@ class GateWriter:
         self._dirty: dict[GangKey, None] = {}
         self._alone: dict[str, None] = {}  # uids of gated pods without a gang
         self._busy: set[GangKey | str] = set()
+        self._postponed: dict[GangKey, float] = {}  # gangs that wait for a nomination of another, and since when
+        self._strikes: dict[GangKey | str, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
         self._leads = False
         self._news = asyncio.Event()
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -122,7 +127,7 @@ class GateWriter:
             self._note(member.belongs.key)
 
     def drop(self, uid: str) -> None:
-        """Forget a pod that is gone."""
+        """Forget a pod that is gone, which the watch does not show once more."""
         for table in (self._gated, self._lifted, self._alone):
             table.pop(uid, None)
 
@@ -130,6 +135,9 @@ class GateWriter:
         """Lift gates until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
         self._room = asyncio.Semaphore(AT_ONCE)  # a term that was cut off gave none of its room back
         self._busy.clear()
+        self._postponed.clear()
+        self._strikes.clear()
+        self._view.plan_cache.plan_anew()  # ours may differ from those by which a former leader has written
         self._leads = True
         try:
             await self._work()
@@ -143,7 +151,8 @@ class GateWriter:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                for uid in [uid for uid in self._alone if uid not in self._busy]:
+                alone, self._alone = [uid for uid in self._alone if uid not in self._busy], {}
+                for uid in alone:
                     self._busy.add(uid)
                     tasks.create_task(self._release_alone(uid))
                 due, self._dirty = self._in_order(self._dirty), {}
@@ -171,8 +180,14 @@ class GateWriter:
                 looked_s, room = now_s, now
                 for key in [key for key in self._waiting if key not in self._view.gangs.gangs]:
                     del self._waiting[key]
-                members = self._view.gangs.pods
-                self._dirty.update(dict.fromkeys(members[uid].belongs.key for uid in self._gated))
+                for name in [name for name, (_, until_s) in self._strikes.items() if until_s + PAUSE.most_s < now_s]:
+                    del self._strikes[name]
+                for uid in self._gated:
+                    key = self._view.gangs.pods[uid].belongs.key
+                    if key.dialect == Dialect.ALONE.value:
+                        self._alone[uid] = None
+                    else:
+                        self._dirty[key] = None
                 self._news.set()
             await self._clock.sleep(ROOM_EACH_S)
 
@@ -200,12 +215,41 @@ class GateWriter:
         if gang is None or not any(uid in self._gated for uid in gang.members):
             self._waiting.pop(key, None)
             return ()
+        if not self._may_try(key):
+            return ()
         now_s, plans = self._clock.monotonic(), self._view.plan_cache
         plans.view.settle(now_s)
         turn = turn_of(plans, gang, self._gated, self._lifted, self._choices.schedulers, now_s)
         writes, wait = next_writes(turn)
         self._tell_of(key, turn.gated, wait)
+        if self._is_crossed(key, writes) and now_s - self._postponed.setdefault(key, now_s) < POSTPONED_S:
+            return ()
+        self._postponed.pop(key, None)
+        self._expect(writes)
         return writes
+
+    def _may_try(self, key: GangKey | str) -> bool:
+        """True unless writes for a gang, or a lone pod, failed a short while ago."""
+        return self._clock.monotonic() >= self._strikes.get(key, (0, 0.0))[1]
+
+    def _is_crossed(self, key: GangKey, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> bool:
+        """True if a gate is to be lifted while a gated pod of another gang is nominated for the node, but not planned.
+
+        The scheduler would keep that node for the other pod. Its nomination is cleared or moved at that gang's turn.
+        """
+        nodes = {each.node for each in writes if isinstance(each, Lift) and each.node}
+        view, plans = self._view.gangs, self._view.plan_cache
+        for uid, pod in self._gated.items() if nodes else ():
+            if pod.nominated not in nodes or (member := view.pods.get(uid)) is None or member.belongs.key == key:
+                continue
+            plan = plans.standing(member.belongs.key)
+            host = plan.hosts.get(uid) if plan is not None else None
+            planned = view.place_of(member) or (view.fabric.hosts[host] if host is not None else "")
+            if planned != pod.nominated:
+                self._dirty[member.belongs.key] = None
+                self._news.set()
+                return True
+        return False
 
     def _tell_of(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Wait | None) -> None:
         """Tell the owner of the first gated pod why the gang waits, once it has waited for a while."""
@@ -232,12 +276,14 @@ class GateWriter:
                     return
         finally:
             self._busy.discard(key)
+            if self._postponed:
+                self._dirty.update(dict.fromkeys(self._postponed))
+                self._news.set()
 
     async def _release_alone(self, uid: str) -> None:
         pod = self._gated.get(uid)
         try:
-            if pod is not None and await self._write(Lift(pod, Why.NO_GANG)):
-                self._alone.pop(uid, None)
+            if pod is not None and self._may_try(uid) and await self._write(Lift(pod, Why.NO_GANG)):
                 detail = f"{labels.PLACEMENT_GATE} was lifted: the pod belongs to no gang"
                 self._tell(Notice(EventReason.GATE_WITHOUT_GANG, pod.namespace, pod.name, uid, detail))
         finally:
@@ -252,8 +298,6 @@ class GateWriter:
         async with self._room:
             if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
                 return False
-            if isinstance(wish, Lift):
-                self._expect(wish)
             try:
                 answer = await self._pods.patch(
                     path if lifts else f"{path}/status", body, field_manager=labels.FIELD_MANAGER_NOMINATOR
@@ -267,9 +311,9 @@ class GateWriter:
 
     def _taken(self, wish: Nominate | Lift, shown: Pod) -> None:
         uid = wish.pod.uid
+        self._strikes.pop(self._key_of(wish.pod), None)
         log.debug("gate_written", extra={"pod": wish.pod.name, "node": wish.node, "lifts": isinstance(wish, Lift)})
         if isinstance(wish, Nominate):
-            self._view.gangs.sent[uid] = wish.node  # a plan made before the watch shows it keeps to it
             if (gated := gated_pod(shown)) is not None:
                 self._gated[uid] = gated
             return
@@ -280,20 +324,38 @@ class GateWriter:
         if created_s is not None:
             self._counts.waited.observe(max(0.0, self._clock.wall() - created_s))
 
-    def _expect(self, lift: Lift) -> None:
-        """Assume that a pod about to be let go takes its place, so that no later gang is planned there."""
-        member = self._view.gangs.pods.get(lift.pod.uid)
-        if member is not None and lift.node:
-            self._view.gangs.assume(member, lift.node, self._clock.monotonic())
+    def _expect(self, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> None:
+        """Count on writes before they are sent, so that no gang that is planned meanwhile takes their places."""
+        view, now_s = self._view.gangs, self._clock.monotonic()
+        for each in writes:
+            if (member := view.pods.get(each.pod.uid)) is None:
+                continue
+            if isinstance(each, Nominate):
+                view.sent[each.pod.uid] = each.node  # whoever is nominated goes before a newcomer
+                view.touched.add(member.belongs.key)
+            elif each.node:
+                view.assume(member, each.node, now_s)
 
     def _failed(self, wish: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
         pod = wish.pod
         self._counts.failed.labels(type(error).__name__).inc()
         member = self._view.gangs.pods.get(pod.uid)
-        if isinstance(wish, Lift) and member is not None and wish.node:
+        if isinstance(wish, Nominate):
+            self._view.gangs.sent.pop(pod.uid, None)
+        if member is not None:
             self._view.gangs.disbelieve(member)
         if not isinstance(error, (Conflict, NotFound)):  # those changed or went: their next sighting says what to do
+            key, now_s = self._key_of(pod), self._clock.monotonic()
+            failures, until_s = self._strikes.get(key, (0, 0.0))
+            if now_s >= until_s:  # of many on their way at once the first counts
+                asked_s = error.retry_after_s if isinstance(error, CallError) else 0.0
+                self._strikes[key] = failures + 1, now_s + PAUSE.wait_s(failures + 1, 1.0, asked_s)
             log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
+
+    def _key_of(self, pod: GatedPod) -> GangKey | str:
+        member = self._view.gangs.pods.get(pod.uid)
+        alone = member is None or member.belongs.key.dialect == Dialect.ALONE.value
+        return pod.uid if member is None or alone else member.belongs.key
 
     def _arrived(self, uid: str, node: str, bound: str) -> None:
         del self._lifted[uid]

@@ -13,6 +13,7 @@ from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
+EMULATED = [pytest.param({}, id="1.35"), pytest.param({"emulated_version": "1.33"}, id="emulating 1.33")]
 GATE = [{"name": labels.PLACEMENT_GATE}]
 
 
@@ -33,6 +34,7 @@ async def begin(stage, leaves=8, **more):
     stage.start_nominator("nominator", "--gates", "--lease-seconds", "4")
 
 
+@pytest.mark.parametrize("control_plane", EMULATED, indirect=True)
 @pytest.mark.parametrize("apart_s", [pytest.param(0.0, id="together"), pytest.param(0.02, id="20 ms apart")])
 async def test_a_gated_gang_lands_under_one_leaf_without_an_extender(stage, apart_s):
     await begin(stage)
@@ -132,6 +134,26 @@ async def test_a_follower_takes_over_and_lets_go_what_the_leader_left(stage):
         await api.create_all(gang("bert", 8))
         placed = await stage.landed("bert", 8, within_s=15)  # some 5 s on a machine that does nothing else
     assert len(stage.leaves(placed)) == 1
+
+
+async def test_a_leader_killed_amid_many_gangs_leaves_none_of_them_in_parts(stage):
+    await begin(stage)
+    stage.start_nominator("second", "--gates", "--lease-seconds", "4")
+    names = [f"g{at}" for at in range(8)]
+    async with stage.plane.api() as api:
+        await api.create(cluster.make_pod("warm", 1, schedulingGates=GATE))
+        await api.until(PODS, cluster.bound(1))  # the first leads
+        await api.delete(f"{PODS}/warm")
+        first = asyncio.create_task(api.until(PODS, cluster.bound(1)))
+        first.add_done_callback(lambda _: stage.plane.kill_program("nominator"))
+        await api.create_all([pod for name in names for pod in gang(name, 8)])
+        await first
+        left = len(gated(await api.pods()))
+        placed = await api.until(PODS, cluster.bound(64), within_s=30)
+    assert left > 0
+    for name in names:
+        mine = {pod: node for pod, node in placed.items() if pod.startswith(f"{name}-")}
+        assert len(stage.leaves(mine)) == 1
 
 
 async def test_a_person_lets_everything_go_with_one_command(stage):

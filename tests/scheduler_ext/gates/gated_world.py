@@ -37,12 +37,15 @@ class Killed(BaseException):
 class Api:
     """Pods by name. kill_at: the number of the write at which the writer is killed, before or after it is done.
 
-    writes: (pod, what) in the order in which they were done. away: True while nothing is answered.
+    writes: (pod, what) in the order in which they were done. away: True while nothing is answered. slow_after: how many
+    writes are done at once; further ones wait for `goes_on`. faults: what
+    the next write of a pod gets.
     """
 
     def __init__(self, *pods):
         self.pods, self.writes, self.seen_by = {}, [], []
         self.asked, self.kill_at, self.kill_after, self.away = 0, None, False, False
+        self.slow_after, self.goes_on, self.faults = None, asyncio.Event(), {}
         self._number = 100
         for pod in pods:
             self.create(pod)
@@ -83,10 +86,14 @@ class Api:
         self.asked += 1
         if self.kill_at and (self.asked > self.kill_at or (self.asked == self.kill_at and not self.kill_after)):
             raise Killed  # and so is whatever the process had on its way
+        if self.slow_after is not None and self.asked > self.slow_after:
+            await self.goes_on.wait()
         if self.away:
             raise ServerFault("PATCH", path, 503, "away")
         parts = path.split("/")
         name = parts[6]
+        if (fault := self.faults.pop(name, None)) is not None:
+            raise fault
         pod = self.pods.get(name)
         if pod is None:
             raise NotFound("PATCH", path, 404, "gone")

@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from tests import cluster
+from tests.kube.world import settle
 from tests.scheduler_ext.gates.gated_world import GATE, Api, Killed, Writer, gang
 from turnout.kube import labels
+from turnout.kube.errors import ServerFault
 
 REQUIRED = {labels.TOPOLOGY: "required"}
 NAMES = [f"g-{at}" for at in range(4)]
@@ -80,6 +82,79 @@ async def test_a_gang_waits_while_the_server_is_away_before_its_gates_are_lifted
     await writer.work(2)
     assert api.gated() == []
     assert len(api.writes) == 8
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param([*gang("g", 4), *gang("h", 4)], id="gangs"),
+        pytest.param([cluster.make_pod("p", 1, schedulingGates=GATE)], id="a lone pod"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_what_fails_is_tried_again_less_and_less_often(pods):
+    api = Api(*pods)
+    api.away, writer = True, Writer(api, 4, 4)
+    await writer.work(100)
+    assert 11 * len(pods) <= api.asked <= 14 * len(pods)  # at 0, 1, 3, 7, 15 s, then each 10 s
+    api.away = False
+    await writer.work(11)
+    assert api.gated() == []
+
+
+@pytest.mark.asyncio
+async def test_who_takes_over_keeps_to_what_is_written_whatever_it_had_planned():
+    late, *rest = gang("g", 4)
+    api = Api(*rest, *gang("h", 4))
+    leader, follower = Writer(api, 4, 4), Writer(api, 4, 4)
+    api.seen_by = [follower.view]
+    api.create(late)  # the follower plans for g, the older one; the leader has not seen it whole, and nominates h
+    while follower.view.plan_some():
+        pass
+    api.seen_by = [leader.view, follower.view]
+    api.kill_at = 5
+    with pytest.raises(Killed):
+        await leader.work()
+    api.kill_at, api.seen_by = None, [follower.view]
+    await follower.work(2)
+    assert api.gated() == []
+    assert len(api.writes) == 16
+    nodes = api.nominated()
+    assert {(name[0], node[0]) for name, node in nodes.items()} == {("g", "b"), ("h", "a")}
+
+
+@pytest.mark.parametrize(
+    "slow_after", [pytest.param(0, id="its nominations"), pytest.param(4, id="its gates"), pytest.param(6, id="half")]
+)
+@pytest.mark.asyncio
+async def test_an_older_gang_that_comes_whole_moves_none_that_is_on_its_way(slow_after):
+    late, *rest = gang("g", 4)
+    api = Api(*rest, *gang("h", 4))
+    api.slow_after, writer = slow_after, Writer(api, 4, 4)
+    work = asyncio.create_task(writer.work(2))
+    await settle(60)
+    api.create(late)
+    await settle(60)
+    api.goes_on.set()
+    await work
+    assert api.gated() == []
+    assert len(api.writes) == 16
+    assert {(name[0], node[0]) for name, node in api.nominated().items()} == {("g", "b"), ("h", "a")}
+
+
+@pytest.mark.asyncio
+async def test_no_gate_is_lifted_towards_a_node_for_which_another_is_nominated():
+    api = Api(*gang("low", 4))
+    api.kill_at = 5
+    with pytest.raises(Killed):
+        await Writer(api, 4).work()
+    api.start_anew()
+    for pod in gang("top", 4, priority=9):
+        api.create(pod)
+    api.faults = {"low-1": ServerFault("PATCH", "/", 503, "not now")}
+    await Writer(api, 4).work(2)
+    assert api.gated() == [f"low-{at}" for at in range(4)]
+    assert api.writes.index(("low-1", "cleared")) < min(api.writes.index((f"top-{at}", "lifted")) for at in range(4))
 
 
 @pytest.mark.asyncio

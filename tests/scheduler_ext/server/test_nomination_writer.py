@@ -39,13 +39,13 @@ class Pods:
 class Scene:
     """A nominator over four nodes, and the pods it writes to."""
 
-    def __init__(self, *faults, leads=True):
+    def __init__(self, *faults, leads=True, leaves=(4,)):
         self.leads, self.pods = leads, Pods(*faults)
         clock = ManualClock()
         self.view = Extender(Rules(), clock, Metrics(), lambda notice: None)
-        for node in World(4).nodes:
+        for node in World(*leaves).nodes:
             self.view.gangs.put_node(node)
-        self.view.use_map(World(4).fabric)
+        self.view.use_map(World(*leaves).fabric)
         self.nominator = Nominator(self.view, self.pods, CHOICES, clock, CollectorRegistry(), lambda: self.leads)
 
     def show(self, pod, version):
@@ -106,3 +106,18 @@ async def test_members_that_come_before_the_watch_shows_patches_move_nobody():
     sent = {path.split("/")[-2]: body["status"]["nominatedNodeName"] for path, body, _ in scene.pods.patches}
     assert len(scene.pods.patches) == 4
     assert len(set(sent.values())) == 4
+
+
+async def test_who_takes_over_keeps_to_nominations_whatever_it_had_planned():
+    scene = Scene(leaves=(2, 2))
+    older, younger = world.koordinator("g", 2, created=1), world.koordinator("h", 2, created=2)
+    for pod in (*older, *younger):
+        scene.show(pod, "7")
+    while scene.view.plan_some():
+        pass
+    for pod, node in zip(younger, ("a0", "a1"), strict=True):  # as the leader had it, which saw them first
+        made = msgspec.to_builtins(pod)
+        scene.show(world.see(made, uid=pod.metadata.uid, nominated=node, ours=True, created=2), "8")
+    await scene.run(lambda: len(scene.pods.patches) > 2)
+    sent = {path.split("/")[-2]: body["status"]["nominatedNodeName"] for path, body, _ in scene.pods.patches}
+    assert sent == {"g-0": "b0", "g-1": "b1"}
