@@ -26,11 +26,11 @@ NAMESPACE, RELEASE = "turnout-system", "turnout"
 KUBERNETES = "1.35.0"
 TABLE = ("<!-- values -->\n", "<!-- end of values -->\n")
 # Manifests are applied as they are, or moved by kustomize; certificates and the map are made beside them.
-_ALWAYS = {"guards": "anyNamespace", "extender.tls.mode": "existing", "topoMapper.create": "false"}
+ALWAYS = {"guards": "anyNamespace", "extender.tls.mode": "existing", "topoMapper.create": "false"}
 _OFF = {f"{part}.enabled": "false" for part in ("extender", "nominator", "autoscaler", "controller")}
 _NOBODY = {"rbac.viewer": "false", "rbac.queueAdmin": "false"}
 _AUTOSCALER = {**_OFF, "autoscaler.enabled": "true"}
-_CONTROLLER = {
+CONTROLLER = {
     **_OFF,
     **_NOBODY,
     "controller.enabled": "true",
@@ -79,13 +79,13 @@ def manifests() -> dict[str, Rendered]:
         "autoscaler/mark-pods/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.markPods": "true"}, _AUTOSCALER),
         "autoscaler/taint-nodes/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.taintNodes": "true"}, _AUTOSCALER),
         "controllers/controller.yaml": Rendered(
-            {**_CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
+            {**CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
         ),
     }
     for kind in _KINDS:
         acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": f"{{{kind}}}"}
         found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(acts, _AUTOSCALER)
-    everything = {**_CONTROLLER, "controller.kinds": _CONTROLLED, "rbac.viewer": "true"}
+    everything = {**CONTROLLER, "controller.kinds": _CONTROLLED, "rbac.viewer": "true"}
     found["controllers/install.yaml"] = Rendered(
         everything, head=(ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
     )
@@ -134,10 +134,10 @@ def render(values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, re
 
 def rendered(wanted: Rendered) -> str:
     """Give the text of one file of manifests."""
-    out = set() if wanted.without is None else {_key(each) for each in documents(render({**_ALWAYS, **wanted.without}))}
+    out = set() if wanted.without is None else {_key(each) for each in documents(render({**ALWAYS, **wanted.without}))}
     kept = [
         text
-        for text in re.split(r"^---\n", render({**_ALWAYS, **wanted.values}), flags=re.M)
+        for text in re.split(r"^---\n", render({**ALWAYS, **wanted.values}), flags=re.M)
         if (found := yaml.load(text, yaml.CSafeLoader)) and _key(found) not in out
     ]
     head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from hack.codegen import chart
 from hack.controlplane.plane import free_ports
 
 ROOT = Path(__file__).parents[3]
@@ -15,16 +16,26 @@ MANIFESTS = ROOT / "deploy/manifests/controllers"
 SYSTEM, CONTROLLER = "turnout-system", "turnout-controller"
 
 
-async def install(plane, api, *more):
-    """Install the account and its roles and start the controller. more: arguments beside those of the Deployment."""
+async def install(plane, api, *more, kinds=""):
+    """Install the account and its roles and start the controller. more: arguments beside those of the Deployment.
+
+    kinds: rendered by the chart for these alone, where they are not those of the manifest.
+    """
     await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     deployment = None
-    for each in yaml.safe_load_all(await asyncio.to_thread((MANIFESTS / "controller.yaml").read_text)):
+    for each in await asyncio.to_thread(_objects, kinds):
         if each["kind"] == "Deployment":
             deployment = each
         elif each["kind"] not in ("PodDisruptionBudget", "NetworkPolicy"):
             await api.create(each)
     await asyncio.to_thread(start, plane, deployment, *more)
+
+
+def _objects(kinds):
+    if not kinds:
+        return list(yaml.safe_load_all((MANIFESTS / "controller.yaml").read_text()))
+    wanted = {**chart.CONTROLLER, "controller.crds": "false", "controller.kinds": f"{{{kinds}}}"}
+    return chart.documents(chart.render({**chart.ALWAYS, **wanted}))
 
 
 def start(plane, deployment, *more):

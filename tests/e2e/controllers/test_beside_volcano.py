@@ -269,7 +269,7 @@ async def both(module_plane):
         module_plane.start_program("volcano-controllers", _commands(module_plane))
         theirs = await _told(api, THEIRS)
         module_plane.stop_program("volcano-controllers")
-        await install(module_plane, api, "--kinds=VolcanoJob", "--gang=volcano", "--namespace", OURS)
+        await install(module_plane, api, "--gang=volcano", "--namespace", OURS, kinds="VolcanoJob")
         yield theirs, await _told(api, OURS)
 
 

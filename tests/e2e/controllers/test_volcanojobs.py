@@ -73,7 +73,7 @@ async def world(module_plane, folder, tmp_path_factory):
         definition = ROOT / "deploy/crds/volcano.sh/jobs.batch.volcano.sh.yaml"
         await api.create(yaml.safe_load(await asyncio.to_thread(definition.read_text)))
         await api.until(DEFINITIONS, lambda all_: any(map(served, all_)) or None)
-        controlled = install(module_plane, api, "--kinds=VolcanoJob")
+        controlled = install(module_plane, api, kinds="VolcanoJob")
         async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled) as made:
             await api.create_all(jobs)
             yield made
