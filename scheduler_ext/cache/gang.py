@@ -63,6 +63,11 @@ class Gang:
         """Return the members without a node, in rank order: masters first, then by index, then by name."""
         return sorted((m for m in self.members.values() if m.waits), key=rank_order)
 
+    @property
+    def words(self) -> object:
+        """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
+        return self.least, self.total, self.most, self.tier, self.multiple, self.slices, self.apart, self.fills
+
     def could_start(self, *, lifted: bool) -> bool:
         """True if enough of it may be bound once our gates are lifted, where they are.
 

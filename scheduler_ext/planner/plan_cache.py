@@ -215,7 +215,7 @@ class PlanCache:
                 self._hope()
             return
         if kept is not None:
-            if kept.plan.refusal is None and kept.signature == _signature(gang):
+            if kept.plan.refusal is None and kept.signature == gang.words:
                 rest = carried_on(self.view, gang, kept.plan, kept.known)
                 if rest is not None:
                     now = self._replace(gang, kept, rest)
@@ -330,7 +330,7 @@ class PlanCache:
     def _put(self, gang: Gang, plan: GangPlan, at: Standing, signature: object = None) -> CachedPlan:
         """Keep a plan and reserve room for it."""
         known = frozenset(member.uid for member in judged_members(gang) if not member.leaving)
-        kept = CachedPlan(plan, at, signature or _signature(gang), known, claims_of(gang, plan, at))
+        kept = CachedPlan(plan, at, signature or gang.words, known, claims_of(gang, plan, at))
         self.steps += _SEAT_STEPS * len(kept.claims)
         if plan.refusal is not None:
             self._refused.add(gang.key)
@@ -398,7 +398,3 @@ class PlanCache:
                 moved.append(key)
             overdrawn = self._kept.overdrawn(row)
         return moved
-
-
-def _signature(gang: Gang) -> object:
-    return gang.least, gang.total, gang.most, gang.tier, gang.multiple, gang.slices, gang.apart, gang.fills
