@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from turnout.simulator.api.errors import ApiRefusal, Unserved
@@ -35,7 +36,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
         namespace, rest = rest[1], rest[2:]
     kind = catalogue.named(group, version, rest[0])
     if kind is None or (namespace and not kind.namespaced):
-        raise unserved(group, path)
+        raise unserved(group, version, path)
     if len(rest) > 3:
         raise ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
     found = Target(kind, namespace, *rest[1:])
@@ -44,14 +45,14 @@ def target(catalogue: Catalogue, path: str) -> Target:
     return found
 
 
-def unserved(group: str, path: str) -> Exception:
+def unserved(group: str, version: str, path: str) -> Exception:
     """Return the error for a kind that is not in the catalogue.
 
-    A group of Kubernetes itself gets 501, since a real server has it. Any other group belongs to a CRD that is not
-    applied or is gone.
+    A group of Kubernetes itself gets 501, since a real server has it. Its alpha and beta versions are off there unless
+    somebody turns them on, so they are not found. Any other group belongs to a CRD that is not applied or is gone.
     """
     ours = group.endswith(".k8s.io") and not group.endswith(".sigs.k8s.io")  # those of special interest groups are CRDs
-    if not group or "." not in group or ours:
+    if not group or "." not in group or (ours and re.fullmatch(r"v[0-9]+", version)):
         return ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
     return Unserved()
 

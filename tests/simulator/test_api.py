@@ -293,3 +293,12 @@ async def test_a_json_patch_applies_whole_or_not_at_all(api_server):
     assert kept["metadata"]["labels"] == {"x": "1"}
     _, changed = await api_server.ask("PATCH", PODS + "/a", wish[:1], kind)
     assert changed["metadata"]["labels"] == {"x": "2"}
+
+
+@pytest.mark.parametrize(("group", "version", "error"), [
+    pytest.param("networking.k8s.io", "v1", ApiRefusal, id="a stable kind that is left out: this API does less"),
+    pytest.param("scheduling.k8s.io", "v1beta1", Unserved, id="a beta, which is off on a real server"),
+    pytest.param("scheduling.volcano.sh", "v1", Unserved, id="a CRD that nobody applied"),
+])  # fmt: skip
+def test_whether_a_kind_is_not_found_or_left_out(group, version, error):
+    assert isinstance(unserved(group, version, "/path"), error)

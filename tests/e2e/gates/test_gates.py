@@ -8,12 +8,17 @@ import sys
 
 import pytest
 
+from hack.controlplane.tools.parts import NEXT
 from tests import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
-EMULATED = [pytest.param({}, id="1.35"), pytest.param({"emulated_version": "1.33"}, id="emulating 1.33")]
+EMULATED = [
+    pytest.param({}, id="1.35"),
+    pytest.param({"emulated_version": "1.33"}, id="emulating 1.33"),
+    pytest.param({"release": NEXT}, id="1.37"),
+]
 GATE = [{"name": labels.PLACEMENT_GATE}]
 
 

@@ -11,6 +11,7 @@ import pytest
 from hack.codegen import chart
 from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import free_ports
+from hack.controlplane.tools.parts import NEXT
 from tests import cluster
 from tests.e2e.gates.test_gates import GATE, PODS, gang, gated
 from turnout.kube import labels
@@ -34,9 +35,9 @@ LONE = f"{PODS}/lone"
 TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-async def install(stage, **values):
-    """Install the chart's objects into turnout-system. Gives the flags of its nominator."""
-    objects = chart.documents(chart.render({**VALUES, **values}))
+async def install(stage, *, kubernetes=chart.KUBERNETES, **values):
+    """Install the chart's objects into turnout-system. Gives the flags of its nominator. kubernetes: for it."""
+    objects = chart.documents(chart.render({**VALUES, **values}, f"--kube-version={kubernetes}"))
     async with stage.plane.api() as api:
         await api.apply(cluster.namespace("turnout-system"))
         for each in objects:
@@ -157,10 +158,14 @@ LEFT_ALONE = {
 }
 
 
-@pytest.mark.parametrize("control_plane", [SERVED], indirect=True)
-async def test_pods_of_gangs_get_the_gate_in_labelled_namespaces_only(stage):
+@pytest.mark.parametrize(
+    ("control_plane", "kubernetes"),
+    [pytest.param(SERVED, "1.35.0", id="1.35"), pytest.param({"release": NEXT}, "1.37.0", id="1.37, by itself")],
+    indirect=["control_plane"],
+)
+async def test_pods_of_gangs_get_the_gate_in_labelled_namespaces_only(stage, kubernetes):
     await stage.build(leaves=1)
-    await install(stage, **{"nominator.gatePods": "true"})
+    await install(stage, kubernetes=kubernetes, **{"nominator.gatePods": "true"})
     async with stage.plane.api() as api:
         for name, marks in (("ml", {labels.GATES: "true"}), ("web", {}), ("kube-system", {labels.GATES: "true"})):
             await api.apply({**cluster.namespace(name), "metadata": {"name": name, "labels": marks}})
