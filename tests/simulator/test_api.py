@@ -7,6 +7,9 @@ import kubernetes
 import pytest
 import yaml
 
+from turnout.simulator.api.errors import ApiRefusal, Unserved
+from turnout.simulator.api.route import unserved
+
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
 GROUP = {
