@@ -22,7 +22,7 @@ PAGES = ("/healthz", "/readyz", "/metrics")
 MAP = "default/node-topology-config"
 SERVICES = {
     "extender": ("turnout.scheduler_ext", ("--configmap", MAP, "--bind", "127.0.0.1:0")),
-    "nominator": ("turnout.scheduler_ext.nominator", ("--configmap", MAP, "--lease", "default/nominator")),
+    "nominator": ("turnout.scheduler_ext.nominator", ("--configmap", MAP, "--lease", "default/nominator", "--gates")),
     "autoscaler": ("turnout.autoscaler", ("--lease", "default/autoscaler")),
     "controller": ("turnout.controllers", ("--lease", "default/controller", "--kinds", "ElasticJob")),
 }

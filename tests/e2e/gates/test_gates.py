@@ -151,8 +151,9 @@ async def test_a_leader_killed_amid_many_gangs_leaves_none_of_them_in_parts(stag
         await api.delete(f"{PODS}/warm")
         first = asyncio.create_task(api.until(PODS, cluster.bound(1)))
         first.add_done_callback(lambda _: stage.plane.kill_program("nominator"))
-        await api.create_all([pod for name in names for pod in gang(name, 8)])
+        await api.create_all([pod for name in names[:6] for pod in gang(name, 8)])
         await first
+        await api.create_all([pod for name in names[6:] for pod in gang(name, 8)])  # nobody leads for a while
         left = len(gated(await api.pods()))
         placed = await api.until(PODS, cluster.bound(64), within_s=30)
     assert left > 0
