@@ -175,7 +175,7 @@ async def test_the_children_of_a_process_go_with_it_wherever_they_fled(testbed, 
     await testbed.stop(grace_s=0.2)
     assert not any(running(pid) for pid in pids)
     (told,) = testbed.told("orphans_killed")
-    assert set(told["names"]) <= {"python", "python3", "python3.11", "sleep"}
+    assert set(told["names"]) <= {"python", "python3", "python3.11", "setsid", "sleep"}  # setsid: on its way to sleep
 
 
 async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(testbed):
