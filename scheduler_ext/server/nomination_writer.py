@@ -72,7 +72,8 @@ class Nominator:
         self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
         self._named: dict[str, str] = {}
         self._sent: dict[str, tuple[str, float]] = {}
-        self._dirty: dict[GangKey, None] = {}
+        self.due: dict[GangKey, None] = {}  # gangs to look at next, while this replica leads
+        self._leads = False
         self._news = asyncio.Event()
         self._room = asyncio.Semaphore(AT_ONCE)
         view.on_pod.append(self.see)
@@ -95,18 +96,27 @@ class Nominator:
             self._view.gangs.sent.pop(uid, None)
         if member.nominated and not (member.ours and self._is_news(uid, member.nominated)):
             return
-        self._dirty[member.belongs.key] = None
-        self._news.set()
+        if self._leads:  # a term begins with a look at every waiting gang
+            self.due[member.belongs.key] = None
+            self._news.set()
 
     async def run(self) -> None:
         """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
         self._view.plan_cache.plan_anew()  # ours may differ from those by which a former leader has written
+        self._leads = True
+        try:
+            await self._work()
+        finally:
+            self._leads = False
+            self.due.clear()
+
+    async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
                 await self._news.wait()
                 self._news.clear()
-                due, self._dirty = self._in_order(self._dirty), {}
+                due, self.due = self._in_order(self.due), {}
                 while due:
                     for wish in self._decide(due):
                         await self._room.acquire()
@@ -137,7 +147,7 @@ class Nominator:
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
                 del self._since_s[uid]  # given up long ago: it may be nominated again
                 self._named.pop(uid, None)
-            self._dirty.update(dict.fromkeys(gang.key for gang in self._view.gangs.waiting_gangs()))
+            self.due.update(dict.fromkeys(gang.key for gang in self._view.gangs.waiting_gangs()))
             self._news.set()
             await self._clock.sleep(LOOK_EACH_S)
 

@@ -60,6 +60,23 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def stat_of(pid: int) -> list[str]:
+    """Its state, parent and what follows in /proc, empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def family(pid: int) -> str:
+    """Tell the process and all that descend from it: number, state and command of each, a line each."""
+    parents = {each: stat_of(each)[1:2] for each in (int(path.name) for path in Path("/proc").glob("[0-9]*"))}
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == [str(each)]]
+    return "\n".join(f"{each} {''.join(stat_of(each)[:1])} {command_of(each)[:200]}" for each in found)
+
+
 def pids_of(word: str) -> list[int]:
     """The processes with this in their command line."""
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
@@ -123,7 +140,8 @@ class Agent:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} has not ended\n{self.log.read_text()}") from None
+            left = family(self.pid)
+            raise AssertionError(f"{self.name} has not ended\n{left}\n{self.log.read_text()}") from None
 
     @property
     def leads(self) -> bool:
@@ -217,8 +235,8 @@ class Crew:
         """The exit codes of these, else of all."""
         try:
             return [agent.code() for agent in agents or self.agents]
-        except AssertionError:
-            raise AssertionError(self.told()) from None
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.told()}") from None
 
     def check_one_world(self, over=max) -> None:
         """No two rounds ever trained at once, and no rank was given twice in one round.

@@ -121,3 +121,14 @@ async def test_who_takes_over_keeps_to_nominations_whatever_it_had_planned():
     await scene.run(lambda: len(scene.pods.patches) > 2)
     sent = {path.split("/")[-2]: body["status"]["nominatedNodeName"] for path, body, _ in scene.pods.patches}
     assert sent == {"g-0": "b0", "g-1": "b1"}
+
+
+async def test_a_follower_keeps_no_names_of_gangs_that_come_and_go():
+    scene = Scene()
+    for each in range(100):
+        scene.show(world.pod(f"p-{each}", 8), "7")
+        scene.view.drop_pod(f"uid-p-{each}")
+    assert not scene.nominator.due
+    scene.show(world.pod("q", 8), "7")
+    await scene.run(lambda: scene.pods.patches)
+    assert [path.split("/")[-2] for path, _, _ in scene.pods.patches] == ["q"]
