@@ -154,7 +154,7 @@ class Session:
         if pinned is None:
             self._say(Failed(told.step, "overwritten", "a newer save was there before it was heard of"))
             return
-        await self._daemon.copies.sealed(rank_store.local_rank, told.step)
+        await self._daemon.copies.sealed(rank_store.local_rank, told)
         generation, record = pinned
         job = SaveJob(told.step, generation, record, told if told.target and not told.later else None)
         task = self._daemon.begin(self._carry(rank_store, told.epoch, job))

@@ -64,7 +64,8 @@ class ReplicationContext:
     seat: RestorePlace | None = None  # this worker's place in that round, None before the first
     whole: int = -1  # the newest step of which all replicas are complete
     replicas: int = 0  # how many the training processes want
-    sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank seals a step
+    sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank tells of a save
+    saves: dict[int, Save] = field(default_factory=dict)  # the newest save told of in this round, by local rank
     steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
     copied: set[int] = field(default_factory=set)  # steps that the leader named
     replicated_rounds: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
@@ -77,14 +78,17 @@ class ReplicationContext:
         return PeerIdentity(self.home.run, self.home.worker, self.token)
 
     def has_sealed(self, local_rank: int, step: int) -> bool:
-        """True if this local rank has sealed this step, or a later one, in this round."""
+        """True if this local rank has told of this step, or of a later one, in this round.
+
+        What is sealed in memory alone does not count: only its Save says where in storage it goes, and a replica goes
+        there too.
+        """
         return self.newest(local_rank) >= step
 
     def newest(self, local_rank: int) -> int:
-        """Return the newest step that this local rank sealed in this round, or -1 for none."""
-        rank_store = self.home.rank_stores.get(local_rank)
-        slots = rank_store.arena.slots() if rank_store is not None and rank_store.arena is not None else ()
-        return max((slot.record.step for slot in slots if slot.record and slot.record.round == self.round), default=-1)
+        """Return the newest step that this local rank told of in this round, or -1 for none."""
+        told = self.saves.get(local_rank)
+        return told.step if told is not None else -1
 
 
 def found(arena: Arena, step: int, round_: int, rank: int, ranks: int) -> tuple[int, Record] | None:

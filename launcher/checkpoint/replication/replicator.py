@@ -17,7 +17,14 @@ from typing import Any
 import msgspec
 
 from turnout.launcher.checkpoint.arena.arena import ArenaBusy
-from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, Hello, RestorePlace, ShardFetched
+from turnout.launcher.checkpoint.format.daemon_messages import (
+    Adopt,
+    FetchShard,
+    Hello,
+    RestorePlace,
+    Save,
+    ShardFetched,
+)
 from turnout.launcher.checkpoint.format.replication_messages import (
     Fetch,
     Follow,
@@ -86,7 +93,7 @@ class Replicator:
         here = self._here
         here.round, here.seat, here.replicas = max(here.round, seat.round), seat, 0
         here.barred, self._sealed = False, 0
-        here.whole, here.steps, here.copied = step, set(), set()
+        here.whole, here.steps, here.copied, here.saves = step, set(), set(), {}
         if step >= 0 and seat.fetch:
             await fetched(here, step, seat)
 
@@ -109,8 +116,9 @@ class Replicator:
             work = self._leading.lead(here.seat.replica_group)
         self._round = asyncio.get_running_loop().create_task(work)
 
-    async def sealed(self, local_rank: int, step: int) -> None:
-        """Announce that a local rank has sealed this step, which can now be replicated."""
+    async def sealed(self, local_rank: int, told: Save) -> None:
+        """Announce a save of a local rank, which can now be replicated together with its target."""
+        self._here.saves[local_rank] = told
         if self._copying is None:
             self._sealed += local_rank == 0
             if local_rank == 0 and self._sealed == OVER:
@@ -118,7 +126,7 @@ class Replicator:
             return
         async with self._here.sealed:
             if local_rank == 0:
-                self._here.steps.add(step)
+                self._here.steps.add(told.step)
             self._here.sealed.notify_all()
 
     def done(self) -> tuple[int, int]:

@@ -84,7 +84,7 @@ class ReplicaSender:
                 async with asyncio.timeout(SEAL_S):
                     await here.sealed.wait_for(partial(here.has_sealed, local_rank, step))
                 arena = here.home.rank_store(local_rank).arena
-                pin = _pin(arena, step, here.round) if arena is not None else None
+                pin = _pin(arena, step, here.round, here.saves[local_rank].epoch) if arena is not None else None
                 if arena is None or pin is None:
                     raise BadCheckpoint(f"step {step} of local rank {local_rank} was overwritten before it was copied")
                 pins.append((local_rank, arena, *pin))
@@ -160,13 +160,19 @@ class ReplicaSender:
         self._connections.clear()
 
 
-def _pin(arena: Arena, step: int, round_: int | None) -> tuple[int, Record] | None:
-    """Find and pin the newest generation of this step, saved in that round, or in any round if None."""
+def _pin(arena: Arena, step: int, round_: int | None, last_epoch: int | None = None) -> tuple[int, Record] | None:
+    """Find and pin the newest generation of this step, saved in that round, or in any round if None.
+
+    last_epoch: leave out newer generations, of which nobody has told yet where they go.
+    """
     slots = arena.slots()
     held = [
         (slot.epoch, at)
         for at, slot in enumerate(slots)
-        if slot.record is not None and slot.record.step == step and round_ in (None, slot.record.round)
+        if slot.record is not None
+        and slot.record.step == step
+        and round_ in (None, slot.record.round)
+        and (last_epoch is None or slot.epoch <= last_epoch)
     ]
     if not held:
         return None

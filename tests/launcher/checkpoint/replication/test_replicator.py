@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -22,6 +24,32 @@ async def test_each_keeps_the_two_newest_steps_of_another(job):
     assert [job[(at + 1) % 3].kept(job[at]) for at in range(3)] == [[6, 5]] * 3
     assert await job[0].copies.held(()) == (HeldStep(6, 2, 3, 1, 1), HeldStep(5, 2, 3, 1, 1))
     assert job.told[0][1] == [], "nothing is to be told"
+
+
+async def test_a_copy_goes_with_the_word_of_where_in_storage_it_belongs(job):
+    """A save is seen in shared memory before its word is read: a copy without it would go to another folder."""
+    job = job(2)
+    await job.form()
+    word = await job[1].seal(5, "checkpoints/5")
+    await job[0].save(5)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await until(lambda: job[0].kept(job[1]))
+    await job[1].tell(word)
+    await job.copied(5)
+    assert job[0].goes(job[1]) == {5: "checkpoints/5"}
+
+
+async def test_a_word_of_an_older_save_of_that_step_is_not_the_newer_ones(job):
+    job = job(2)
+    await job.form()
+    older = await job[1].seal(5, "older")
+    newer = await job[1].seal(5, "newer")
+    await job[0].save(5)
+    await job[1].tell(older)
+    await job.copied(5)
+    assert job[0].goes(job[1]) == {5: "older"}
+    assert newer.epoch > older.epoch
 
 
 async def test_two_copies_of_each(job):

@@ -15,7 +15,7 @@ from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, Record, newest
 from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace, Save
 from turnout.launcher.checkpoint.replication.replicator import Replicator
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
 
@@ -97,15 +97,31 @@ class ReplicaDaemon:
 
     async def save(self, step):
         """Save as a training process does, and tell the daemon."""
+        await self.tell(await self.seal(step))
+
+    async def seal(self, step, target=""):
+        """Save as a training process does, whose word of it is still on its way to the daemon. Give that word."""
         record = record_of(step, self.rank, self.seat.ranks, self.seat.round, self.size)
         generation = await until(lambda: [got for got in [self.arena.begin(record)] if got is not None])
         (generation,) = generation
         self.arena.map(generation, record.shard_bytes)[:] = bytes_of(step, self.rank, self.size)
-        self.arena.seal(generation, record)
-        self.arena.pin(generation)
-        await self.daemon.rank_store(0).hash(generation)
-        await self.copies.sealed(0, step)
+        sealed = self.arena.seal(generation, record)
+        return Save(generation, sealed.epoch, step, target, later=bool(target))
+
+    async def tell(self, told):
+        """Take in the word of a save, as a session does."""
+        rank_store = self.daemon.rank_store(0)
+        generation, _ = await rank_store.seal(told)
+        await rank_store.hash(generation)
+        await self.copies.sealed(0, told)
         self.arena.unpin(generation)
+
+    def goes(self, owner):
+        """Where in storage the replicas go that it keeps for that worker, by step."""
+        store = self.copies.replica_store
+        arena = next(each for each in store.arenas() if each.identity.owner == owner.daemon.worker)
+        slots = [slot for slot in arena.slots() if slot.record is not None]
+        return {slot.record.step: (told := store.goes(arena, slot.epoch)) and told.target for slot in slots}
 
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
