@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests import world
 from tests.scheduler_ext.server.test_extender import Story
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, preempt_body, raw, until
+from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer
 from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Verb
 from turnout.scheduler_ext.server.http_connection import Limits
@@ -84,6 +86,29 @@ async def test_a_caller_that_asks_first_is_told_to_go_on():
         assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(body())
         assert json.loads((await one_answer(reader))[1]) == FILTERED
+
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.mark.contract("CS-01")
+@pytest.mark.asyncio
+async def test_what_a_real_kube_scheduler_posted_is_answered_in_its_types():
+    """The bodies are those of kube-scheduler 1.35.4, recorded by tests/scheduler_ext/recording.py."""
+    story = Story(4, 4)
+    filtered, scored = ((RECORDED / f"{verb}.json").read_bytes() for verb in ("filter", "prioritize"))
+    pod = msgspec.json.decode(json.dumps(json.loads(filtered)["Pod"]), type=Pod)
+    story.show(pod).view.waiting_for = lambda: None
+    offered = json.loads(filtered)["NodeNames"]
+    assert sorted(offered) == sorted(story.stage.names)
+    async with opened(story.view) as served:
+        status, answer = await served.post("filter", filtered)
+        assert (status, answer["Nodes"], answer["Error"]) == (200, None, "")
+        assert len(answer["NodeNames"]) == 1
+        assert set(answer["FailedNodes"] or {}) <= set(offered) - set(answer["NodeNames"])
+        status, scores = await served.post("prioritize", scored)
+        assert (status, [set(each) for each in scores]) == (200, [{"Host", "Score"}] * len(scores))
+        assert max(scores, key=lambda each: each["Score"])["Host"] in answer["NodeNames"]
 
 
 SHIPPED_PATIENCE_S = 1.0  # httpTimeout of the block that is shipped; tests/controlplane holds the file to it
