@@ -16,6 +16,8 @@ from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.local_cluster import attached
+from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
+from turnout.simulator.processes.runtime.logs import PodLogs
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy/examples/launcher"
@@ -109,12 +111,17 @@ def conditions(job):
 async def operated(plane, folder, controlled=None):
     """Run it all on a plane until the block ends. controlled: starts what controls PyTorchJobs, training-operator."""
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
-    async with attached(kubeconfig.read(config)) as made, asyncio.TaskGroup() as tasks:
+    kept, pair = PodLogs(), plane.authority.server("kubelet", ("127.0.0.1",))
+    async with (
+        attached(kubeconfig.read(config)) as made,
+        endpoint(kept, plane.ca, pair.cert, pair.key) as logs_port,
+        asyncio.TaskGroup() as tasks,
+    ):
         await asyncio.to_thread(plane.start_scheduler)
         await (asyncio.to_thread(plane.start_training_operator) if controlled is None else controlled)
         await asyncio.to_thread(plane.start_controller_manager)
-        runner = made.run_pods(PACE, folder, config)
-        await made.add_nodes(places(2), 8)
+        runner = kept.runner = made.run_pods(PACE, folder, config)
+        await made.add_nodes(places(2), 8, (HOST, logs_port))
 
         def log(namespace, name):
             life = runner.find(namespace, name)
