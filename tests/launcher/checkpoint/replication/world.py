@@ -117,7 +117,7 @@ class ReplicaDaemon:
         self.arena.unpin(generation)
 
     def goes(self, owner):
-        """Where in storage the replicas go that it keeps for that worker, by step."""
+        """Give where in storage the replicas go that it keeps for that worker, by step."""
         store = self.copies.replica_store
         arena = next(each for each in store.arenas() if each.identity.owner == owner.daemon.worker)
         slots = [slot for slot in arena.slots() if slot.record is not None]
