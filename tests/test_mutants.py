@@ -108,10 +108,28 @@ def checkout(tmp_path):
     [
         pytest.param(["thorough.py"], 6, 0, id="tests that look at each bound notice all"),
         pytest.param(["careless.py"], 2, 0, id="a test of one case notices two"),
-        pytest.param(["careless.py", "thorough.py"], 6, 0, id="what one test overlooks, another may notice"),
-        pytest.param(["in_a_fixture.py"], 5, 0, id="a shared fixture is looked at by each test that asks for it"),
-        pytest.param(["from_a_cache.py"], 5, 0, id="who is answered from a cache looks at the answer all the same"),
-        pytest.param(["at_import.py"], 5, 0, id="what runs at import is looked at by all"),
+        pytest.param(
+            ["careless.py", "thorough.py"],
+            6,
+            0,
+            id="what one test overlooks, another may notice",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["in_a_fixture.py"],
+            5,
+            0,
+            id="a shared fixture is looked at by each test that asks for it",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["from_a_cache.py"],
+            5,
+            0,
+            id="who is answered from a cache looks at the answer all the same",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(["at_import.py"], 5, 0, id="what runs at import is looked at by all", marks=pytest.mark.long),
         pytest.param(["elsewhere.py"], 0, 6, id="what no test runs, none notices"),
     ],
 )

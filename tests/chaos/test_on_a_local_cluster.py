@@ -27,6 +27,7 @@ def play(folder, *flags, within_s):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_no_law_is_broken_under_six_faults(tmp_path):
     last = play(tmp_path, "--seed=1", "--faults=6", "--kinds=job", within_s=600)
     assert last["broken"] == 0

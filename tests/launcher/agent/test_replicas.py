@@ -78,6 +78,7 @@ def test_workers_are_lost_with_their_memory(job):
     assert arenas(job) == []
 
 
+@pytest.mark.long
 def test_a_copy_that_is_broken_when_it_is_needed(job):
     """A broken copy is not restored, and the world does not end: in the next round all read storage."""
     job = job("2", "--max-restarts", "0")

@@ -40,6 +40,7 @@ def job(tmp_path, hosts):
 
 @pytest.mark.root
 @pytest.mark.debian("iproute2")
+@pytest.mark.long
 def test_of_two_hosts_that_cannot_reach_each_other_the_younger_leaves(job, hosts):
     """DL-81: a link, not a node, is told to be bad."""
     hosts.part(2, 3)

@@ -83,6 +83,7 @@ async def test_run_path_is_what_torchrun_makes_of_it(testbed):
     assert exited.error.startswith("ValueError: in the file")
 
 
+@pytest.mark.long
 async def test_imports_of_an_optimizers_first_step_are_there_in_the_second_life(testbed):
     """DDP and optimizers import torch._dynamo, for seconds of a core in each process: a recovery has no time for it."""
     text = """

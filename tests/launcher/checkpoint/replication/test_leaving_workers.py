@@ -69,7 +69,7 @@ def writes(path):
 
 @pytest.mark.contract("XD-06")
 @pytest.mark.parametrize(("size", "stays"), [
-    pytest.param(3, 0, id="two of three, the coordinator stays"),
+    pytest.param(3, 0, id="two of three, the coordinator stays", marks=pytest.mark.long),
     pytest.param(4, 0, id="three of four, the coordinator stays", marks=pytest.mark.long),
     pytest.param(4, 3, id="three of four, the coordinator leaves, and hands over the job", marks=pytest.mark.long),
 ])  # fmt: skip
