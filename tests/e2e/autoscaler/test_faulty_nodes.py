@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -66,13 +67,11 @@ async def replaced(api, pod):
     return await worker(api, but=pod["metadata"]["uid"])
 
 
-async def tainted(api, node, wanted=True):
-    """Wait until a node bears our taint, or no longer."""
+async def tainted(api, node, wanted=True, key=labels.FAULTY):
+    """Wait until a node bears a taint, ours without a key, or no longer."""
 
     def seen(nodes):
-        return next(
-            (each for each in nodes if each["metadata"]["name"] == node and bears(each, labels.FAULTY) is wanted), None
-        )
+        return next((each for each in nodes if each["metadata"]["name"] == node and bears(each, key) is wanted), None)
 
     return await api.until(NODES, seen, 30.0)
 
@@ -145,3 +144,24 @@ async def test_a_node_with_broken_gpu_links_is_tainted_avoided_listed_and_freed(
         assert "no node is tainted" in await turnout(stage, "nodes")
         assert (await replaced(api, elsewhere))["spec"]["nodeName"] == node
         await api.delete(f"{JOBS}/bert?propagationPolicy=Background")
+
+
+def verdict(kind):
+    """Make the annotation that a launcher's check leaves on its pod."""
+    said = {"kind": kind, "at": datetime.now(UTC).isoformat(), "round": 1, "by": "w0", "node": "node-001"}
+    return {"metadata": {"annotations": {labels.NODE_VERDICT: json.dumps(said)}}}
+
+
+@pytest.mark.contract("DL-82")
+async def test_an_admins_own_key_is_the_taint_and_a_check_that_passes_takes_it_away(stage):
+    key = "gpus.example.com/broken"
+    await stage.build(leaves=1, hosts_per_leaf=2, gpus=2)
+    start_autoscaler(stage, "--act", "--taint-nodes", "--taint-key", key)
+    await stage.submit(cluster.make_pod("bert-0", 1, nodeName="node-001"))
+    async with stage.plane.api() as api:
+        await api.call("PATCH", f"{PODS}/bert-0", verdict("faulty"), "application/merge-patch+json")
+        found = await tainted(api, "node-001", key=key)
+        assert not bears(found, labels.FAULTY)
+        assert [each["effect"] for each in found["spec"]["taints"] if each["key"] == key] == ["NoSchedule"]
+        await api.call("PATCH", f"{PODS}/bert-0", verdict("fine"), "application/merge-patch+json")
+        await tainted(api, "node-001", wanted=False, key=key)
