@@ -43,6 +43,7 @@ class Reason(Enum):
     NOT_OFFERED = "NoNodeOffers"  # a device that a role asks for
     BACK_OFF = "BackOff"  # a pod that failed again and again is made anew later
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
+    FAULT = "ControllerFault"  # a fault of ours keeps the job waiting
 
 
 class JobKey(NamedTuple):

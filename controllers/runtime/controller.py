@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from turnout.controllers.kind import Kind
-from turnout.controllers.model import JobKey, Object, Outcome, Reason, Say, Seen, Setup
+from turnout.controllers.model import JobKey, Object, Reason, Say, Setup
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.metrics import Metrics
@@ -56,19 +56,19 @@ class JobController:
                 log.debug("changed_meanwhile", extra={"job": str(key)})
             except CallError as error:
                 asked_s = error.retry_after_s
+            except Exception as error:
+                self._refuse(key, error)
             finally:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
     async def look(self, key: JobKey) -> None:
-        """Decide on one job and write what follows. Raises CallError for what has to be tried again."""
+        """Decide on one job and write what follows. What it raises means that the job has to be tried again."""
         if (found := self._cache.job(key)) is None:
             return
         raw, seen = found
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
-            outcome = self._decided(kind, raw, seen)
-        if outcome is None:
-            return
+            outcome = reconcile(kind, raw, seen, self._clock.wall(), self._setup)
         meta = raw["metadata"]
         self._tell(kind, raw, outcome.says)
         try:
@@ -83,17 +83,16 @@ class JobController:
         if outcome.again_s is not None:
             self._queue.add_after(key, outcome.again_s)
 
-    def _decided(self, kind: Kind, raw: Object, seen: Seen) -> Outcome | None:
-        """Decide; None for a job on which nothing can be decided by a fault of ours, which is told."""
+    def _refuse(self, key: JobKey, error: Exception) -> None:
+        """Tell that a fault of ours has kept a job from what it needs. It comes again after a back-off of its own."""
+        log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
+        self._metrics.faults.inc()
         try:
-            return reconcile(kind, raw, seen, self._clock.wall(), self._setup)
-        except Exception as error:
-            log.exception(
-                "job_refused", extra={"job": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
-            )
-            self._metrics.faults.inc()
-            self._tell(kind, raw, [Say(Reason.INVALID, f"nothing can be decided on it: {error!r:.200}", warning=True)])
-            return None
+            if (found := self._cache.job(key)) is not None:
+                text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+                self._tell(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
+        except Exception:
+            log.exception("fault_not_told", extra={"job": f"{key.namespace}/{key.name}"})
 
     def _tell(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
         meta = raw["metadata"]

@@ -33,7 +33,7 @@ class Metrics:
         self.writes = Counter("turnout_controller_writes", "Objects created, changed or deleted.", registry=registry)
         self.faults = Counter(
             "turnout_controller_faults",
-            "Jobs on which nothing could be decided, by a fault of ours.",
+            "Looks at a job or a ScalePlan that a fault of ours has ended.",
             registry=registry,
         )
         self.leading = Gauge("turnout_controller_leading", "1 while this replica writes.", registry=registry)
