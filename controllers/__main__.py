@@ -74,7 +74,8 @@ async def serve(wanted: Settings) -> None:
         events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock)
         metrics = Metrics(queue.__len__)
         writer = Writer(client, cache, kinds, setup)
-        plans = ScalePlans(client, WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random), clock)
+        of_plans = WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random)
+        plans = ScalePlans(client, of_plans, clock, events, metrics)
         if scales := "ElasticJob" in wanted.kinds:
             informers.watch_plans(plans)
         controller = JobController(cache, queue, writer, kinds, setup, clock, events, metrics)

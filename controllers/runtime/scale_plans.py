@@ -8,27 +8,30 @@ from typing import Any
 import msgspec
 
 from turnout.controllers.kinds.elasticjob import API, ELASTICJOB
-from turnout.controllers.model import JobKey, Object
+from turnout.controllers.model import JobKey, Object, Reason
 from turnout.controllers.observed import JobObject
+from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER, Calls
 from turnout.controllers.scale_plan import owner_of, scale, waits
 from turnout.kube.client.clock import Clock
+from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import together
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.watch_events import Key
 
 log = logging.getLogger("turnout.controllers")
 
-PATH, PLURAL = f"/apis/{API}", "scaleplans"
+PATH, PLURAL, KIND = f"/apis/{API}", "scaleplans", "ScalePlan"
 _MERGE = "application/merge-patch+json"
 
 
 class ScalePlans:
     """Holds the plans that wait. queue: of its own, for their keys."""
 
-    def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock) -> None:
+    def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock, events: EventRecorder, metrics: Metrics) -> None:
         self._calls, self._queue, self._clock = calls, queue, clock
+        self._events, self._metrics = events, metrics
         self._waiting: dict[JobKey, Object] = {}
 
     def put(self, obj: JobObject) -> None:
@@ -61,6 +64,8 @@ class ScalePlans:
             except CallError as error:
                 asked_s = error.retry_after_s
                 log.info("scale_plan_waits", extra={"plan": f"{key.namespace}/{key.name}", "why": error.message})
+            except Exception as error:
+                self._refuse(key, error)
             finally:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
@@ -82,6 +87,16 @@ class ScalePlans:
         self._waiting.pop(key, None)
         told = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
         log.info("scale_plan_done", extra={**told, "why": done.status["message"]})
+
+    def _refuse(self, key: JobKey, error: Exception) -> None:
+        """Tell that a fault of ours keeps a plan waiting. It comes again after a back-off of its own."""
+        log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
+        self._metrics.faults.inc()
+        if (plan := self._waiting.get(key)) is None:
+            return
+        ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
+        text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+        self._events.emit(ref, "Warning", Reason.FAULT.value, text, self._clock.wall())
 
     async def _job(self, path: str) -> Object | None:
         """Return the job as the API server has it, since a plan may be seen before its job; None for none."""
