@@ -28,9 +28,9 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.probes import probe_pages, served
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig
+from turnout.kube.server.probes import probe_pages, served
 
 log = logging.getLogger("turnout.controllers")
 

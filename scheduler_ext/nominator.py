@@ -27,6 +27,7 @@ from turnout.kube.client.lease import Elector, lease_settings
 from turnout.kube.client.run_until_signal import lead, together, until_told
 from turnout.kube.errors import BadKubeconfig, Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
+from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Notice, Rules
@@ -35,7 +36,6 @@ from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.health import Health
 from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import bind
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.nomination_writer import Nominator
 from turnout.scheduler_ext.server.switch_path_writer import PathMarker

@@ -14,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from turnout.kube.client.probes import build_info
+from turnout.kube.server.probes import build_info
 
 _LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
 
