@@ -24,8 +24,8 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.run_until_signal import lead, together, until_told
-from turnout.kube.errors import BadKubeconfig, Unreachable
+from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
+from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
@@ -84,15 +84,10 @@ class NominatorSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when the program cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
     settings = _settings(argv)
     logs.setup(settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except (BadKubeconfig, OSError) as error:
-        print(f"turnout-nominator: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("turnout-nominator", lambda: serve(settings))
 
 
 async def serve(settings: NominatorSettings) -> None:

@@ -52,7 +52,9 @@ async def until(true, what):
     """Wait until this is true."""
     try:
         async with asyncio.timeout(WITHIN_S):
-            while not await true():
+            while True:
+                if await true():
+                    return
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"not so within {WITHIN_S:.0f} s: {what}") from None
