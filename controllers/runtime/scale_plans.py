@@ -23,11 +23,12 @@ from turnout.kube.watch_events import Key
 log = logging.getLogger("turnout.controllers")
 
 PATH, PLURAL, KIND = f"/apis/{API}", "scaleplans", "ScalePlan"
+AT_ONCE = 8  # namespaces whose plans are carried out side by side; those of one keep their order
 _MERGE = "application/merge-patch+json"
 
 
 class ScalePlans:
-    """Holds the plans that wait. queue: of its own, for their keys."""
+    """Holds the plans that wait. queue: of its own, for their keys, in which each namespace is alone."""
 
     def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock, events: EventRecorder, metrics: Metrics) -> None:
         self._calls, self._queue, self._clock = calls, queue, clock
@@ -52,7 +53,7 @@ class ScalePlans:
         """Carry out what waits and what comes, until cancelled."""
         for key in list(self._waiting):
             self._queue.add(key)
-        await together(self._queue.run, self._work)
+        await together(self._queue.run, *([self._work] * AT_ONCE))
 
     async def _work(self) -> None:
         while True:
@@ -97,6 +98,7 @@ class ScalePlans:
         ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
         text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
         self._events.emit(ref, "Warning", Reason.FAULT.value, text, self._clock.wall())
+        self._metrics.told.labels(KIND, Reason.FAULT.value).inc()
 
     async def _job(self, path: str) -> Object | None:
         """Return the job as the API server has it, since a plan may be seen before its job; None for none."""
