@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from turnout.controllers.kind import Kind
-from turnout.controllers.model import JobKey, Object, Reason, Say, Setup
+from turnout.controllers.model import JUMP_S, JobKey, Object, Reason, Say, Setup
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import NameTaken, Writer
-from turnout.kube.client.clock import Clock
+from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
@@ -35,15 +36,31 @@ class JobController:
         clock: Clock,
         events: EventRecorder,
         metrics: Metrics,
+        time: SteadyTime | None = None,
     ) -> None:
+        """time: of day, for decisions; without it the wall clock's, whose jumps are seen."""
         self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
         self._clock, self._events, self._metrics = clock, events, metrics
+        self._time = time or SteadyTime(clock)
+        self._moment, self._looked_s = self._time.look(), clock.monotonic()
 
     async def run(self) -> None:
         """Look at every job once, then at each that changes, until cancelled."""
+        self._look_at_all()
+        await together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
+
+    def _look_at_all(self) -> None:
         for key in list(self._cache.jobs()):
             self._queue.add(key)
-        await together(self._queue.run, *([self._work] * AT_ONCE))
+
+    async def _follow_clock(self) -> None:
+        """Look at the clock now and then. Between two looks time goes on as the monotonic clock does."""
+        while True:
+            before, self._moment, self._looked_s = self._moment, self._time.look(), self._clock.monotonic()
+            if before.jumped_s and not self._moment.jumped_s:  # another time of day may count from now on
+                self._look_at_all()
+            self._metrics.jumped_s.set(self._moment.jumped_s)
+            await self._clock.sleep(JUMP_S)
 
     async def _work(self) -> None:
         while True:
@@ -68,7 +85,8 @@ class JobController:
         raw, seen = found
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
-            outcome = reconcile(kind, raw, seen, self._clock.wall(), self._setup)
+            now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
+            outcome = reconcile(kind, raw, replace(seen, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
         self._tell(kind, raw, outcome.says)
         try:
@@ -100,6 +118,7 @@ class JobController:
         for each in says:
             type_ = "Warning" if each.warning else "Normal"
             self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
+            self._metrics.told.labels(kind.called, each.reason.value).inc()
             log.info("told", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value})
 
 

@@ -36,6 +36,17 @@ class Metrics:
             "Looks at a job or a ScalePlan that a fault of ours has ended.",
             registry=registry,
         )
+        self.told = Counter(
+            "turnout_controller_told",
+            "What jobs and ScalePlans were told, by the word of the Event.",
+            ["kind", "reason"],
+            registry=registry,
+        )
+        self.jumped_s = Gauge(
+            "turnout_controller_clock_jumped_seconds",
+            "By how much a clock has jumped just now, while nothing that only time decides is done; else 0.",
+            registry=registry,
+        )
         self.leading = Gauge("turnout_controller_leading", "1 while this replica writes.", registry=registry)
         Gauge("turnout_controller_queue", "Jobs that wait to be looked at.", registry=registry).set_function(waiting)
 
