@@ -1,4 +1,4 @@
-"""Each of the fourteen threats of the facts has its row in SECURITY.md, and so has each port, with tests that are there."""
+"""The fourteen threats of the facts, and the ports, have their rows in SECURITY.md, with tests that are there."""
 
 import re
 from pathlib import Path
