@@ -1,4 +1,4 @@
-"""MSJobs under our controller, on a real API server and scheduler: processes in pods. test_guides.py trains one."""
+"""MSJobs under our controller, on a real API server and scheduler. whole/test_guides.py trains the guide's."""
 
 import asyncio
 import json

@@ -82,8 +82,9 @@ async def reached(world, name, phase, within_s=60.0):
 
 
 async def left(world, job):
-    """Give the phases of a job's pods that are there now, by name."""
+    """Give the phases of a job's pods that are there now and do not go, by name."""
     found = (await world.api.call("GET", PODS))["items"]
+    found = [each for each in found if "deletionTimestamp" not in each["metadata"]]
     mine = [each for each in found if each["metadata"]["labels"]["volcano.sh/job-name"] == job]
     return {each["metadata"]["name"]: each["status"]["phase"] for each in mine}
 
