@@ -35,26 +35,17 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.probes import probe_pages, served
-from turnout.kube.client.run_until_signal import lead, together, until_told
-from turnout.kube.errors import BadKubeconfig
+from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
+from turnout.kube.server.probes import probe_pages, served
 
 log = logging.getLogger("turnout.autoscaler")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
     wanted = settings(argv)
     logs.setup(wanted.log_level)
-    try:
-        asyncio.run(serve(wanted))
-    except (BadKubeconfig, OSError) as error:
-        print(f"turnout-autoscaler: {error}", file=sys.stderr)
-        return 1
-    except Exception:
-        log.critical("ended_by_a_fault", exc_info=True)
-        return 1
-    return 0
+    return run_program("turnout-autoscaler", lambda: serve(wanted))
 
 
 async def serve(wanted: Settings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -25,12 +24,11 @@ from turnout.kube.backoff import Backoff
 from turnout.kube.cli_flags import address
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
-from turnout.kube.client.clock import RealClock
+from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.probes import probe_pages, served
-from turnout.kube.client.run_until_signal import lead, together, until_told
-from turnout.kube.errors import BadKubeconfig
+from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
+from turnout.kube.server.probes import probe_pages, served
 
 log = logging.getLogger("turnout.controllers")
 
@@ -38,18 +36,10 @@ MAX_IN_FLIGHT = 16  # calls: as many as one core sends at 16 ms each; the TLS of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
     wanted = settings(argv)
     logs.setup(wanted.log_level)
-    try:
-        asyncio.run(serve(wanted))
-    except (BadKubeconfig, OSError) as error:
-        print(f"turnout-controller: {error}", file=sys.stderr)
-        return 1
-    except Exception:
-        log.critical("ended_by_a_fault", exc_info=True)
-        return 1
-    return 0
+    return run_program("turnout-controller", lambda: serve(wanted))
 
 
 async def serve(wanted: Settings) -> None:
@@ -57,7 +47,8 @@ async def serve(wanted: Settings) -> None:
     clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds, wanted.master_image), wanted.setup(), random.Random()
     open_ = Client.open(wanted.kubeconfig, wanted.context, max_in_flight=MAX_IN_FLIGHT, qps=wanted.qps or None)
     async with await open_ as client:
-        queue = WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random)
+        backoff = Backoff(first_s=0.05, most_s=60.0)
+        queue = WorkQueue(clock, backoff, rng.random)
         leading: list[bool] = []
 
         def changed(key: JobKey) -> None:
@@ -68,16 +59,15 @@ async def serve(wanted: Settings) -> None:
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, wanted.namespace)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        elector = Elector(
-            client, namespace, name, identity, clock=clock, rng=rng, settings=lease_settings(wanted.lease_seconds)
-        )
+        terms = lease_settings(wanted.lease_seconds)
+        elector = Elector(client, namespace, name, identity, clock=clock, rng=rng, settings=terms)
         events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock)
         metrics = Metrics(queue.__len__)
-        writer = Writer(client, cache, kinds, setup)
-        plans = ScalePlans(client, WorkQueue(clock, Backoff(first_s=0.05, most_s=60.0), rng.random), clock)
+        plans = ScalePlans(client, WorkQueue(clock, backoff, rng.random, alone=True), clock, events, metrics)
         if scales := "ElasticJob" in wanted.kinds:
             informers.watch_plans(plans)
-        controller = JobController(cache, queue, writer, kinds, setup, clock, events, metrics)
+        acts = Writer(client, cache, kinds, setup), kinds, setup, clock, events, metrics
+        controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
 
         async def term() -> None:
             leading.append(True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from turnout.controllers.model import Phase, PodSeen, Role, Seen
+from turnout.controllers.model import JUMP_S, Phase, PodSeen, Role, Seen
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -131,9 +131,9 @@ def decide(policies: Policies, roles: Sequence[Role], seen: Seen, now_s: float) 
         if policy is None or policy.action in _NOTHING:
             continue
         left_s = event.since_s + (policy.timeout_s or 0.0) - now_s
-        if policy.timeout_s is None or left_s <= 0:
+        if policy.timeout_s is None or (left_s <= 0 and not seen.jumped_s):
             return Due(policy.action, _why(event), _about(policies, policy.action, event, seen))
-        waits_s.append(left_s)
+        waits_s.append(max(left_s, JUMP_S) if seen.jumped_s else left_s)
     return Due(wait_s=min(waits_s, default=None))
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 Object = Mapping[str, Any]
+JUMP_S = 10.0  # between looks at the clock; what a jump puts off is looked at again after it
 
 
 class Restart(Enum):
@@ -43,6 +44,8 @@ class Reason(Enum):
     NOT_OFFERED = "NoNodeOffers"  # a device that a role asks for
     BACK_OFF = "BackOff"  # a pod that failed again and again is made anew later
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
+    FAULT = "ControllerFault"  # a fault of ours keeps the job waiting
+    CLOCK_JUMPED = "ClockJumped"  # an end or a deletion that time decides is put off for two looks at the clock
 
 
 class JobKey(NamedTuple):
@@ -226,12 +229,20 @@ class ChildSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The objects that a job owns. offered: extended resources of nodes, None while unknown. unread: pods are old."""
+    """The objects that a job owns. offered: extended resources of nodes, None while unknown. unread: pods are old.
+
+    jumped_s: by how much a clock has jumped just now: nothing that only time decides is done, but a while later.
+    """
 
     pods: Sequence[PodSeen] = ()
     others: Mapping[ChildKey, ChildSeen] = field(default_factory=dict)
     offered: frozenset[str] | None = None
     unread: bool = False
+    jumped_s: float = 0.0
+
+    def put_off(self, what: str) -> Say:
+        """Tell what a clock's jump puts off."""
+        return Say(Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True)
 
 
 class Create(NamedTuple):

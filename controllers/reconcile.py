@@ -14,6 +14,7 @@ from typing import Any
 from turnout.controllers import children, conditions, diff
 from turnout.controllers.kind import Kind, Moment
 from turnout.controllers.model import (
+    JUMP_S,
     ChildKey,
     CleanPods,
     Counts,
@@ -107,7 +108,10 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
         _told(status, Reason.RESUMED, f"{kind.kind} {view.name} is resumed.", type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(now_s)
-    if (why := _past_limits(view, status, seen, now_s)) is not None:
+    if (late := _too_late(view, status, seen, now_s)) is not None and seen.jumped_s:
+        status.says.append(seen.put_off("its end"))
+    elif late is not None or _failed_too_often(view, status, seen):
+        why = late or f"Job {view.name} has failed because it has reached the specified backoff limit"
         writes = [*diff.all_pods(seen.pods), *diff.all_others(seen)]
         status.end(Verdict(Reason.FAILED, why))
         status.says.append(Say(Reason.FAILED, why, warning=True))
@@ -152,11 +156,13 @@ def _ended(view: JobView, status: _Status, seen: Seen, now_s: float) -> Outcome:
             else each
             for name, each in status.replicas.items()
         }
-    outcome = _outcome(status, writes)
     if view.policy.ttl_s is None:
-        return outcome
+        return _outcome(status, writes)
     left_s = (since_1970(status.completion) or now_s) + view.policy.ttl_s - now_s
-    return replace(outcome, gone=left_s <= 0, again_s=max(left_s, 0.0))
+    if left_s <= 0 and seen.jumped_s:
+        status.says.append(seen.put_off("its deletion"))
+        left_s = JUMP_S
+    return replace(_outcome(status, writes), gone=left_s <= 0, again_s=max(left_s, 0.0))
 
 
 def _cleaned(view: JobView, seen: Seen) -> Iterator[Write]:
@@ -196,17 +202,20 @@ def _suspended(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Se
     return replace(_outcome(status, writes), again_s=soonest(looks), status_first=any(each.restarted for each in looks))
 
 
-def _past_limits(view: JobView, status: _Status, seen: Seen, now_s: float) -> str | None:
-    """Say why a job has to fail whatever its pods do; None when it need not."""
+def _failed_too_often(view: JobView, status: _Status, seen: Seen) -> bool:
+    """True if a job's pods and containers have failed as often as it bears."""
+    if view.policy.backoff_limit is None:
+        return False
+    tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
+    restarts = sum(pod.restarts for pod in seen.pods if tries.get(pod.role) and pod.phase is Phase.RUNNING)
+    told = [each.get("restarts") for each in status.replicas.values()]
+    failed = sum(each for each in told if isinstance(each, int))
+    return restarts + failed >= max(1, view.policy.backoff_limit)
+
+
+def _too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -> str | None:
+    """Say why a job has to fail by the time that has passed; None when it need not."""
     policy, began_s = view.policy, since_1970(status.start)
-    if policy.backoff_limit is not None:
-        tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
-        restarts = sum(pod.restarts for pod in seen.pods if tries.get(pod.role) and pod.phase is Phase.RUNNING)
-        told = [each.get("restarts") for each in status.replicas.values()]
-        failed = sum(each for each in told if isinstance(each, int))
-        count = restarts + failed
-        if count >= max(1, policy.backoff_limit):
-            return f"Job {view.name} has failed because it has reached the specified backoff limit"
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
         return f"Job {view.name} has failed because it was active longer than specified deadline"
     if _starts_too_late(view, status, seen, now_s):
@@ -251,7 +260,8 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
             status.note(verdict.reason, verdict.text)
     began_s = since_1970(status.start) or status.now_s
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
-    again_s = soonest(looks, *(end - status.now_s for end in bounds if end > status.now_s))
+    left_s = [end - status.now_s for end in bounds if end > status.now_s]
+    again_s = soonest(looks, *left_s, *([JUMP_S] if seen.jumped_s else []))
     return replace(_outcome(status, writes), again_s=again_s, status_first=any(each.restarted for each in looks))
 
 

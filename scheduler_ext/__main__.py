@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -16,8 +15,7 @@ from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
-from turnout.kube.client.run_until_signal import until_told
-from turnout.kube.errors import BadKubeconfig
+from turnout.kube.client.run_until_signal import CANNOT_START, run_program, until_told
 from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
@@ -33,15 +31,10 @@ LEAVE_S = 2.0  # between "not ready" and the end, so that a Service stops sendin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when the program cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
     settings = extender_settings(argv)
     logs.setup(settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except (BadKubeconfig, BadCertificate, OSError) as error:
-        print(f"turnout-extender: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("turnout-extender", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: Settings, metrics: Metrics | None = None) -> None:

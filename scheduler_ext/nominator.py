@@ -24,9 +24,10 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.run_until_signal import lead, together, until_told
-from turnout.kube.errors import BadKubeconfig, Unreachable
+from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
+from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
+from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Notice, Rules
@@ -35,7 +36,6 @@ from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.health import Health
 from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import bind
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.nomination_writer import Nominator
 from turnout.scheduler_ext.server.switch_path_writer import PathMarker
@@ -84,15 +84,10 @@ class NominatorSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when the program cannot start."""
+    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
     settings = _settings(argv)
     logs.setup(settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except (BadKubeconfig, OSError) as error:
-        print(f"turnout-nominator: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("turnout-nominator", lambda: serve(settings))
 
 
 async def serve(settings: NominatorSettings) -> None:

@@ -20,6 +20,7 @@ from turnout.autoscaler.controller.metrics import Metrics as Lending
 from turnout.autoscaler.model import Reason as Lent
 from turnout.autoscaler.node_faults.model import NodeReason as OfNode
 from turnout.controllers.model import Reason as Controlled
+from turnout.controllers.runtime.metrics import Metrics as Controls
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
@@ -262,12 +263,12 @@ def metrics():
     Gates(page.registry)
     SwitchPaths(page.registry)
     both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
-    both += generate_latest(Launched("bert").registry).decode()
+    both += generate_latest(Launched("bert").registry).decode() + Controls(int).page().decode()
     return set(re.findall(r"^# TYPE (turnout_\w+) ", both, re.M))
 
 
 def test_every_metric_is_told():
-    told = text("docs/extender.md") + text("docs/autoscaler.md") + text("docs/launcher.md")
+    told = text("docs/extender.md") + text("docs/autoscaler.md") + text("docs/launcher.md") + text("docs/jobs.md")
     assert sorted(metrics() - set(re.findall(r"turnout_\w+", told))) == []
 
 

@@ -27,7 +27,7 @@ from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.jobs.model import JobKey
 from turnout.kube.client.clock import Clock, RealClock
-from turnout.kube.client.probes import build_info
+from turnout.kube.server.probes import build_info
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")

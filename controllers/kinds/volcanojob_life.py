@@ -15,6 +15,7 @@ from turnout.controllers import children, conditions, diff
 from turnout.controllers import lifecycle_policies as policies
 from turnout.controllers.kind import Kind, Moment
 from turnout.controllers.model import (
+    JUMP_S,
     Create,
     Delete,
     JobView,
@@ -186,6 +187,8 @@ def _ended(at: _At) -> Outcome:
         return _told(at, at.phase, writes=tuple(writes))
     ended_s = since_1970(_mapping(at.before.get("state")).get("lastTransitionTime"))
     left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
+    if at.seen.jumped_s:
+        left_s = max(left_s, JUMP_S)
     return _told(at, at.phase, writes=tuple(writes), again_s=max(left_s, 0.0), gone=left_s <= 0)
 
 

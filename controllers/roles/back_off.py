@@ -43,11 +43,12 @@ class BackOff:
             last[pod.index] = self.now_s
         return BackOff(self.now_s, failures, last)
 
-    def left_s(self, index: int) -> float:
-        """Return in how many seconds the index may have a pod, 0 for now."""
-        if (at_s := self.last_s.get(index)) is None:
+    def left_s(self, index: int, least_s: float = 0.0) -> float:
+        """Return in how many seconds the index may have a pod, 0 for now. least_s: of one that has to wait at all."""
+        at_s, pause = self.last_s.get(index), pause_s(self.failures.get(index, 0))
+        if at_s is None or not pause:
             return 0.0
-        return max(0.0, min(at_s, self.now_s) + pause_s(self.failures.get(index, 0)) - self.now_s)
+        return max(least_s, min(at_s, self.now_s) + pause - self.now_s)
 
     def kept(self, size: int) -> Object:
         """Return what the status has to remember. size: of the role: what is above it is forgotten."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from turnout.controllers import children, diff
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import (
+    JUMP_S,
     Counts,
     Create,
     JobView,
@@ -68,7 +69,9 @@ def look_at(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, s
     leave = [pod for pod in (*diff.surplus(role, mine), *again, *old) if not pod.deleting]
     writes: list[Write] = [diff.delete_pod(pod) for pod in leave]
     there = [pod for pod in mine if not (kind.numbered and pod.deleting)]
-    held = {index: left_s for index in waits.last_s if index < role.replicas and (left_s := waits.left_s(index)) > 0}
+    least_s = JUMP_S if seen.jumped_s else 0.0
+    lefts_s = {index: waits.left_s(index, least_s) for index in waits.last_s if index < role.replicas}
+    held = {index: left_s for index, left_s in lefts_s.items() if left_s > 0}
     if role.name not in kind.held(view, seen) and (role.alone or not diff.waits(seen, setup)):
         for index in diff.missing(role, there):
             if index not in held:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from turnout.controllers.kind import Kind
-from turnout.controllers.model import JobKey, Object, Outcome, Reason, Say, Seen, Setup
+from turnout.controllers.model import JUMP_S, JobKey, Object, Reason, Say, Setup
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import NameTaken, Writer
-from turnout.kube.client.clock import Clock
+from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
@@ -35,15 +36,31 @@ class JobController:
         clock: Clock,
         events: EventRecorder,
         metrics: Metrics,
+        time: SteadyTime | None = None,
     ) -> None:
+        """time: of day, for decisions; without it the wall clock's, whose jumps are seen."""
         self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
         self._clock, self._events, self._metrics = clock, events, metrics
+        self._time = time or SteadyTime(clock)
+        self._moment, self._looked_s = self._time.look(), clock.monotonic()
 
     async def run(self) -> None:
         """Look at every job once, then at each that changes, until cancelled."""
+        self._look_at_all()
+        await together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
+
+    def _look_at_all(self) -> None:
         for key in list(self._cache.jobs()):
             self._queue.add(key)
-        await together(self._queue.run, *([self._work] * AT_ONCE))
+
+    async def _follow_clock(self) -> None:
+        """Look at the clock now and then. Between two looks time goes on as the monotonic clock does."""
+        while True:
+            before, self._moment, self._looked_s = self._moment, self._time.look(), self._clock.monotonic()
+            if before.jumped_s and not self._moment.jumped_s:  # another time of day may count from now on
+                self._look_at_all()
+            self._metrics.jumped_s.set(self._moment.jumped_s)
+            await self._clock.sleep(JUMP_S)
 
     async def _work(self) -> None:
         while True:
@@ -56,19 +73,20 @@ class JobController:
                 log.debug("changed_meanwhile", extra={"job": str(key)})
             except CallError as error:
                 asked_s = error.retry_after_s
+            except Exception as error:
+                self._refuse(key, error)
             finally:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
     async def look(self, key: JobKey) -> None:
-        """Decide on one job and write what follows. Raises CallError for what has to be tried again."""
+        """Decide on one job and write what follows. What it raises means that the job has to be tried again."""
         if (found := self._cache.job(key)) is None:
             return
         raw, seen = found
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
-            outcome = self._decided(kind, raw, seen)
-        if outcome is None:
-            return
+            now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
+            outcome = reconcile(kind, raw, replace(seen, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
         self._tell(kind, raw, outcome.says)
         try:
@@ -83,17 +101,16 @@ class JobController:
         if outcome.again_s is not None:
             self._queue.add_after(key, outcome.again_s)
 
-    def _decided(self, kind: Kind, raw: Object, seen: Seen) -> Outcome | None:
-        """Decide; None for a job on which nothing can be decided by a fault of ours, which is told."""
+    def _refuse(self, key: JobKey, error: Exception) -> None:
+        """Tell that a fault of ours has kept a job from what it needs. It comes again after a back-off of its own."""
+        log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
+        self._metrics.faults.inc()
         try:
-            return reconcile(kind, raw, seen, self._clock.wall(), self._setup)
-        except Exception as error:
-            log.exception(
-                "job_refused", extra={"job": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
-            )
-            self._metrics.faults.inc()
-            self._tell(kind, raw, [Say(Reason.INVALID, f"nothing can be decided on it: {error!r:.200}", warning=True)])
-            return None
+            if (found := self._cache.job(key)) is not None:
+                text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+                self._tell(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
+        except Exception:
+            log.exception("fault_not_told", extra={"job": f"{key.namespace}/{key.name}"})
 
     def _tell(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
         meta = raw["metadata"]
@@ -101,6 +118,7 @@ class JobController:
         for each in says:
             type_ = "Warning" if each.warning else "Normal"
             self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
+            self._metrics.told.labels(kind.called, each.reason.value).inc()
             log.info("told", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value})
 
 

@@ -14,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from turnout.kube.client.probes import build_info
+from turnout.kube.server.probes import build_info
 
 _LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
 
@@ -33,7 +33,18 @@ class Metrics:
         self.writes = Counter("turnout_controller_writes", "Objects created, changed or deleted.", registry=registry)
         self.faults = Counter(
             "turnout_controller_faults",
-            "Jobs on which nothing could be decided, by a fault of ours.",
+            "Looks at a job or a ScalePlan that a fault of ours has ended.",
+            registry=registry,
+        )
+        self.told = Counter(
+            "turnout_controller_told",
+            "What jobs and ScalePlans were told, by the word of the Event.",
+            ["kind", "reason"],
+            registry=registry,
+        )
+        self.jumped_s = Gauge(
+            "turnout_controller_clock_jumped_seconds",
+            "By how much a clock has jumped just now, while nothing that only time decides is done; else 0.",
             registry=registry,
         )
         self.leading = Gauge("turnout_controller_leading", "1 while this replica writes.", registry=registry)

@@ -8,27 +8,31 @@ from typing import Any
 import msgspec
 
 from turnout.controllers.kinds.elasticjob import API, ELASTICJOB
-from turnout.controllers.model import JobKey, Object
+from turnout.controllers.model import JobKey, Object, Reason
 from turnout.controllers.observed import JobObject
+from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER, Calls
 from turnout.controllers.scale_plan import owner_of, scale, waits
 from turnout.kube.client.clock import Clock
+from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import together
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.watch_events import Key
 
 log = logging.getLogger("turnout.controllers")
 
-PATH, PLURAL = f"/apis/{API}", "scaleplans"
+PATH, PLURAL, KIND = f"/apis/{API}", "scaleplans", "ScalePlan"
+AT_ONCE = 8  # namespaces whose plans are carried out side by side; those of one keep their order
 _MERGE = "application/merge-patch+json"
 
 
 class ScalePlans:
-    """Holds the plans that wait. queue: of its own, for their keys."""
+    """Holds the plans that wait. queue: of its own, for their keys, in which each namespace is alone."""
 
-    def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock) -> None:
+    def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock, events: EventRecorder, metrics: Metrics) -> None:
         self._calls, self._queue, self._clock = calls, queue, clock
+        self._events, self._metrics = events, metrics
         self._waiting: dict[JobKey, Object] = {}
 
     def put(self, obj: JobObject) -> None:
@@ -49,7 +53,7 @@ class ScalePlans:
         """Carry out what waits and what comes, until cancelled."""
         for key in list(self._waiting):
             self._queue.add(key)
-        await together(self._queue.run, self._work)
+        await together(self._queue.run, *([self._work] * AT_ONCE))
 
     async def _work(self) -> None:
         while True:
@@ -61,6 +65,8 @@ class ScalePlans:
             except CallError as error:
                 asked_s = error.retry_after_s
                 log.info("scale_plan_waits", extra={"plan": f"{key.namespace}/{key.name}", "why": error.message})
+            except Exception as error:
+                self._refuse(key, error)
             finally:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
@@ -82,6 +88,17 @@ class ScalePlans:
         self._waiting.pop(key, None)
         told = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
         log.info("scale_plan_done", extra={**told, "why": done.status["message"]})
+
+    def _refuse(self, key: JobKey, error: Exception) -> None:
+        """Tell that a fault of ours keeps a plan waiting. It comes again after a back-off of its own."""
+        log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
+        self._metrics.faults.inc()
+        if (plan := self._waiting.get(key)) is None:
+            return
+        ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
+        text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+        self._events.emit(ref, "Warning", Reason.FAULT.value, text, self._clock.wall())
+        self._metrics.told.labels(KIND, Reason.FAULT.value).inc()
 
     async def _job(self, path: str) -> Object | None:
         """Return the job as the API server has it, since a plan may be seen before its job; None for none."""

@@ -1,12 +1,14 @@
 """Jobs that have to be looked at: each once however often it changes, never two looks at one job at a time.
 
-A job whose look failed comes again after a back-off of its own, and holds up no other. As client-go's workqueue.
+A job whose look failed comes again after a back-off of its own, and holds up no other. As client-go's workqueue, but
+that namespaces have their turns one after another: whoever has 10,000 jobs delays another's by one look.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable
 
 from turnout.controllers.model import JobKey
@@ -15,11 +17,16 @@ from turnout.kube.client.clock import Clock
 
 
 class WorkQueue:
-    """backoff: of one job's failures in a row. draw: uniform in [0, 1), for jitter."""
+    """backoff: of one job's failures in a row. draw: uniform in [0, 1), for jitter.
 
-    def __init__(self, clock: Clock, backoff: Backoff, draw: Callable[[], float]) -> None:
-        self._clock, self._backoff, self._draw = clock, backoff, draw
-        self._waiting: dict[JobKey, None] = {}  # in the order in which they came
+    alone: no two looks at one namespace side by side, so that what belongs together is done in its order.
+    """
+
+    def __init__(self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, alone: bool = False) -> None:
+        self._clock, self._backoff, self._draw, self._alone = clock, backoff, draw, alone
+        self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, in their turns
+        self._held: dict[str, dict[JobKey, None]] = {}  # of namespaces that are looked at, where each is alone
+        self._in: set[str] = set()  # those namespaces
         self._busy: set[JobKey] = set()
         self._again: set[JobKey] = set()  # busy ones that have changed since
         self._failures: dict[JobKey, int] = {}
@@ -28,14 +35,15 @@ class WorkQueue:
         self._something, self._sooner = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, (*self._waiting.values(), *self._held.values())))
 
     def add(self, key: JobKey) -> None:
         """Have a job looked at as soon as somebody is free."""
         if key in self._busy:
             self._again.add(key)
         else:
-            self._waiting[key] = None
+            there = self._held if key.namespace in self._in else self._waiting
+            there.setdefault(key.namespace, {})[key] = None
             self._something.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
@@ -52,14 +60,20 @@ class WorkQueue:
         while not self._waiting:
             self._something.clear()
             await self._something.wait()
-        key = next(iter(self._waiting))
-        del self._waiting[key]
+        namespace, mine = self._waiting.popitem(last=False)
+        key = next(iter(mine))
+        del mine[key]
+        if self._alone:
+            self._in.add(namespace)
+        if mine:
+            (self._held if self._alone else self._waiting)[namespace] = mine
         self._busy.add(key)
         return key
 
     def done(self, key: JobKey, *, failed: bool = False, asked_s: float = 0.0) -> None:
         """Take a job back after its look. asked_s: how long the API server asks to wait."""
         self._busy.discard(key)
+        self._let_in(key.namespace)
         if failed:
             self._failures[key] = self._failures.get(key, 0) + 1
             self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), asked_s))
@@ -69,6 +83,13 @@ class WorkQueue:
             self._again.discard(key)
             if not failed:
                 self.add(key)
+
+    def _let_in(self, namespace: str) -> None:
+        """Give a namespace its next turn, behind all others."""
+        self._in.discard(namespace)
+        if (mine := self._held.pop(namespace, None)) is not None:
+            self._waiting[namespace] = mine
+            self._something.set()
 
     async def run(self) -> None:
         """Bring back those whose time has come, until cancelled."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -69,9 +69,19 @@ class Writer:
         first = [each for each in outcome.writes if not _is_pod(each)]
         await self._at_once(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
         await self._at_once(key, uid, (each for each in first if not _is_secret(each)))
-        await self._at_once(key, uid, (each for each in outcome.writes if _is_pod(each)))
+        await self._write_pods(key, uid, [each for each in outcome.writes if _is_pod(each)])
         if outcome.status is not None and not outcome.status_first:
             await self._write_status(key, version, outcome.status)
+
+    async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
+        """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
+        made = [each for each in writes if isinstance(each, Create)]
+        rest = made[1:]
+        first = [each for each in writes if each not in rest]
+        try:
+            await self._at_once(key, uid, first)
+        finally:
+            await self._at_once(key, uid, rest)
 
     async def _at_once(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
         """Write these side by side; the first error is raised once all have ended."""

@@ -12,7 +12,7 @@ from hack.codegen import policies, rbac
 from turnout.kube import labels
 
 FILE = Path("deploy/manifests/launcher/guard-verdicts.yaml")
-IN_CHART = rbac.FOLDER / "autoscaler/guard-verdicts.yaml"  # beside the tainting that believes them
+IN_CHART = rbac.FOLDER / "autoscaler/guard-verdicts.yaml"  # beside the autoscaler that believes them
 NAME = "turnout-verdicts-of-the-pod-itself-only"
 HEAD = f"""# Written by `python -m hack.codegen.fault_report_policy`. An administrator of the cluster installs it once (Kubernetes 1.30+).
 # In each namespace without the label {labels.GUARDED}=false: a verdict on a node is written by no one but
@@ -72,7 +72,7 @@ def _value(which: str) -> str:
 def files() -> dict[Path, str]:
     """Give the text of each file, by its path."""
     marks = {"app.kubernetes.io/name": "turnout-run", "app.kubernetes.io/part-of": "turnout"}
-    condition = "and .Values.autoscaler.enabled .Values.autoscaler.taintNodes"
+    condition = "and .Values.autoscaler.enabled .Values.autoscaler.guardVerdicts"
     head = "{{- /* Written by `python -m hack.codegen.fault_report_policy`: change it there. */}}\n"
     return {
         FILE: HEAD + rbac.dumped(made(), marks),

@@ -31,6 +31,7 @@ FLOORS = {
 # Rooms and modules that may touch clock, network, disk and environment: docs/architecture.md lists them, too.
 IO_ROOMS = (
     "kube.client",
+    "kube.server",
     "kube.version",  # reads what pip noted of this installation
     "launcher.agent.agent",
     "launcher.agent.bootstrap",

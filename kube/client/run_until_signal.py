@@ -1,16 +1,39 @@
-"""How our programs run: until they are told to end, or until a part of them fails; and work that only a leader does."""
+"""How our programs run: until they are told to end, or a part of them fails, which is told; and a leader's work."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from turnout.kube.client.lease import Elector
+from turnout.kube.errors import BadKubeconfig
 
 log = logging.getLogger(__name__)
+
+CANNOT_START = (BadKubeconfig, OSError)
+
+
+def run_program(
+    name: str, serve: Callable[[], Coroutine[Any, Any, None]], cannot_start: tuple[type[Exception], ...] = CANNOT_START
+) -> int:
+    """Run a service until it is told to end, and return its exit code: 0 then, 1 for an end that nobody asked for.
+
+    name: as a person types it. cannot_start: what is told in one line; anything else is a fault of ours, and is told
+    in the log with its trace, so that no program dies in silence.
+    """
+    try:
+        asyncio.run(serve())
+    except cannot_start as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    except Exception:
+        log.critical("ended_by_a_fault", extra={"program": name}, exc_info=True)
+        return 1
+    return 0
 
 
 async def until_told(

@@ -11,17 +11,16 @@ import ipaddress
 import msgspec
 from aiohttp import hdrs, web
 
-from turnout.kube.client.probes import probe_pages
+from turnout.kube.server.http_connection import Limits, Server, refusal
+from turnout.kube.server.probes import LIMITS, pages_server, probe_pages
 from turnout.scheduler_ext.model import ExtenderVerbs
-from turnout.scheduler_ext.server.http_connection import Connection, Limits, Server, refusal
 from turnout.scheduler_ext.server.metrics import Metrics
 
-LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 
 
 class Health:
-    """Handles every request of the plain port."""
+    """Has the pages of the plain port."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits = LIMITS) -> None:
         self._extender, self._limits = extender, limits
@@ -30,24 +29,11 @@ class Health:
 
     def server(self) -> Server:
         """Return a server of these pages that does not listen yet."""
-        return Server(self.handle, self._limits)
+        return pages_server(self._pages, self._limits)
 
     def leave(self) -> None:
         """Report "not ready" from now on, so that new callers go elsewhere. Requests that come are still answered."""
         self._leaving = True
-
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request without reading its body."""
-        connection = request.protocol
-        if isinstance(connection, Connection):
-            connection.head_came()
-            connection.answered()
-        page = self._pages.get(request.path)
-        if page is None:
-            return refusal(404, "no such page")
-        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
-            return refusal(405, "only GET")
-        return page(request)
 
     def _unready(self) -> str | None:
         return "leaving" if self._leaving else self._extender.unready()

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
+from turnout.kube.server.http_connection import Connection, Limits, Server
 from turnout.scheduler_ext.model import ExtenderVerbs
 from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Reply, Verb, refuse
-from turnout.scheduler_ext.server.http_connection import Connection, Limits, Server
 from turnout.scheduler_ext.server.metrics import Metrics
 
 PATHS = {f"/{verb.value}": verb for verb in Verb}

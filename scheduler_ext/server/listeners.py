@@ -5,22 +5,20 @@ http_handlers.py and health.py decide what is answered.
 
 from __future__ import annotations
 
-import resource
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 from turnout.kube.client.clock import Clock
+from turnout.kube.server.http_connection import Limits, Server
+from turnout.kube.server.sockets import allow_files, bind, within
 from turnout.scheduler_ext.model import ExtenderVerbs
 from turnout.scheduler_ext.server.health import Health
-from turnout.scheduler_ext.server.http_connection import Limits, Server
 from turnout.scheduler_ext.server.http_handlers import Verbs
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import Certificates, TlsFiles
 
 LOOK_S = 5.0  # between looks at the certificate's files
-FILES = 65_536  # open files that this process asks for, where the system lets it
-OTHER_FILES = 256  # of them for the plain port, watches, certificates and libraries
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +91,3 @@ class Listeners:
         for bound in self._sockets:
             bound.close()
         self._sockets, self._servers = [], []
-
-
-def allow_files() -> int:
-    """Raise the number of files that this process may open, as far as the system lets it. Returns the number."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return FILES if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
-
-
-def within(limits: Limits, files: int) -> Limits:
-    """Return limits with no more connections than there are files for, since no further caller could be accepted."""
-    return replace(limits, connections=max(1, min(limits.connections, files - OTHER_FILES)))
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError:
-        bound.close()
-        raise
-    return bound

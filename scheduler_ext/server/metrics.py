@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.probes import build_info
+from turnout.kube.server.probes import build_info
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 NAMES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)

@@ -278,7 +278,6 @@ def test_a_job_is_left_alone_that(raw):
     assert reconcile(PYTORCHJOB, raw, Seen((pod(0),)), NOW_S) == NOTHING
 
 
-@pytest.mark.contract("XD-01")
 @pytest.mark.parametrize(("phase", "pods"), [("", 0), ("Pending", 0), ("Inqueue", 2), ("Running", 2)])
 def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
     raw, setup = job(worker=role(2)), Setup(Dialect.VOLCANO)
@@ -308,6 +307,7 @@ def failed_pod(life):
     return replace(pod(1, Phase.FAILED), uid=f"life-{life}")
 
 
+@pytest.mark.contract("XD-01")
 def test_another_kind_needs_one_value():
     def read(raw):
         return replace(view(job(raw["metadata"]["name"], worker=role(2))), kind="Dummy")

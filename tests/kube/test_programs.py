@@ -12,10 +12,10 @@ import pytest
 
 from tests.kube.world import PATIENCE_S, ManualClock, Receiver, event, pod, running, settle
 from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
-from turnout.kube.client.probes import probe_pages
 from turnout.kube.client.run_until_signal import together, until_told
 from turnout.kube.errors import BadQuantity, Unreachable
 from turnout.kube.objects import Pod
+from turnout.kube.server.probes import probe_pages
 from turnout.kube.watch_events import Key
 
 PODS, MAPS = "/api/v1/pods", "/api/v1/namespaces/maps/configmaps"

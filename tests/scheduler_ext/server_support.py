@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from turnout.kube.server.http_connection import Limits
 from turnout.scheduler_ext.model import Answer
-from turnout.scheduler_ext.server.http_connection import Limits
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 

@@ -78,6 +78,16 @@ def _jobs(notes: dict[str, str]) -> Attack:
     return attack
 
 
+_CLAIMS = {
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "nobody-has-it"}}],
+    "affinity": {
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"app": "nobody"}}, "topologyKey": "kubernetes.io/hostname"}
+            ]
+        }
+    },
+}
 _FIRST = {labels.PRIORITY: "100", labels.DEADLINE: "2000-01-01T00:00:00Z"}
 NONE = Named("none", nothing)
 ATTACKS = (
@@ -89,6 +99,7 @@ ATTACKS = (
     Named("a curve of a million", _says(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"),
     Named("pods behind a gate", _ghosts({"schedulingGates": [{"name": "hold"}]})),
     Named("pods of an unknown scheduler", _ghosts({"schedulerName": "nobody"})),
+    Named("pods that claim what is not there, beside nobody", _ghosts(_CLAIMS)),
     Named("pods that look bindable", _comes_and_goes, "a resize there and back, until its namespace waits"),
     Named("a stranger's pods that speak for jobs", _strangers_pods),
     Named("jobs of priority 100", _jobs(_FIRST), "", _jobs({})),

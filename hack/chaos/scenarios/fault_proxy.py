@@ -7,6 +7,7 @@ its own faults. Every request is written down with its time, path and answer.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -141,9 +142,9 @@ class FaultProxy:
 
 
 @asynccontextmanager
-async def fault_proxy(target: str) -> AsyncIterator[FaultProxy]:
-    """Run a proxy on loopback before the server at this URL until the block ends."""
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+async def fault_proxy(target: str, trust: ssl.SSLContext | None = None) -> AsyncIterator[FaultProxy]:
+    """Run a proxy on loopback before the server at this URL until the block ends. trust: in whose certificates."""
+    connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=trust or True)
     async with aiohttp.ClientSession(connector=connector, read_bufsize=4 * 2**20) as session:
         proxy = FaultProxy(target, session)
         server = web.Server(proxy.handle, access_log=None)

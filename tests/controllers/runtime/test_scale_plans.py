@@ -8,9 +8,10 @@ from yarl import URL
 
 from tests.controllers import elasticjobs
 from tests.controllers.runtime.world import Api, Killed
-from tests.kube.world import ManualClock
+from tests.kube.world import ManualClock, running
 from turnout.controllers.model import JobKey
 from turnout.controllers.observed import JobObject
+from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.scale_plans import PATH, ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
@@ -29,10 +30,11 @@ def world(owner="bert"):
     return api
 
 
-def plans(api):
+def plans(api, clock=None, events=None):
     """Return a process that has seen the plan."""
-    clock = ManualClock()
-    made = ScalePlans(api, WorkQueue(clock, Backoff(first_s=1.0, most_s=8.0), lambda: 1.0), clock)
+    clock = clock or ManualClock()
+    queue = WorkQueue(clock, Backoff(first_s=1.0, most_s=8.0), lambda: 1.0, alone=True)
+    made = ScalePlans(api, queue, clock, events or Events(), Metrics(queue.__len__))
     made.put(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
     return made
 
@@ -67,6 +69,41 @@ def test_a_plan_for_a_job_that_is_not_there_fails():
     assert end(api) == (2, "Failed")
 
 
+class Events:
+    """Remembers of what an Event was told, and its reason."""
+
+    def __init__(self):
+        self.told = []
+
+    def emit(self, ref, type_, reason, message, now):
+        self.told.append((ref, reason))
+
+
+def plan_of(namespace):
+    return f"{PATH}/namespaces/{namespace}/scaleplans/bert-plan"
+
+
+class Faulty(Api):
+    """An API server behind a client with a fault of ours at some paths."""
+
+    faulty = "/nowhere/"
+
+    def __init__(self, job):
+        super().__init__(job)
+        self.objects |= world().objects
+
+    def add(self, namespace, number):
+        """Add a namespace with a job and its plan."""
+        for path in (self.job, PLAN):
+            meta = {**self.objects[path]["metadata"], "namespace": namespace, "uid": f"{namespace}{number}"}
+            self.objects[path.replace("/ns/", f"/{namespace}/")] = {**self.objects[path], "metadata": meta}
+
+    async def get(self, path):
+        if self.faulty in path:
+            raise ZeroDivisionError("ours")
+        return await super().get(path)
+
+
 class Resolving(Api):
     """An API server behind a client that resolves a path as every HTTP client does."""
 
@@ -97,6 +134,32 @@ def test_a_plan_reaches_no_job_of_another_namespace(owner):
     asyncio.run(plans(api).look(KEY))
     assert api.objects[victim] == before
     assert end(api) == (2, "Failed")
+
+
+@pytest.mark.asyncio
+async def test_a_fault_of_ours_while_a_plan_is_carried_out_is_that_plans_alone(caplog):
+    clock, events = ManualClock(), Events()
+    api = Faulty(elasticjobs.job())
+    for number, namespace in enumerate(("a", "b", "c")):
+        api.add(namespace, number)
+    made = plans(api, clock, events)
+    for namespace in ("a", "b", "c"):
+        made.put(msgspec.json.decode(msgspec.json.encode(api.objects[plan_of(namespace)]), type=JobObject))
+    api.faulty = "/namespaces/b/"
+    async with running(made.run()):
+        await clock.advance(0.5)
+        assert [api.objects[plan_of(each)].get("status", {}).get("phase") for each in "abc"] == [
+            "Succeeded",
+            None,
+            "Succeeded",
+        ]
+        assert [(record.msg, record.plan) for record in caplog.records] == [("scale_plan_refused", "b/bert-plan")]
+        assert [(ref.namespace, ref.kind, reason) for ref, reason in events.told] == [
+            ("b", "ScalePlan", "ControllerFault")
+        ]
+        api.faulty = "/nowhere/"
+        await clock.advance(5.0)
+        assert api.objects[plan_of("b")]["status"]["phase"] == "Succeeded"
 
 
 def test_a_plan_that_is_gone_is_forgotten():

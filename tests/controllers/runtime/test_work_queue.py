@@ -3,21 +3,26 @@
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.kube.world import ManualClock
 from turnout.controllers.model import JobKey
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
 
-pytestmark = pytest.mark.asyncio
-
 A, B = (JobKey("/apis/x/v1", "ns", name) for name in "ab")
 
 
-def queue(clock=None):
-    return WorkQueue(clock or ManualClock(), Backoff(first_s=1.0, most_s=8.0), lambda: 1.0)
+def queue(clock=None, *, alone=False):
+    return WorkQueue(clock or ManualClock(), Backoff(first_s=1.0, most_s=8.0), lambda: 1.0, alone=alone)
 
 
+def keys(namespace, count):
+    return [JobKey("/apis/x/v1", namespace, str(number)) for number in range(count)]
+
+
+@pytest.mark.asyncio
 async def test_what_changes_often_is_looked_at_once():
     waiting = queue()
     for key in (A, B, A, A):
@@ -26,6 +31,7 @@ async def test_what_changes_often_is_looked_at_once():
     assert len(waiting) == 0
 
 
+@pytest.mark.asyncio
 async def test_what_changes_during_its_look_is_looked_at_again_and_not_beside_it():
     waiting = queue()
     waiting.add(A)
@@ -36,6 +42,7 @@ async def test_what_changes_during_its_look_is_looked_at_again_and_not_beside_it
     assert await waiting.next() == A
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("failures", [1, 2, 3, 5])
 async def test_a_failed_look_comes_again_after_its_back_off(failures):
     clock = ManualClock()
@@ -57,6 +64,7 @@ async def test_a_failed_look_comes_again_after_its_back_off(failures):
     running.cancel()
 
 
+@pytest.mark.asyncio
 async def test_an_earlier_time_counts():
     clock = ManualClock()
     waiting = queue(clock)
@@ -71,3 +79,90 @@ async def test_an_earlier_time_counts():
     await clock.advance(100.0)
     assert len(waiting) == 0
     running.cancel()
+
+
+@pytest.mark.asyncio
+async def test_ten_thousand_jobs_of_one_tenant_delay_anothers_by_one_turn():
+    waiting = queue()
+    many, two = keys("many", 10_000), keys("other", 2)
+    for key in (*many, *two):
+        waiting.add(key)
+    assert [await waiting.next() for _ in range(5)] == [many[0], two[0], many[1], two[1], many[2]]
+    assert len(waiting) == 10_002 - 5
+
+
+@pytest.mark.asyncio
+async def test_where_a_namespace_is_alone_its_next_comes_once_its_last_is_done():
+    waiting = queue(alone=True)
+    (first, second), (other,) = keys("many", 2), keys("other", 1)
+    for key in (first, second, other):
+        waiting.add(key)
+    assert [await waiting.next(), await waiting.next()] == [first, other]
+    assert len(waiting) == 1
+    more = asyncio.create_task(waiting.next())
+    await asyncio.sleep(0)
+    waiting.done(other)
+    await asyncio.sleep(0)
+    assert not more.done()
+    waiting.done(first, failed=True)
+    assert await more == second
+
+
+@pytest.mark.asyncio
+async def test_what_changes_while_it_is_looked_at_alone_comes_behind_the_others():
+    clock = ManualClock()
+    waiting = queue(clock, alone=True)
+    running = asyncio.create_task(waiting.run())
+    first, second = keys("many", 2)
+    for key in (first, second):
+        waiting.add(key)
+    assert await waiting.next() == first
+    waiting.add(first)  # it has changed meanwhile
+    waiting.done(first)
+    assert await waiting.next() == second
+    waiting.done(second)
+    assert await waiting.next() == first
+    running.cancel()
+
+
+STEPS = st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 5), st.booleans()), max_size=60)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["side by side", "alone"])
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_all_that_comes_is_looked_at_and_nothing_twice_at_a_time(alone, steps):
+    async def played():
+        waiting, busy, came, looked = queue(alone=alone), [], set(), set()
+
+        async def take():
+            if (taken := await at_once(waiting)) is not None:
+                assert taken not in busy
+                assert not alone or taken.namespace not in {each.namespace for each in busy}
+                busy.append(taken)
+                looked.add(taken)
+
+        for namespace, number, ends in steps:
+            if ends and busy:
+                waiting.done(busy.pop(0))
+            key = JobKey("/apis/x/v1", namespace, str(number))
+            waiting.add(key)
+            came.add(key)
+            await take()
+        while busy or len(waiting):
+            await take()
+            waiting.done(busy.pop(0))
+        assert looked == came
+
+    asyncio.run(played())
+
+
+async def at_once(waiting):
+    """The next job, None where there is none now."""
+    asked = asyncio.create_task(waiting.next())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if asked.done():
+        return asked.result()
+    asked.cancel()
+    return None

@@ -227,3 +227,28 @@ def test_a_job_whose_time_is_over_is_deleted_with_all_it_owns():
     assert JOB in api.objects
     asyncio.run(Controller(api).until_quiet(NOW_S + 61))
     assert api.objects == {}
+
+
+class Slow(Api):
+    """An API server that takes its time to make a pod, and notes what was asked for meanwhile."""
+
+    def __init__(self, job):
+        super().__init__(job)
+        self.noted = []
+
+    async def create(self, path, body):
+        if body["kind"] != "Pod":
+            return await super().create(path, body)
+        self.noted.append(f"asked {body['metadata']['name']}")
+        await asyncio.sleep(0)
+        made = await super().create(path, body)
+        self.noted.append(f"made {body['metadata']['name']}")
+        return made
+
+
+@pytest.mark.contract("VE-25")
+def test_the_pod_of_worker_0_is_there_before_another_is_asked_for():
+    api = Slow(job(worker=role(3)))
+    asyncio.run(Controller(api).until_quiet())
+    assert api.noted[:2] == ["asked bert-worker-0", "made bert-worker-0"]
+    assert sorted(api.noted[2:4]) == ["asked bert-worker-1", "asked bert-worker-2"]

@@ -12,9 +12,9 @@ ABORT = {"action": "AbortJob"}
 FAILED = pod(0, Phase.FAILED, exit_code=3)
 
 
-def due(raw, *pods, owned=None):
+def due(raw, *pods, owned=None, **seen):
     whole = view(raw)
-    return decide(whole.spec["policies"], whole.roles, Seen(pods, owned or {}), NOW_S)
+    return decide(whole.spec["policies"], whole.roles, Seen(pods, owned or {}, **seen), NOW_S)
 
 
 def done(*indices):
@@ -96,6 +96,13 @@ def test_a_timeout_counts_from_the_event(timeout, event, there, wait_s):
     raw = job(policies=[{"event": event, "timeout": timeout, **ABORT}])
     found = due(raw, pod(0, since_s=NOW_S - 60, **there))
     assert (found.action, found.wait_s) == (("AbortJob", None) if wait_s is None else ("", wait_s))
+
+
+def test_a_timeout_that_a_jump_of_a_clock_has_ended_waits_a_while_longer():
+    raw = job(policies=[{"event": "PodFailed", "timeout": "60s", **ABORT}])
+    failed = pod(0, phase=Phase.FAILED, since_s=NOW_S - 60)
+    assert due(raw, failed, jumped_s=60.0) == Due(wait_s=10.0)
+    assert due(raw, failed).action == "AbortJob"
 
 
 SPLIT = {"partitionPolicy": {"totalPartitions": 2, "partitionSize": 2}}

@@ -194,6 +194,8 @@ def test_it_is_deleted_once_its_time_after_the_end_is_over(ttl_s, at_s, gone, ag
     raw["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
     outcome = looked(raw, now_s=NOW_S + at_s)
     assert (outcome.gone, outcome.again_s) == (gone, again_s)
+    jumped = looked(raw, now_s=NOW_S + at_s, jumped_s=60.0)
+    assert (jumped.gone, jumped.again_s) == (False, None if again_s is None else 10.0)
 
 
 @pytest.mark.contract("XD-09")

@@ -57,9 +57,9 @@ def others(raw, phase="Inqueue"):
     return {key: each for key, each in found.items() if key.kind != "Secret"}
 
 
-def looked(raw, *pods, now_s=NOW_S, owned=None, setup=VOLCANO):
-    """Decide on a job that owns these pods, and all else that it has to own."""
-    return reconcile(VOLCANOJOB, raw, Seen(pods, others(raw) if owned is None else owned), now_s, setup)
+def looked(raw, *pods, now_s=NOW_S, owned=None, setup=VOLCANO, **more):
+    """Decide on a job that owns these pods, and all else that it has to own. more: of what is seen."""
+    return reconcile(VOLCANOJOB, raw, Seen(pods, others(raw) if owned is None else owned, **more), now_s, setup)
 
 
 def after(raw, *pods, looks=1, **more):

@@ -235,6 +235,23 @@ def test_certificates(mode, kinds):
     assert mode == "existing" or volume in made
 
 
+GUARD = "turnout-verdicts-of-the-pod-itself-only"
+
+
+@pytest.mark.parametrize(
+    ("values", "guarded"),
+    [
+        pytest.param({}, True, id="by default"),
+        pytest.param({"autoscaler.taintNodes": "true"}, True, id="where nodes are tainted"),
+        pytest.param({"autoscaler.guardVerdicts": "false"}, False, id="unless an admin switches it off"),
+        pytest.param({"autoscaler.enabled": "false"}, False, id="without an autoscaler nobody believes verdicts"),
+    ],
+)
+def test_verdicts_on_nodes_are_guarded(values, guarded):
+    policies = {each["metadata"]["name"] for each in rendered(values) if each["kind"] == "ValidatingAdmissionPolicy"}
+    assert (GUARD in policies) is guarded
+
+
 def test_every_account_has_the_rights_that_the_manifests_give_it():
     """The manifests are rendered from the chart, and tests/deploy/test_manifests.py lists their rights."""
     everything = {each["metadata"]["name"]: {*rights(each)} for each in rendered(EVERYTHING) if "rules" in each}

@@ -31,6 +31,13 @@ async def install(plane, api, *more, kinds=""):
     await asyncio.to_thread(start, plane, deployment, *more)
 
 
+async def begin_again(plane, *more):
+    """Start the controller of the manifest once more, in place of one that runs or was killed."""
+    objects = await asyncio.to_thread(_objects, "")
+    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
+    await asyncio.to_thread(start, plane, deployment, *more)
+
+
 def _objects(kinds):
     if not kinds:
         return list(yaml.safe_load_all((MANIFESTS / "controller.yaml").read_text()))

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.e2e.controllers.installed import install
 from tests.e2e.controllers.shared import compared
-from tests.e2e.controllers.shared.jobs import SHAPES, STORIES
+from tests.e2e.controllers.shared.jobs import CHANGES, SHAPES, STORIES
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -76,7 +76,7 @@ async def both(module_plane):
             await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         await install(plane, api, "--namespace", OURS)
         both = Both(api)
-        jobs = [*SHAPES.values(), *(each[0] for each in STORIES.values())]
+        jobs = [*SHAPES.values(), *(each[0] for each in (*STORIES.values(), *CHANGES.values()))]
         for namespace in (THEIRS, OURS):
             await api.create_all(jobs, namespace)
         wanted = sum(map(size, jobs))
@@ -145,6 +145,25 @@ async def test_a_job_comes_to_the_same_end_whatever_becomes_of_its_pods(both, jo
     if comes_to == "Succeeded" and "Master" in theirs["replicaStatuses"]:
         # Upstream leaves once the Master has succeeded: in the random order of a Go map, before it comes to the Worker.
         theirs["replicaStatuses"]["Worker"]["selector"] = ours["replicaStatuses"]["Worker"]["selector"]
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(("job", "steps"), CHANGES.values(), ids=CHANGES)
+async def test_a_job_comes_to_the_same_when_its_owner_changes_it(both, job, steps):
+    name = job["metadata"]["name"]
+    for patch, comes_to, left in steps:
+        for namespace in (THEIRS, OURS):
+            await both.api.patch(f"{JOBS.format(namespace)}/{name}", {"spec": patch})
+        await both.until(PODS, lambda now, left=left: _left(now, name) == left)
+        if comes_to == "Running":
+            await both.become("Running", job_name=name)
+        await both.until(
+            JOBS, lambda now, to=comes_to: any(_is(each, to) for each in now if each["metadata"]["name"] == name)
+        )
+    for path in (PODS, SERVICES):
+        theirs, ours = await both.listed(path, name)
+        assert list(ours) == list(theirs)
+    theirs, ours = map(compared.status, await both.job(name))
     assert ours == theirs
 
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import random
+import ssl
 
 import pytest
 import pytest_asyncio
 import yaml
 
+from hack.chaos.scenarios.fault_proxy import PASS, fault_proxy, kubeconfig_with_token, refusal
 from tests.cli.test_why_command import turnout
 from tests.controllers.jobs import role
-from tests.e2e.controllers.installed import ROOT, install
+from tests.e2e.controllers.installed import CONTROLLER, ROOT, SYSTEM, begin_again, install
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -104,3 +107,63 @@ async def test_an_api_server_that_goes_away_costs_no_pod_and_makes_none_twice(ap
         await again.until(
             f"{path}/pods", lambda all_: count(24)(all_) and {each["metadata"]["uid"] for each in all_} != old, 40
         )
+
+
+class Storm:
+    """Refuses a third of the calls, by a seed: conflicts and faults for writes, and an end of history for watches."""
+
+    def __init__(self, seed):
+        self._dice, self.refused = random.Random(seed), 0
+
+    def judge(self, request):
+        """Settle one request."""
+        if "/leases/" in request.path or self._dice.random() > 1 / 3:
+            return PASS
+        self.refused += 1
+        if request.method == "GET":
+            return refusal(410, "Expired", "too old resource version") if "watch" in request.query else PASS
+        return self._dice.choice([refusal(409, "Conflict", "changed meanwhile"), refusal(500, "InternalError", "etcd")])
+
+
+def made(proxy):
+    """The numbers of pods and of Services that were made through the proxy."""
+    posts = [each.path.rpartition("/")[2] for each in proxy.seen if (each.method, each.code) == ("POST", 201)]
+    return posts.count("pods"), posts.count("services")
+
+
+@pytest.mark.contract("XD-10")
+async def test_a_controller_killed_in_a_storm_of_refusals_makes_no_pod_twice(api, module_plane, tmp_path):
+    path, token, config = await namespace(api, "storm"), tmp_path / "token", tmp_path / "kubeconfig"
+    token.write_text(module_plane.service_account_token(SYSTEM, CONTROLLER))
+    trust, storm = ssl.create_default_context(cafile=str(module_plane.ca)), Storm(7)
+    async with fault_proxy(module_plane.url, trust) as proxy:
+        config.write_text(kubeconfig_with_token(proxy.url, str(token)))
+        flags = (f"--kubeconfig={config}", "--lease-seconds=4")
+        await begin_again(module_plane, *flags)
+        proxy.judge = storm.judge
+        for index in range(4):
+            await api.create(job(f"job-{index}", "storm", 4))
+        for least in (4, 10):  # it is killed in the middle, twice
+            async with asyncio.timeout(60):
+                while True:
+                    if made(proxy)[0] >= least:
+                        break
+                    await asyncio.sleep(0.002)
+            module_plane.kill_program(CONTROLLER)
+            proxy.heal()
+            await begin_again(module_plane, *flags)
+            proxy.judge = storm.judge
+        pods = await api.until(f"{path}/pods", count(16), 60)
+        services = await api.until(f"{path}/services", count(16), 60)
+        await api.delete(f"{path}/pods/job-0-worker-2")
+        await api.until(f"{path}/pods", lambda all_: _replaced(pods, all_), 60)
+        assert storm.refused > 20
+        assert made(proxy) == (17, 16)
+    names = {f"job-{number}-worker-{index}" for number in range(4) for index in range(4)}
+    assert {each["metadata"]["name"] for each in pods} == {each["metadata"]["name"] for each in services} == names
+
+
+def _replaced(before, now):
+    """True once all are there again, and one of them is another."""
+    old, new = ({each["metadata"]["uid"] for each in pods} for pods in (before, now))
+    return len(new) == len(old) and len(new - old) == 1

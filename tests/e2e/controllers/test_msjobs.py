@@ -1,4 +1,4 @@
-"""MSJobs under our controller, on a real API server and scheduler: processes in pods, and the Service's own address."""
+"""MSJobs under our controller, on a real API server and scheduler. whole/test_guides.py trains the guide's."""
 
 import asyncio
 import json
@@ -11,13 +11,13 @@ import yaml
 
 from tests.e2e.controllers.installed import ROOT, install
 from tests.e2e.controllers.shared.kube_proxy import served
-from tests.e2e.launcher.operated import NOBODY, conditions, operated
+from tests.e2e.launcher.operated import NOBODY, operated
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 API = "mindspore.gitee.com/v1"
 JOBS = f"/apis/{API}/namespaces/default/msjobs"
-TRAIN = ROOT / "tests/e2e/controllers/scripts/ms_train.py"
+SAMPLE = ROOT / "tests/e2e/controllers/scripts/ms_sample.py"
 
 
 @pytest.fixture(scope="module")
@@ -56,25 +56,9 @@ async def world(module_plane, folder, tmp_path_factory):
         await api.create(yaml.safe_load(definition))
         installed = install(module_plane, api)
         made = await stack.enter_async_context(operated(module_plane, tmp_path_factory.mktemp("pods"), installed))
-        await api.create(guide("deep", ["python", str(TRAIN), str(folder)]))
-        await stack.enter_async_context(served(made.api, "default", "deep-scheduler-0"))
         await api.create(one("alone", f"touch {folder}/alone"))
         await api.create(one("left", "echo 'E: bindIP failed' >&2; exit 1"))
         yield made
-
-
-@pytest.mark.contract("MS-01", "MS-07", "MS-12")
-async def test_the_guides_job_trains_through_the_address_of_its_scheduler(world, folder):
-    await world.there(folder / "trained", ["deep-scheduler-0", "deep-worker-0", "deep-worker-1"], within_s=90.0)
-    job = await world.condition("deep", "Succeeded", JOBS)
-    told = json.loads(await asyncio.to_thread((folder / "trained").read_text))
-    assert told["world"] == 2
-    assert told["last"] < 0.01 * told["first"]
-    services = (await world.api.call("GET", "/api/v1/namespaces/default/services"))["items"]
-    mine = {each["metadata"]["name"]: each["spec"]["clusterIP"] for each in services}
-    assert {name for name in mine if name.startswith("deep-")} == {"deep-scheduler-0"}
-    assert told["host"] == mine["deep-scheduler-0"]
-    assert "Running" not in conditions(job)
 
 
 @pytest.mark.contract("MS-08")
@@ -92,7 +76,7 @@ async def test_known_last_words_of_a_container_are_explained_in_the_condition(wo
 @pytest.mark.mindspore
 async def test_mindspores_own_data_parallel_sample_trains(world, folder):
     """With the `mindspore` wheel for CPUs: TURNOUT_MINDSPORE names the python that has it."""
-    sample = [os.environ["TURNOUT_MINDSPORE"], str(TRAIN.with_name("ms_sample.py")), str(folder)]
+    sample = [os.environ["TURNOUT_MINDSPORE"], str(SAMPLE), str(folder)]
     await world.api.call("POST", JOBS, guide("real", sample))
     async with served(world.api, "default", "real-scheduler-0"):
         await world.there(folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=180.0)

@@ -189,7 +189,7 @@ async def test_where_an_answer_is_owed_to_all_the_newest_connection_ends():
 @pytest.mark.asyncio
 async def test_probes_are_answered_beside_idle_connections_on_the_plain_port():
     async with opened() as served, AsyncExitStack() as idle:
-        for _ in range(300):
+        for _ in range(1_100):
             await idle.enter_async_context(raw(served.listeners.health_port))
         for _ in range(5):
             assert (await served.get("/healthz"))[0] == 200

@@ -12,9 +12,9 @@ from tests import world
 from tests.scheduler_ext.server.test_extender import Story
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, preempt_body, raw, until
 from turnout.kube.objects import Pod
+from turnout.kube.server.http_connection import Limits
 from turnout.scheduler_ext.model import Answer
 from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Verb
-from turnout.scheduler_ext.server.http_connection import Limits
 from turnout.scheduler_ext.server.metrics import Metrics
 
 pytestmark = pytest.mark.timeout(60)

@@ -1,6 +1,7 @@
 """Trains data-parallel with what an MSJob's pods are told, torch in MindSpore's place: the Scheduler serves the store.
 
-Arguments: a folder, where worker 0 leaves the loss of the first and the last step, and what it was told.
+Arguments: a folder, where worker 0 leaves the loss of the first and the last step, and what it was told; without one,
+the folder it works in. Options are those of the guide's script, and change nothing.
 """
 
 import json
@@ -53,4 +54,4 @@ def train(folder):
 if os.environ["MS_ROLE"] == "MS_SCHED":
     serve()
 else:
-    train(Path(sys.argv[1]))
+    train(Path(next((each for each in sys.argv[1:] if not each.startswith("--")), ".")))

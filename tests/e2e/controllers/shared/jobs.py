@@ -160,3 +160,20 @@ STORIES = {
         0,
     ),
 }
+
+# Jobs that their owners change while their pods run: each merge patch of the spec, the condition that they come to, and
+# how many pods are left then.
+CHANGES = {
+    "made smaller": (
+        job("c-down", role(3), elastic={"minReplicas": 1, "maxReplicas": 3}),
+        [({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}, "Running", 1)],
+    ),
+    "suspended and resumed": (
+        job("c-sleep", role(2), role()),
+        [({"runPolicy": {"suspend": True}}, "Suspended", 0), ({"runPolicy": {"suspend": False}}, "Running", 3)],
+    ),
+    "given a deadline that is over": (
+        job("c-late", role(2)),
+        [({"runPolicy": {"activeDeadlineSeconds": 1}}, "Failed", 0)],
+    ),
+}

@@ -1,13 +1,14 @@
-"""Handle one connection to our servers, with the limits that aiohttp lacks.
+"""Handle one connection to a server of ours, with the limits that aiohttp lacks.
 
 A head must come in time, an answer must be taken in time, and the number of connections is limited. A line that could
-not be parsed is repeated to no caller and in no log. http_handlers.py and health.py decide what is answered.
+not be parsed is repeated to no caller and in no log. What is answered is the caller's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import ssl
 from collections import Counter
@@ -20,10 +21,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from turnout.scheduler_ext.extender_v1 import encode_error
+log = logging.getLogger("turnout.http")
 
-log = logging.getLogger("turnout.extender")
-
+_WAITING = 512  # connections that the kernel holds for us
+_AT_ONCE = (
+    16  # accepted before the first of them counts: asyncio accepts as many as its backlog, and so runs out of files
+)
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -161,14 +164,15 @@ class Server(web.Server):
         The socket stays the caller's. It is duplicated, so that a new context loses no connection that waits in the
         queue.
         """
-        before = self._listener
+        before, mine = self._listener, where.dup()
         self._listener = await asyncio.get_running_loop().create_server(
             self,
-            sock=where.dup(),
-            backlog=512,
+            sock=mine,
+            backlog=_AT_ONCE,
             ssl=context,
             ssl_handshake_timeout=self._limits.handshake_s if context else None,
         )
+        mine.listen(_WAITING)
         if before is not None:
             before.close()
 
@@ -182,7 +186,9 @@ class Server(web.Server):
         So a caller who opens many connections loses its own, and a rare probe still finds room. Where every connection
         is owed an answer, the newest one ends.
         """
-        there = [each for each in self.connections if isinstance(each, Connection)]
+        there = [each for each in self.connections if isinstance(each, Connection) and each.transport is not None]
+        if len(there) <= self._limits.connections:
+            return  # the others end already
         of_peer = Counter(each.peer for each in there)
         idle = [each for each in there if each.idle]
         gone = min(idle, key=lambda each: (-of_peer[each.peer], each.idle_since), default=there[-1])
@@ -214,7 +220,8 @@ class Server(web.Server):
 
 
 def refusal(status: int, why: str) -> web.Response:
-    """Build a short JSON error that ends the connection: the rest of the request is not read."""
-    response = web.Response(body=encode_error(why), status=status, content_type="application/json")
+    """Build a short JSON error that ends the connection: the rest of the request is not read. why: a text of ours."""
+    body = json.dumps({"Error": why}, separators=(",", ":")).encode()
+    response = web.Response(body=body, status=status, content_type="application/json")
     response.force_close()
     return response

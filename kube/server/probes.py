@@ -1,6 +1,6 @@
 """The pages that every service of ours has: alive, ready or why not, and metrics.
 
-How they are served, and with which limits, is the caller's. Source: docs/contract.md CS-21
+A service that has more pages adds them. Source: docs/contract.md CS-21
 """
 
 from __future__ import annotations
@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry, Gauge
 
+from turnout.kube.server.http_connection import Connection, Limits, Server, refusal
+from turnout.kube.server.sockets import allow_files, bind
 from turnout.kube.version import build
+
+LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)  # few files: a service needs its own for its watches
+LEAVE_S = 1.0  # for answers that are owed at the end
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,19 +48,32 @@ def text(status: int, line: str) -> web.Response:
     return web.Response(text=line + "\n", status=status)
 
 
+def pages_server(pages: Mapping[str, Page], limits: Limits = LIMITS) -> Server:
+    """Return a server of these pages that does not listen yet. No body is read."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        if isinstance(connection, Connection):
+            connection.head_came()
+            connection.answered()
+        page = pages.get(request.path)
+        if page is None:
+            return refusal(404, "no such page")
+        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return refusal(405, "only GET")
+        return page(request)
+
+    return Server(handle, limits)
+
+
 @asynccontextmanager
-async def served(host: str, port: int, pages: Mapping[str, Page]) -> AsyncIterator[int]:
+async def served(host: str, port: int, pages: Mapping[str, Page], limits: Limits = LIMITS) -> AsyncIterator[int]:
     """Serve these pages until the block ends; the port that was taken. Raises OSError for one that somebody has."""
-
-    async def answer(request: web.Request) -> web.Response:
-        return pages[request.path](request)
-
-    app = web.Application(client_max_size=1024)
-    app.add_routes([web.get(path, answer) for path in pages])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+    allow_files()
+    server = pages_server(pages, limits)
+    with bind(host, port) as listening:
+        await server.listen(listening)
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            await server.close(LEAVE_S)

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
-from turnout.scheduler_ext.server.http_connection import Limits
-from turnout.scheduler_ext.server.listeners import OTHER_FILES, allow_files, within
+from turnout.kube.server.http_connection import Limits
+from turnout.kube.server.sockets import OTHER_FILES, allow_files, within
 
 
 @pytest.fixture

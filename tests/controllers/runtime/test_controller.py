@@ -1,0 +1,216 @@
+"""The loop of the job controllers: a fault in one job is that job's, and one word tells of one decision everywhere."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from tests.controllers.jobs import NOW_S, job, role
+from tests.controllers.runtime.world import KEY, KINDS
+from tests.kube.world import ManualClock, running
+from turnout.controllers.model import Create, Reason, Setup
+from turnout.controllers.observed import JobObject
+from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.controller import JobController
+from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.kube.backoff import Backoff
+from turnout.kube.client.clock import SteadyTime
+from turnout.kube.times import rfc3339
+
+pytestmark = pytest.mark.asyncio
+
+
+class Events:
+    """Remembers what is told. fault: raised instead, once."""
+
+    def __init__(self):
+        self.told, self.fault = [], None
+
+    def emit(self, ref, type_, reason, message, now):
+        if (fault := self.fault) is not None:
+            self.fault = None
+            raise fault
+        self.told.append((ref.name, reason, message))
+
+
+class Writer:
+    """Remembers whose outcome it carried out. faults: what it raises, by the name of a job."""
+
+    def __init__(self):
+        self.carried, self.faults = [], {}
+
+    async def carry_out(self, key, uid, version, outcome):
+        self.carried.append((key.name, outcome))
+        if key.name in self.faults:
+            raise self.faults[key.name]
+
+    def names(self):
+        return [name for name, _ in self.carried]
+
+    def any(self, happens):
+        return any(happens(outcome) for _, outcome in self.carried)
+
+
+class World:
+    """A controller over jobs that a test puts in."""
+
+    def __init__(self, *jobs, server_ahead_s=lambda: None):
+        self.clock, self.events, self.writer = ManualClock(), Events(), Writer()
+        self.queue = WorkQueue(self.clock, Backoff(first_s=1.0, most_s=8.0), lambda: 1.0)
+        self.cache, self.metrics = Cache(self.queue.add, KINDS), Metrics(self.queue.__len__)
+        parts = self.queue, self.writer, KINDS, Setup(), self.clock, self.events, self.metrics
+        self.controller = JobController(self.cache, *parts, SteadyTime(self.clock, server_ahead_s))
+        for each in jobs:
+            self.put(each)
+
+    def put(self, raw):
+        obj = msgspec.json.decode(msgspec.json.encode(raw), type=JobObject)
+        self.cache.put_job(f"/apis/{raw['apiVersion']}", raw["kind"], obj)
+
+    def faults(self):
+        return self.metrics.registry.get_sample_value("turnout_controller_faults_total")
+
+
+def jobs(*names):
+    return [job(name, worker=role()) for name in names]
+
+
+async def test_a_fault_of_ours_while_a_job_is_written_is_that_jobs_alone(caplog):
+    world = World(*jobs("a", "b", "c"))
+    world.writer.faults["b"] = ZeroDivisionError("ours")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+        assert sorted(world.writer.names()) == ["a", "b", "c"]
+        assert [(record.msg, record.job) for record in caplog.records] == [("job_refused", "ns/b")]
+        assert world.faults() == 1
+        refusals = [(name, message) for name, reason, message in world.events.told if reason == "ControllerFault"]
+        assert [(name, "ours" in message) for name, message in refusals] == [("b", True)]
+        world.writer.faults.clear()
+        world.put(job("d", worker=role()))  # the loop goes on
+        await world.clock.advance(5.0)
+        assert sorted(world.writer.names()) == ["a", "b", "b", "c", "d"]
+
+
+async def test_a_fault_of_ours_while_a_job_is_told_of_is_that_jobs_alone():
+    world = World(job("a"), *jobs("b", "c"))  # the first has no roles, and is told so
+    world.events.fault = ZeroDivisionError("ours")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+        assert sorted(world.writer.names()) == ["b", "c"]
+        await world.clock.advance(5.0)
+        assert sorted(world.writer.names()) == ["a", "b", "c"]
+
+
+async def test_a_job_on_which_nothing_can_be_decided_is_tried_again_later():
+    world = World(*jobs("a", "c"))
+    broken = {**KINDS, KEY.api: _raising(KINDS[KEY.api], "b")}
+    parts = world.queue, world.writer, broken, Setup(), world.clock, world.events, world.metrics
+    world.controller = JobController(world.cache, *parts)
+    world.put(job("b", worker=role()))
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+        assert (sorted(world.writer.names()), world.faults()) == (["a", "c"], 1)
+        await world.clock.advance(2.0)
+        assert (sorted(world.writer.names()), world.faults()) == (["a", "c"], 2)
+
+
+def _raising(kind, name):
+    def read(raw):
+        if raw["metadata"]["name"] == name:
+            raise ZeroDivisionError("ours")
+        return kind.read(raw)
+
+    return dataclasses.replace(kind, read=read)
+
+
+BEGAN = {"startTime": rfc3339(NOW_S), "conditions": [{"type": "Created", "status": "True"}]}
+ENDED = {
+    "completionTime": rfc3339(NOW_S),
+    "conditions": [{"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded"}],
+}
+FAILING = {**BEGAN, "replicaStatuses": {"Worker": {"quickFailures": {"0": 9}, "lastFailures": {"0": int(NOW_S)}}}}
+
+
+def ended(outcome):
+    """True if the job was ended."""
+    return "Failed" in [each["type"] for each in (outcome.status or {}).get("conditions", ())]
+
+
+def deleted(outcome):
+    """True if the job was deleted."""
+    return outcome.gone
+
+
+def made(outcome):
+    """True if its pod was made."""
+    return any(isinstance(each, Create) and each.body["kind"] == "Pod" for each in outcome.writes)
+
+
+TIMED = {
+    "its end": (job(worker=role(), run={"activeDeadlineSeconds": 3600}, status=BEGAN), 3600.0, ended),
+    "its deletion": (job(worker=role(), run={"ttlSecondsAfterFinished": 3600}, status=ENDED), 3600.0, deleted),
+    "a replica that waits": (job(worker=role(), status=FAILING), 300.0, made),
+}
+
+
+@pytest.mark.parametrize("what", TIMED)
+async def test_time_alone_decides_nothing_for_two_looks_after_a_clock_jumped(what, caplog):
+    raw, after_s, happens = TIMED[what]
+    world = World(raw)
+    async with running(world.controller.run()):
+        await world.clock.advance(60.0)
+        assert not world.writer.any(happens)
+        world.clock.wall_offset_s += after_s
+        await world.clock.advance(9.0 + 10.0)  # to the first look, and a second
+        assert not world.writer.any(happens)
+        assert world.metrics.registry.get_sample_value("turnout_controller_clock_jumped_seconds") == after_s
+        await world.clock.advance(30.0)  # it has not jumped back: that is the time now
+        assert world.writer.any(happens)
+    assert [record.msg for record in caplog.records if record.msg == "clock_jumped"] == ["clock_jumped"]
+
+
+@pytest.mark.parametrize("what", TIMED)
+async def test_a_wall_clock_that_the_api_server_contradicts_decides_nothing(what):
+    raw, after_s, happens = TIMED[what]
+    world = World(raw, server_ahead_s=lambda: NOW_S - 1000.0)
+    async with running(world.controller.run()):
+        world.clock.wall_offset_s += after_s
+        await world.clock.advance(120.0)
+        assert not world.writer.any(happens)
+        await world.clock.advance(after_s)
+        assert world.writer.any(happens)
+
+
+@pytest.mark.parametrize("what", ["its end", "its deletion"])
+async def test_what_a_jump_puts_off_is_told_to_the_jobs_owner(what):
+    raw, after_s, happens = TIMED[what]
+    world = World(raw)
+    async with running(world.controller.run()):
+        await world.clock.advance(after_s - 12.0)
+        world.clock.wall_offset_s -= 7200.0
+        await world.clock.advance(14.0)
+        assert not world.writer.any(happens)
+        assert ("bert", "ClockJumped", f"{what} is put off: a clock has jumped by -7200 s") in world.events.told
+
+
+@pytest.mark.contract("XD-07")
+@pytest.mark.parametrize(("raw", "reason"), [
+    pytest.param(job(), "Invalid", id="an object that cannot be obeyed"),
+    pytest.param(job(worker=role(), run={"suspend": True}), "Suspended", id="a job that is suspended"),
+    pytest.param(
+        job(worker=role(), run={"activeDeadlineSeconds": 1}, status={**BEGAN, "startTime": rfc3339(NOW_S - 9)}),
+        "Failed",
+        id="one that is past its limits",
+    ),
+])  # fmt: skip
+async def test_one_decision_has_one_word_in_log_event_and_metric(raw, reason, caplog):
+    caplog.set_level("INFO")
+    world = World(raw)
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+    assert [each[1] for each in world.events.told] == [reason]
+    assert [record.reason for record in caplog.records if record.msg == "told"] == [reason]
+    labels = {"kind": "PyTorchJob", "reason": reason}
+    assert world.metrics.registry.get_sample_value("turnout_controller_told_total", labels) == 1
+    assert reason in {each.value for each in Reason}

@@ -1,0 +1,87 @@
+"""The autoscaler and our job controllers together: each kind is resized by its own path, and one with an HPA is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+import yaml
+
+from tests import cluster
+from tests.controllers import elasticjobs
+from tests.e2e.autoscaler import lending
+from tests.e2e.autoscaler.lending import AT_ONCE, PODS, elastic, start_around, start_autoscaler
+from tests.e2e.controllers.installed import ROOT, install
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+CRDS = ("pytorchjobs.kubeflow.org", "elasticjobs.elastic.iml.github.io", "scaleplans.elastic.iml.github.io")
+GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"nvidia.com/gpu": 1}}}
+METRICS = [
+    {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+]
+
+
+def dlrover_job(name, workers, most):
+    """An ElasticJob of workers with a GPU each."""
+    made = elasticjobs.job(elasticjobs.worker(workers, container=GPU), name=name)
+    made["metadata"] = {"name": name, "namespace": "default"}
+    return elastic({key: each for key, each in made.items() if key != "status"}, workers, most)
+
+
+def scaled_by_itself(name):
+    """A PyTorchJob with metrics, for which an HPA is made."""
+    made = cluster.pytorch_job(name, 1, gpus=1, most=4)
+    made["spec"]["elasticPolicy"]["metrics"] = METRICS
+    return made
+
+
+def workers(pods):
+    """How many pods with a node each job has, and their numbers; None while one waits or goes."""
+    living = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+    living = [pod for pod in living if "master" not in pod["metadata"]["name"]]
+    if any(not pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp") for pod in living):
+        return None
+    found = {}
+    for pod in living:
+        name = pod["metadata"]["name"]
+        job = "rigid" if name.startswith("rigid") else name.partition("-")[0]
+        found.setdefault(job, []).append(int(name.rpartition("-")[2]) if job != "rigid" else 0)
+    return {job: sorted(numbers) for job, numbers in found.items()}
+
+
+async def until(api, true):
+    """Wait until the workers are as they should be; they."""
+
+    def seen(pods):
+        found = workers(pods)
+        return found if found is not None and true(Counter({job: len(each) for job, each in found.items()})) else None
+
+    return await api.until(PODS, seen, 60.0)
+
+
+@pytest.mark.contract("PE-48", "DL-94")
+async def test_jobs_grow_into_idle_gpus_and_give_back_the_highest_index(stage):
+    await stage.build(leaves=2, hosts_per_leaf=2, gpus=2)
+    definitions = [yaml.safe_load((ROOT / f"deploy/crds/{each}.yaml").read_text()) for each in CRDS]
+    await lending.install(stage, *definitions)
+    start_around(stage)
+    async with stage.plane.api() as api:
+        await install(stage.plane, api, kinds="PyTorchJob,ElasticJob")
+        await stage.submit(cluster.pytorch_job("torch", 1, gpus=1, most=4), dlrover_job("dl", 1, 4))
+        await stage.submit(scaled_by_itself("own"))
+        small = await until(api, lambda count: count == {"torch": 1, "dl": 1, "own": 1})
+        assert small["own"] == [0]
+        await asyncio.to_thread(start_autoscaler, stage, *AT_ONCE)
+        grown = await until(api, lambda count: sum(count.values()) == 8)
+        assert len(grown["own"]) == 1  # its HPA sizes it
+        assert sorted((len(grown["torch"]), len(grown["dl"]))) == [3, 4]
+        await stage.submit(cluster.indexed_job("rigid", 2, gpus=1))
+        given = await until(api, lambda count: count["rigid"] == 2 and sum(count.values()) == 8)
+        assert given["own"] == grown["own"]
+        assert len(given["torch"]) + len(given["dl"]) == 5
+        for job in ("torch", "dl"):
+            assert given[job] == grown[job][: len(given[job])], "the highest indices leave"
+        plans = await api.get("/apis/elastic.iml.github.io/v1alpha1/namespaces/default/scaleplans")
+        assert {each["status"]["phase"] for each in plans["items"]} == {"Succeeded"}
