@@ -66,6 +66,7 @@ class NominatorSettings:
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     strict_queue: tuple[str, ...] = ()
+    read_queues: bool = False
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -101,7 +102,15 @@ async def serve(settings: NominatorSettings) -> None:
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
         view = Extender(choices.rules, clock, metrics, _tell)
-        informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
+        informers = Informers(
+            view,
+            client,
+            settings.configmap,
+            clock,
+            random.Random(),
+            settings.confirm_large_changes,
+            settings.read_queues,
+        )
         metrics.pass_through(informers.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)

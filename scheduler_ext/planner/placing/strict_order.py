@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
+from turnout.jobs.queues.strict_order import StrictQueues
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.topology.switch_paths import written
@@ -31,14 +32,13 @@ class Kept:
 class StrictOrder:
     """The domains kept, by queue. Clear them when rows change their meaning."""
 
-    def __init__(self, queues: frozenset[str]) -> None:
-        self._queues = queues
+    def __init__(self, named: frozenset[str]) -> None:
+        self.queues = StrictQueues(named)
         self._kept: dict[str, Kept] = {}
 
     def queue_of(self, gang: Gang) -> str:
-        """Return the queue of strict order that the gang is in, as the admin named it; "" for none."""
-        name = gang.queue
-        return next((each for each in (f"{gang.key.namespace}/{name}", name) if name and each in self._queues), "")
+        """Return the queue of strict order that the gang is in; "" for none."""
+        return self.queues.of(gang.key.namespace, gang.queue)
 
     def keep_for(self, view: GangView, gang: Gang) -> bool:
         """Keep a domain for a gang that found no room, unless its queue keeps one already. True if one is kept now."""

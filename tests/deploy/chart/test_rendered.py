@@ -58,6 +58,10 @@ def images(objects):
     return {container["image"] for pod in pods for container in pod["containers"]}
 
 
+def rights_of(objects, role):
+    return set(rights(named(objects, "ClusterRole", role)))
+
+
 @pytest.fixture(scope="module")
 def schema_folder(module_plane, tmp_path_factory):
     folder = tmp_path_factory.mktemp("schemas")
@@ -182,6 +186,18 @@ def test_a_release_of_dlrovers_name_has_the_guides_deployment():
 def test_values_are_refused(values, said):
     with pytest.raises(chart.HelmRefused, match=re.escape(said)):
         rendered(values)
+
+
+def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
+    plain = rendered({"nominator.enabled": "true"})
+    values = {"nominator.enabled": "true", "nominator.strictQueues": "{team/train,low}", "nominator.readQueues": "true"}
+    for name in ("turnout-extender", "turnout-nominator"):
+        more = set(container_of(rendered(values), name)["args"]) - set(container_of(plain, name)["args"])
+        assert more == {"--strict-queue=team/train", "--strict-queue=low", "--read-queues"}
+        listed = [
+            ("list", "clusterqueues.kueue.x-k8s.io") in rights_of(found, name) for found in (rendered(values), plain)
+        ]
+        assert listed == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -226,9 +226,7 @@ QUEUE = {labels.KUEUE_QUEUE: "train"}
     ("queues", "gated"),
     [
         pytest.param((), ["large"], id="whoever fits goes past one that does not"),
-        pytest.param(
-            ("default/train",), ["large", "small"], id="nobody behind in its queue uses its room"
-        ),
+        pytest.param(("default/train",), ["large", "small"], id="nobody behind in its queue uses its room"),
         pytest.param(("elsewhere/train",), ["large"], id="another queue is strict"),
     ],
 )
