@@ -44,6 +44,7 @@ class EventReason(Enum):
     GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
     GANG_UNKNOWN = "GangUnknown"  # behind our gate, and what says how many must start together is not there
     GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted
+    NOBODY_PLACES = "NobodyPlaces"  # behind our gate, and nobody has held the nominator's Lease for a while
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again

@@ -82,7 +82,7 @@ class Informers(InformerFactory):
         for path, read in strict_order.QUEUES.items():
             handlers = Handlers(
                 partial(self._put_queue, path, read),
-                lambda key, path=path: self._note(strict.put(_at(path, key), None)),
+                partial(self._drop_queue, path),
             )
             self.watch(path, path, Whole, handlers, optional=True)
         handlers = Handlers(
@@ -94,6 +94,9 @@ class Informers(InformerFactory):
     def _put_queue(self, path: str, read: Callable[[Object], Ordered | None], queue: Whole) -> None:
         strict = self._view.plan_cache.strict.queues
         self._note(strict.put(_at(path, queue.metadata), read(queue.raw())))
+
+    def _drop_queue(self, path: str, key: Key) -> None:
+        self._note(self._view.plan_cache.strict.queues.put(_at(path, key), None))
 
     def _note(self, changed: bool) -> None:
         if changed:

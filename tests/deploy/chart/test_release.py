@@ -16,6 +16,7 @@ from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
 from tests.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
@@ -175,3 +176,36 @@ async def test_where_no_scheduler_may_be_configured_the_charts_own_places_a_gang
     hosts = await world.until(placed)
     leaves, ips = leaf_of(text), {each["metadata"]["name"]: each["status"]["addresses"][0]["address"] for each in nodes}
     assert len({leaves[ips[host]] for host in hosts.values()}) == 1
+
+
+GATED = ("nominator.enabled=true,nominator.gates=true,nominator.replicas=1,extender.enabled=false,"
+         "autoscaler.enabled=false,controller.enabled=false")  # fmt: skip
+
+
+async def behind_gates(world, name):
+    """Create three of a gang's four pods behind our gate: it waits for the last. Gives a question about its gates."""
+    for pod in koordinator_gang(name, 4, schedulingGates=[{"name": labels.PLACEMENT_GATE}])[:3]:
+        await world.api.call("POST", "/api/v1/namespaces/default/pods", pod)
+
+    async def gates():
+        found = (await world.get(f"/api/v1/namespaces/default/pods?labelSelector=gang%3D{name}"))["items"]
+        return [bool(pod["spec"].get("schedulingGates")) for pod in found]
+
+    return gates
+
+
+async def test_gates_are_lifted_by_an_upgrade_that_turns_them_off_and_by_an_uninstall(world):
+    """Nobody would lift them afterwards."""
+    await world.helm("install", *RELEASE, "--create-namespace", "--set", GATED)
+    gates = await behind_gates(world, "first")
+    await world.helm("upgrade", *RELEASE, "--set", GATED)
+    assert await gates() == [True] * 3  # an upgrade with gates lets nobody go
+    await world.helm("upgrade", *RELEASE, "--set", GATED.replace("gates=true", "gates=false"))
+    assert await gates() == [False] * 3
+    left = (await world.get("/apis/rbac.authorization.k8s.io/v1/clusterroles"))["items"]
+    assert not [each for each in left if each["metadata"]["name"].endswith("-gates-off")]
+
+    await world.helm("upgrade", *RELEASE, "--set", GATED)
+    gates = await behind_gates(world, "second")
+    await world.helm("uninstall", "turnout", "--wait", "--timeout=60s")
+    assert await gates() == [False] * 3

@@ -200,6 +200,19 @@ def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
         assert listed == [True, False]
 
 
+def test_failing_open_is_chosen_and_bounded():
+    gates = {"nominator.enabled": "true", "nominator.gates": "true"}
+    assert not [each for each in rendered(gates) if each["kind"] == "CronJob"]
+    found = named(
+        rendered({**gates, "nominator.failOpenAfterSeconds": "600"}), "CronJob", "turnout-nominator-fails-open"
+    )
+    (container,) = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    lease = "--lease=turnout-system/turnout-nominator"
+    assert container["args"] == ["--all", "--older-than=600", "--if-unplaced", lease]
+    with pytest.raises(chart.HelmRefused, match="failOpenAfterSeconds"):
+        rendered({**gates, "nominator.failOpenAfterSeconds": "30"})
+
+
 @pytest.mark.parametrize(
     ("version", "api"), [("1.34.0", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.0", "v1"), ("1.37.2", "v1")]
 )
