@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What the ways to a scheduler depend on, beside Deployments. None: it could not be seen."""
+    """The facts on which the ways to a scheduler depend, beside Deployments. None: it could not be seen."""
 
     served: bool | None = None  # does the API server have MutatingAdmissionPolicies?
     policies: Sequence[Object] | None = None  # those of ours

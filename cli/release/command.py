@@ -62,7 +62,7 @@ def _release(args: argparse.Namespace) -> int:
         namespace, clock = args.namespace or "", RealClock()
         if args.if_unplaced:
             unplaced = await release_unplaced(
-                client, args.lease, namespace, args.older_than, clock, socket.gethostname()
+                client, client, args.lease, namespace, args.older_than, clock, socket.gethostname()
             )
             print(f"{args.lease}: {unplaced.standing.value}; {unplaced.told} gangs told")
             found = unplaced.released

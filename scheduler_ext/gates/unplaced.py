@@ -13,7 +13,7 @@ _LONGEST_S = 60.0  # of a Lease: a record that claims more is not believed
 
 
 class Standing(Enum):
-    """What the Lease tells of whoever places."""
+    """The state of whoever places, as the Lease tells."""
 
     PLACED = "Placed"  # somebody holds it
     SILENT = "Silent"  # nobody does, for less than the bound

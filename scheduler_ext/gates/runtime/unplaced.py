@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -22,10 +21,6 @@ PER_S = 20.0  # Events: a schedule has a minute or so
 _lease = msgspec.json.Decoder(Lease)
 
 
-class Calls(PodCalls, EventStore, Protocol):
-    """The part of a Client that is needed here."""
-
-
 NOTHING = Released(())
 
 
@@ -39,21 +34,21 @@ class Unplaced:
 
 
 async def release_unplaced(
-    calls: Calls, lease: str, namespace: str, older_s: float, clock: Clock, told_by: str
+    pods: PodCalls, store: EventStore, lease: str, namespace: str, older_s: float, clock: Clock, told_by: str
 ) -> Unplaced:
     """Lift gates only where the holder of the Lease has been silent for longer than `older_s`. Raises CallError.
 
     lease: namespace/name. namespace: of the pods, "" for all. told_by: the name of this process, in Events.
     """
     wall_s = clock.wall()
-    found = standing(await _read(calls, lease), older_s, wall_s)
+    found = standing(await _read(pods, lease), older_s, wall_s)
     if found is Standing.PLACED:
         return Unplaced(found)
     if found is Standing.GONE:
-        return Unplaced(found, await release_all(calls, namespace, older_s, wall_s))
-    events = EventRecorder(calls, "turnout-nominator", told_by, clock=clock, per_s=PER_S)
+        return Unplaced(found, await release_all(pods, namespace, older_s, wall_s))
+    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=PER_S)
     gangs: dict[GangKey, GatedPod] = {}
-    async for pod, gated in gated_in(calls, namespace, 0.0, wall_s):
+    async for pod, gated in gated_in(pods, namespace, 0.0, wall_s):
         gangs.setdefault(membership(pod).key, gated)
     detail = f"nobody holds the Lease {lease}: nobody places gated pods, and they are let go after {older_s:.0f} s"
     for gated in gangs.values():
@@ -63,7 +58,7 @@ async def release_unplaced(
     return Unplaced(found, told=len(gangs) - events.dropped)
 
 
-async def _read(calls: Calls, lease: str) -> Lease | None:
+async def _read(calls: PodCalls, lease: str) -> Lease | None:
     """Return the Lease; None where there is none, or none that can be read."""
     namespace, _, name = lease.partition("/")
     try:

@@ -75,7 +75,7 @@ def test_a_way(seen, number, word, text, remedy):
     assert (line.word, text in line.text, remedy in line.remedy) == (Word(word), True, True), line
 
 
-def test_each_way_has_one_line_and_nothing_is_said_where_nothing_is_installed():
+def test_each_way_has_one_line_once_something_is_installed():
     assert [line.text.partition(":")[0] for line in lines(FINE) if line.about == "way"] == [
         *("extender", "nominations", "gates")
     ]

@@ -194,7 +194,7 @@ async def behind_gates(world, name):
     return gates
 
 
-async def test_gates_are_lifted_by_an_upgrade_that_turns_them_off_and_by_an_uninstall(world):
+async def test_an_upgrade_without_gates_and_an_uninstall_let_gated_pods_go(world):
     """Nobody would lift them afterwards."""
     await world.helm("install", *RELEASE, "--create-namespace", "--set", GATED)
     gates = await behind_gates(world, "first")

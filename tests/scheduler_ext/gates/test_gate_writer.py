@@ -269,6 +269,14 @@ async def test_an_owner_is_told_once_why_the_gang_waits(pods, word, text):
 
 
 @pytest.mark.asyncio
+async def test_an_owner_is_told_again_before_the_api_server_has_forgotten_it():
+    writer = Writer(Api(*gang("g", 5)), 4)
+    for _ in range(8):
+        await writer.work(450)
+    assert [notice.word.value for notice in writer.notices] == ["NoRoom"] * 2
+
+
+@pytest.mark.asyncio
 async def test_a_gang_of_a_podgroup_goes_once_its_podgroup_says_how_many():
     api = Api(*gang("g", 2, make=cluster.volcano_gang))
     await Writer(api, 4, groups=[("g", 2)]).work()

@@ -58,7 +58,7 @@ class Server:
 
 
 class Clock(ManualClock):
-    """Whose wall is that of the pods."""
+    """A clock with the wall time of the pods."""
 
     def wall(self):
         return NOW_S
@@ -69,7 +69,7 @@ def server(found):
 
 
 async def run(api):
-    return await release_unplaced(api, LEASE, "", BOUND_S, Clock(), "host")
+    return await release_unplaced(api, api, LEASE, "", BOUND_S, Clock(), "host")
 
 
 @pytest.mark.asyncio
