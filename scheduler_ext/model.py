@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.gates.admission import Review
 from turnout.topology.accept import MapOutcome
 
 
@@ -76,6 +77,7 @@ class Rules:
     leaf_only: bool = False  # only membership of the leaf switch counts (DL-104)
     gpu_resources: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
     strict_queues: frozenset[str] = frozenset()  # queues, or namespace/queue, in which the oldest gang keeps a domain
+    gated_schedulers: frozenset[str] = frozenset({"default-scheduler"})  # whose pods the webhook puts behind our gate
 
 
 class ExtenderVerbs(Protocol):
@@ -91,6 +93,10 @@ class ExtenderVerbs(Protocol):
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
+        ...
+
+    def gates(self, review: Review) -> bool:
+        """True if a pod that is being created is to wait behind our scheduling gate."""
         ...
 
     def unready(self) -> str | None:

@@ -213,18 +213,47 @@ def test_failing_open_is_chosen_and_bounded():
         rendered({**gates, "nominator.failOpenAfterSeconds": "30"})
 
 
+BETA = "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
+
+
 @pytest.mark.parametrize(
-    ("version", "api"), [("1.34.0", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.0", "v1"), ("1.37.2", "v1")]
+    ("by", "told", "made"),
+    [
+        pytest.param("auto", ["--kube-version=1.30.0"], "webhook v1", id="old: the webhook"),
+        pytest.param("auto", ["--kube-version=1.35.4"], "webhook v1", id="a plain 1.35 refuses v1beta1: the webhook"),
+        pytest.param("auto", ["--kube-version=1.35.4", BETA], "policy v1beta1", id="v1beta1 is switched on"),
+        pytest.param("auto", ["--kube-version=1.36.0"], "policy v1", id="1.36 serves it"),
+        pytest.param("auto", ["--kube-version=1.37.2"], "policy v1", id="and 1.37"),
+        pytest.param("policy", ["--kube-version=1.34.0"], "policy v1beta1", id="the policy is asked for"),
+        pytest.param("webhook", ["--kube-version=1.37.2"], "webhook v1", id="the webhook is asked for"),
+    ],
 )
-def test_the_policy_that_gates_pods_is_of_the_version_that_is_served(version, api):
-    found = rendered(GATES, f"--kube-version={version}")
-    policies = {each["apiVersion"] for each in found if each["kind"].startswith("MutatingAdmissionPolicy")}
-    assert policies == {f"admissionregistration.k8s.io/{api}"}
+def test_what_gates_pods_is_what_the_api_server_takes(by, told, made):
+    found = rendered({**GATES, "nominator.gatePodsBy": by}, *told)
+    kinds = {"MutatingAdmissionPolicy": "policy", "MutatingWebhookConfiguration": "webhook"}
+    which = [
+        f"{kinds[each['kind']]} {each['apiVersion'].rpartition('/')[2]}" for each in found if each["kind"] in kinds
+    ]
+    assert which == [made]
+    arguments = container_of(found, "turnout-nominator")["args"]
+    assert ("--tls-cert=/tls/tls.crt" in arguments) is (made == "webhook v1")
 
 
-def test_before_that_version_gates_are_for_templates_of_pods():
-    with pytest.raises(chart.HelmRefused, match=r"gatePods needs Kubernetes 1\.34 or newer"):
-        rendered(GATES, "--kube-version=1.33.0")
+def test_policy_and_webhook_ask_for_the_same_pods():
+    found = rendered({**GATES, "nominator.gatePodsBy": "policy"}, "--kube-version=1.36.0")
+    policy = named(found, "MutatingAdmissionPolicy", "turnout-nominator-gates-pods")["spec"]
+    found = rendered({**GATES, "nominator.gatePodsBy": "webhook"})
+    (webhook,) = named(found, "MutatingWebhookConfiguration", "turnout-nominator-gates-pods")["webhooks"]
+    assert webhook["matchConditions"] == policy["matchConditions"]
+    assert webhook["namespaceSelector"] == policy["matchConstraints"]["namespaceSelector"]
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Ignore", 2)
+
+
+def test_the_policy_is_refused_where_no_version_of_it_exists():
+    with pytest.raises(chart.HelmRefused, match=r"gatePodsBy=policy needs Kubernetes 1\.34 or newer"):
+        rendered({**GATES, "nominator.gatePodsBy": "policy"}, "--kube-version=1.33.0")
+    with pytest.raises(chart.HelmRefused, match="caBundle is needed"):
+        rendered({**GATES, "nominator.gatePodsBy": "webhook", "extender.tls.mode": "existing"})
 
 
 def test_every_value_is_in_the_schema_and_nothing_else_is():
