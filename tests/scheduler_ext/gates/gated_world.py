@@ -167,10 +167,14 @@ class Writer:
         choices = Nominating(rules, CHOICES.schedulers)
         self.writer = GateWriter(view, api, choices, self.clock, self.registry, self.notices.append, lambda: self.leads)
         for name, least in groups:
-            view.gangs.put_group(Dialect.VOLCANO, group(name, least))
+            self.put_group(name, least)
         for raw in api.pods.values():
             view.put_pod(api.read(raw))
         api.seen_by.append(view)
+
+    def put_group(self, name, least):
+        """Show it a PodGroup."""
+        self.view.gangs.put_group(Dialect.VOLCANO, group(name, least))
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""
