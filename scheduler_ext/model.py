@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.gates.admission import Review
+from turnout.scheduler_ext.admission import Review
 from turnout.topology.accept import MapOutcome
 
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.scheduler_ext import extender_v1
+from turnout.scheduler_ext import admission, extender_v1
 from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.gates import admission
 from turnout.scheduler_ext.model import Answer, ExtenderVerbs
 from turnout.scheduler_ext.server.metrics import Metrics
 

@@ -13,10 +13,10 @@ from turnout.jobs.gang import GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext import verbs
+from turnout.scheduler_ext.admission import GateRule, Review, gets_gate
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.cache.unkept import unkept_wishes
-from turnout.scheduler_ext.gates.admission import GateRule, Review, gets_gate
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.plan_cache import PlanCache

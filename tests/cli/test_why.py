@@ -55,7 +55,7 @@ WORLDS = {
     Reason.WAITS_FOR_ROOM: world(
         [4], replace(LENT, job=replace(LENT.job, key=JobKey("Job", "ns", "b"))), seen(job("a"))
     ),
-    Reason.NEEDS_MORE: world([1], seen(job("bb", most=1), [0]), seen(job("a", least=2))),
+    Reason.NEEDS_MORE: world([2], seen(job("bb", most=1), [0]), seen(job("a", least=2))),
     Reason.OVER_QUOTA: world([8], seen(job("a", least=2)), queues={"q": {"limit": 1}}),
     Reason.STALE: world([8], A, whole=False),
     Reason.NODES_UNREADY: world([8], A, unready=0.5),

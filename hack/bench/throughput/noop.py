@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.gates.admission import Review
+from turnout.scheduler_ext.admission import Review
 from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics

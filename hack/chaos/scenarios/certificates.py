@@ -21,7 +21,7 @@ from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.gates.admission import Review
+from turnout.scheduler_ext.admission import Review
 from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics

@@ -145,7 +145,7 @@ DONE = {
 
 
 async def told_of(drawn, wanted):
-    """What is told of one job, and of which jobs anything is told where none is named."""
+    """Tell of one waiting job, or of all where none is named."""
     settings = Settings()
     view = await look(Served(drawn.items), settings, "default")
     keys = {each.job.key for each in view.seen.jobs} | set(view.gangs)

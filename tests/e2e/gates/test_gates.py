@@ -144,7 +144,7 @@ async def test_a_follower_takes_over_and_lets_go_what_the_leader_left(stage):
 
 
 @pytest.mark.long
-async def test_a_leader_that_slept_through_its_lease_changes_nothing_when_it_wakes(stage):
+async def test_a_leader_that_slept_through_its_lease_then_changes_nothing(stage):
     await begin(stage, leaves=2)
     await stage.submit(cluster.make_pod("warm", 1, schedulingGates=GATE))
     async with stage.plane.api() as api:

@@ -214,7 +214,7 @@ async def test_pods_of_gangs_get_the_gate_in_labelled_namespaces_only(stage, kub
         assert gated(await api.pods("web")) == gated(await api.pods("kube-system")) == set()
 
 
-async def test_without_a_webhook_that_answers_and_is_ours_pods_come_without_the_gate(stage, tmp_path):
+async def test_where_our_webhook_does_not_answer_pods_come_without_the_gate(stage, tmp_path):
     await stage.build(leaves=1)
     gates = {"nominator.gatePods": "true", "nominator.gatePodsBy": "webhook"}
     flags = [each for each in await install(stage, **gates) if each != "--gates"]

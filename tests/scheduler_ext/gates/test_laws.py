@@ -98,7 +98,7 @@ async def test_gangs_go_whole_and_once_and_only_when_every_nomination_is_written
 
 
 @pytest.mark.asyncio
-async def test_a_gang_whose_podgroup_is_deleted_while_it_waits_is_told_and_goes_once_it_is_back():
+async def test_a_gang_whose_podgroup_is_deleted_waits_and_is_told():
     first, *rest = gang("g", 4, make=cluster.volcano_gang)
     api = Api(*rest)
     writer = Writer(api, 4, 4, groups=[("g", 4)])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests import cluster
 from turnout.kube import labels
+from turnout.scheduler_ext.admission import GateRule, decode, encode, gets_gate
 from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.gates.admission import GateRule, decode, encode, gets_gate
 
 GATE = {"name": labels.PLACEMENT_GATE}
 
