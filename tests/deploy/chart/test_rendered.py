@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import subprocess
 from itertools import product
@@ -38,6 +39,7 @@ EVERYTHING = {
 GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
 # What no API server of ours knows the schema of.
 FOREIGN = {"PodMonitor", "PrometheusRule", "Certificate", "Issuer"}
+NEWER = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}  # than the API server that tells the schemas
 
 
 def rendered(values=None, *more, **told):
@@ -100,6 +102,51 @@ def test_every_toggle_renders_valid_objects(schema_folder, tmp_path):
     results = schemas.kubeconform(schema_folder, files)
     assert schemas.faults(results) == []
     assert {each["filename"] for each in results} <= {str(file) for file in files}
+
+
+# What else an admin chooses: each value's two settings, where both stand together with every other's.
+CHOICES = {
+    "nominator.gates,nominator.gatePods": "true",
+    "nominator.readQueues": "true",
+    "nominator.failOpenAfterSeconds": "600",
+    "nominator.annotateSwitchPath": "true",
+    "autoscaler.act": "true",
+    "autoscaler.markPods": "true",
+    "autoscaler.taintNodes": "true",
+    "controller.crds": "false",
+    "monitoring.podMonitors,monitoring.rules,monitoring.dashboards": "true",
+    "extender.tls.mode": "certManager",
+    "guards": "anyNamespace",
+    "rbac.viewer,rbac.queueAdmin": "false",
+    "networkPolicy.enabled": "false",
+}
+
+
+def pairwise(count):
+    """Rows of so many choices, few, in which every two of them meet in all four ways."""
+    left = {(a, x, b, y) for a in range(count) for b in range(a) for x in (False, True) for y in (False, True)}
+    dice, rows = random.Random(1), []
+    while left:
+        tried = [[dice.random() < 0.5 for _ in range(count)] for _ in range(40)]
+        met = [{(a, row[a], b, row[b]) for a in range(count) for b in range(a)} & left for row in tried]
+        best = max(range(len(tried)), key=lambda at: len(met[at]))
+        rows.append(tried[best])
+        left -= met[best]
+    return rows
+
+
+def test_every_two_choices_render_valid_objects_together(schema_folder, tmp_path):
+    files = []
+    for number, row in enumerate(pairwise(len(CHOICES))):
+        chosen = [item for item, on in zip(CHOICES.items(), row, strict=True) if on]
+        values = {"nominator.enabled": "true"} | {key: text for keys, text in chosen for key in keys.split(",")}
+        objects = rendered(values, f"--kube-version=1.{30 + number % 8}.0")
+        keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
+        assert len(keys) == len(set(keys))
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(yaml.safe_dump_all([each for each in objects if each["kind"] not in FOREIGN | NEWER]))
+        files.append(file)
+    assert schemas.faults(schemas.kubeconform(schema_folder, files)) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
