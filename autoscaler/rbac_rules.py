@@ -92,3 +92,11 @@ MEMORY = "turnout-autoscaler-memory"  # the ConfigMap of what the next leader ha
 GIVEN = (Rule("", ("configmaps",), ("get", *READ), ("node-topology-config", "turnout-autoscaler")),)  # map, orders
 TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")), Rule("", ("configmaps",), ("get",), (MEMORY,)))
 LEAD = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)
+
+# For a person: what `turnout check` looks at besides.
+CHECKED = (
+    Rule("", ("namespaces",), ("list",)),
+    Rule("apps", ("deployments",), ("list",)),
+    Rule("coordination.k8s.io", ("leases",), ("list",)),
+    Rule("admissionregistration.k8s.io", ("mutatingadmissionpolicies", "mutatingwebhookconfigurations"), ("list",)),
+)

@@ -12,8 +12,6 @@ from turnout.autoscaler.reporting.node_rejections import RoomLink
 from turnout.autoscaler.reporting.queue_simulation import NEVER
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
-from turnout.kube.labels import PLACEMENT_GATE
-from turnout.kube.objects import Pod
 from turnout.kube.times import rfc3339
 
 Row = tuple[str, str]  # what it is about, and the text
@@ -89,17 +87,6 @@ def with_account(told: Sequence[Row], text: str, remedy: str) -> list[Row]:
     """The links after how the job stands with its controller. remedy: goes before what the autoscaler advises."""
     found = [("controller", text), *((label, each) for label, each in told if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found
-
-
-def gates(pods: Iterable[Pod]) -> list[Row]:
-    """Tell how many pods of a job wait behind our scheduling gate; nothing where none does."""
-    waiting = [pod for pod in pods if not pod.spec.node_name]
-    held = sum({"name": PLACEMENT_GATE} in (pod.spec.scheduling_gates or ()) for pod in waiting)
-    if not held:
-        return []
-    text = f"{count(held, 'pod')} behind the scheduling gate {PLACEMENT_GATE}, until turnout-nominator, started with "
-    text += "--gates, has a place for the whole gang: Events on its first pod say what it waits for"
-    return [("gate", f"{text}; `turnout release` lets pods go without a plan")]
 
 
 def _queue(queue: QueueLink) -> list[Row]:

@@ -10,11 +10,11 @@ import msgspec
 
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import ChildKey, Dialect, JobView, Object, Replica, Restart, Role, Seen, Setup
-from turnout.jobs import gang as gangs
+from turnout.jobs.gate import wants_gate
 from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import amount, shape_of
+from turnout.kube.pod_shape import amount
 
 POD_GROUPS = {
     Dialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
@@ -58,15 +58,13 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, set
 
 
 def _gated(body: Object) -> Object:
-    """Put our scheduling gate on a pod that asks for an accelerator and is read as a gang's member; leave any other."""
+    """Put our scheduling gate on a pod that wants it; leave any other, and one that cannot be read."""
     try:
-        read = msgspec.convert(body, Pod)
-        waits = gangs.membership(read).key.dialect != gangs.Dialect.ALONE.value and shape_of(read).gpus() > 0
-    except (msgspec.ValidationError, BadQuantity):  # the API server tells what is wrong with it
+        if not wants_gate(msgspec.convert(body, Pod)):
+            return body
+    except msgspec.ValidationError:  # the API server tells what is wrong with it
         return body
     gates = body["spec"].get("schedulingGates") or []
-    if not waits or any(each.get("name") == PLACEMENT_GATE for each in gates):
-        return body
     return {**body, "spec": {**body["spec"], "schedulingGates": [*gates, {"name": PLACEMENT_GATE}]}}
 
 

@@ -239,3 +239,16 @@ class LeaseSpec(Struct):
 class Lease(Struct):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class Whole(Struct):
+    """An object of which more is needed than any partial struct has."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+    def raw(self) -> dict[str, Any]:
+        """Give the object as plain values."""
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return made

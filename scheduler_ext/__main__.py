@@ -44,7 +44,15 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock)
         decision_events = DecisionEvents(events, settings.configmap, clock)
         view = Extender(settings.rules(), clock, metrics, decision_events.tell)
-        informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
+        informers = Informers(
+            view,
+            client,
+            settings.configmap,
+            clock,
+            random.Random(),
+            settings.confirm_large_changes,
+            settings.read_queues,
+        )
         metrics.pass_through(informers.reflectors.items, clock)
         async with Listeners(view, metrics, _listen(settings)) as listeners:
             log.info("listening", extra={"port": listeners.port, "health_port": listeners.health_port})

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.admission import Review
 from turnout.topology.accept import MapOutcome
 
 
@@ -44,6 +45,7 @@ class EventReason(Enum):
     GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
     GANG_UNKNOWN = "GangUnknown"  # behind our gate, and what says how many must start together is not there
     GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted
+    NOBODY_PLACES = "NobodyPlaces"  # behind our gate, and nobody has held the nominator's Lease for a while
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
@@ -75,6 +77,7 @@ class Rules:
     leaf_only: bool = False  # only membership of the leaf switch counts (DL-104)
     gpu_resources: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
     strict_queues: frozenset[str] = frozenset()  # queues, or namespace/queue, in which the oldest gang keeps a domain
+    gated_schedulers: frozenset[str] = frozenset({"default-scheduler"})  # whose pods the webhook puts behind our gate
 
 
 class ExtenderVerbs(Protocol):
@@ -90,6 +93,10 @@ class ExtenderVerbs(Protocol):
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
+        ...
+
+    def gates(self, review: Review) -> bool:
+        """True if a pod that is being created is to wait behind our scheduling gate."""
         ...
 
     def unready(self) -> str | None:

@@ -15,20 +15,24 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from turnout.kube.cli_flags import BadSetting, address, build, check_name
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
-from turnout.kube.client.clock import RealClock
+from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
+from turnout.kube.client.run_until_signal import CANNOT_START, lead, run_program, together, until_told
 from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
+from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
@@ -36,9 +40,11 @@ from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.health import Health
 from turnout.scheduler_ext.server.informers import Informers
+from turnout.scheduler_ext.server.listeners import WebhookPort
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.nomination_writer import Nominator
 from turnout.scheduler_ext.server.switch_path_writer import PathMarker
+from turnout.scheduler_ext.server.tls import TlsFiles
 from turnout.scheduler_ext.settings import add_common
 
 log = logging.getLogger("turnout.nominator")
@@ -66,9 +72,20 @@ class NominatorSettings:
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     strict_queue: tuple[str, ...] = ()
+    read_queues: bool = False
+    webhook_bind: str = ""  # host:port at which an API server asks which pods get our gate; "" where none does
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None
     log_level: str = "info"
 
     def __post_init__(self) -> None:
+        if self.webhook_bind:
+            address(self.webhook_bind, "--webhook-bind")
+        if (self.tls_cert is not None) != (self.tls_key is not None) or bool(self.webhook_bind) != bool(self.tls_cert):
+            raise BadSetting("--webhook-bind, --tls-cert and --tls-key go together: an API server calls by TLS only")
+        if self.client_ca is not None and not self.webhook_bind:
+            raise BadSetting("--client-ca needs --webhook-bind")
         check_name(self.configmap, "--configmap")
         check_name(self.lease, "--lease")
         if not 4 <= self.lease_seconds <= 3600:
@@ -79,15 +96,22 @@ class NominatorSettings:
 
     def choices(self) -> Nominating:
         """Return the settings that decide on nominations."""
-        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, frozenset(self.strict_queue))
-        return Nominating(rules, frozenset(self.scheduler_name), self.expire_s)
+        schedulers, queues = frozenset(self.scheduler_name), frozenset(self.strict_queue)
+        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, queues, schedulers)
+        return Nominating(rules, schedulers, self.expire_s)
+
+    def tls(self) -> TlsFiles | None:
+        """Return the files of the webhook's certificate; None without a webhook."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key, self.client_ca)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
     settings = _settings(argv)
     logs.setup(settings.log_level)
-    return run_program("turnout-nominator", lambda: serve(settings))
+    return run_program("turnout-nominator", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: NominatorSettings) -> None:
@@ -96,7 +120,15 @@ async def serve(settings: NominatorSettings) -> None:
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
         view = Extender(choices.rules, clock, metrics, _tell)
-        informers = Informers(view, client, settings.configmap, clock, random.Random(), settings.confirm_large_changes)
+        informers = Informers(
+            view,
+            client,
+            settings.configmap,
+            clock,
+            random.Random(),
+            settings.confirm_large_changes,
+            settings.read_queues,
+        )
         metrics.pass_through(informers.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
@@ -110,14 +142,24 @@ async def serve(settings: NominatorSettings) -> None:
             works.append(gates.run)
         if settings.annotate_switch_path:
             works.append(PathMarker(view, client, clock, metrics.registry, lambda: elector.leading).run)
-        server = Health(view, metrics).server()
-        with bind(*address(settings.metrics_bind, "--metrics-bind")) as listening:
-            await server.listen(listening)
-            try:
-                leading = lead(elector, informers.synced, lambda: together(*works))
-                await until_told(informers.run(), leading, *(tell() for tell in telling))
-            finally:
-                await server.close()
+        leading = lead(elector, informers.synced, lambda: together(*works))
+        await _answer(settings, view, metrics, clock, [informers.run(), leading, *(tell() for tell in telling)])
+
+
+async def _answer(
+    settings: NominatorSettings, view: Extender, metrics: Metrics, clock: Clock, works: list[Coroutine[Any, Any, None]]
+) -> None:
+    """Serve probes and metrics, and the webhook where one is wished, while everything else works."""
+    server = Health(view, metrics).server()
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(bind(*address(settings.metrics_bind, "--metrics-bind")))
+        if (tls := settings.tls()) is not None:
+            host, port = address(settings.webhook_bind, "--webhook-bind")
+            webhook = await stack.enter_async_context(WebhookPort(view, metrics, host, port, tls))
+            works.append(webhook.follow(clock))
+        await server.listen(listening)
+        stack.push_async_callback(server.close)
+        await until_told(*works)
 
 
 async def clear(kubeconfig: str | None, context: str | None) -> int:
@@ -174,6 +216,14 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
         help=f"lift the scheduling gate {PLACEMENT_GATE}, gang by gang, once a plan stands and is written; needs the "
         "right to patch pods",
     )
+    parser.add_argument(
+        "--webhook-bind",
+        default=default.webhook_bind,
+        help="host:port at which an API server asks, by a MutatingWebhookConfiguration, which pods get the gate",
+    )
+    parser.add_argument("--tls-cert", type=Path, help="PEM certificate chain of the webhook; followed")
+    parser.add_argument("--tls-key", type=Path, help="PEM key of --tls-cert")
+    parser.add_argument("--client-ca", type=Path, help="callers of the webhook must be certified by this CA (mTLS)")
     parser.add_argument(
         "--annotate-switch-path",
         action="store_true",

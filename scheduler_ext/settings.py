@@ -30,6 +30,7 @@ class Settings:
     asw_only: bool = False
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     strict_queue: tuple[str, ...] = ()
+    read_queues: bool = False
     port_file: Path | None = None
     log_level: str = "info"
 
@@ -91,5 +92,10 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
         "--strict-queue",
         action="append",
         help="queue, or namespace/queue, in which a domain is kept for the oldest waiting gang; repeatable",
+    )
+    parser.add_argument(
+        "--read-queues",
+        action="store_true",
+        help="take the order of queues from the cluster: Kueue's StrictFIFO, turnout.dev/strict-order on others",
     )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])

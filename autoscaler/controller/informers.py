@@ -21,7 +21,7 @@ from turnout.jobs.queues.model import Object, QueueSpec
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
-from turnout.kube.objects import Node, ObjectMeta, Pod, Struct
+from turnout.kube.objects import Node, ObjectMeta, Pod, Struct, Whole
 from turnout.kube.watch_events import Key
 from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
 
@@ -74,19 +74,6 @@ class Other(Struct):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: OtherSpec = msgspec.field(default_factory=OtherSpec)
-
-
-class Whole(Struct):
-    """An object of which more is needed than any partial struct has."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
-
-    def raw(self) -> dict[str, Any]:
-        """Give the object as plain values."""
-        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return made
 
 
 class AutoscalerInformers(InformerFactory):

@@ -119,7 +119,8 @@ def _no_place(least: int, most: int, tier: int | None) -> Cause:
     needs = f"it needs {least} workers together, and {where} {most} at most"
     never = f"It can never start as it is: {needs}, even if all else were gone."
     if tier is None:
-        return Cause(f"{MEANINGS[Reason.NEEDS_MORE].means} {never}")
+        help_ = "Lower its min, make its workers smaller, or add nodes: that other jobs end does not help."
+        return Cause(f"{MEANINGS[Reason.NEEDS_MORE].means} {never}", help_)
     return Cause(
         never,
         "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help.",

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnout.cli.check.model import Object, Sample, Seen
+from turnout.cli.check.model import Object, Sample, Seen, Ways
 from turnout.kube.errors import CallError, Forbidden, NotFound
+from turnout.kube.labels import GATES, PLACEMENT_GATE
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
 
+ADMISSION = "/apis/admissionregistration.k8s.io"
 OURS = "app.kubernetes.io/part-of=turnout"
 METRICS_PORT = 9090  # of the extender, as the chart sets it
 
@@ -48,7 +50,29 @@ async def look(client: Client, version: str) -> Seen:
         heartbeats=await eyes.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
         maps={space: await eyes.one(f"/api/v1/namespaces/{space}/configmaps/node-topology-config") for space in spaces},
         pages={pod["metadata"]["name"]: await eyes.page(pod) for pod in extenders},
+        ways=await _ways(eyes),
         refused=eyes.refused,
+    )
+
+
+async def _ways(eyes: _Eyes) -> Ways:
+    served: bool | None = False
+    policies: list[Object] | None = None
+    for version in ("v1", "v1beta1"):
+        path = f"{ADMISSION}/{version}/mutatingadmissionpolicies"
+        policies = await eyes.all(path, OURS)
+        served = None if path in eyes.refused else policies is not None
+        if served is not False:
+            break
+    spaces = await eyes.all("/api/v1/namespaces", f"{GATES}=true")
+    waiting = await eyes.all("/api/v1/pods", "", "spec.nodeName=,status.phase=Pending")
+    gate = {"name": PLACEMENT_GATE}
+    return Ways(
+        served=served,
+        policies=policies,
+        webhooks=await eyes.all(f"{ADMISSION}/v1/mutatingwebhookconfigurations", OURS),
+        namespaces=None if spaces is None else sorted(each["metadata"]["name"] for each in spaces),
+        gated=None if waiting is None else sum(gate in (pod["spec"].get("schedulingGates") or ()) for pod in waiting),
     )
 
 
@@ -59,10 +83,12 @@ class _Eyes:
         self._client = client
         self.refused: dict[str, str] = {}
 
-    async def all(self, path: str, selector: str = "") -> list[Object] | None:
+    async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
+        asked = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
+
         async def read() -> list[Object]:
             items = list[Object]()
-            async for page in self._client.pages(path, {"labelSelector": selector} if selector else None):
+            async for page in self._client.pages(path, asked or None):
                 items += msgspec.json.decode(page).get("items") or []
             return items
 

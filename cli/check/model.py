@@ -38,6 +38,17 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Ways:
+    """The facts on which the ways to a scheduler depend, beside Deployments. None: it could not be seen."""
+
+    served: bool | None = None  # does the API server have MutatingAdmissionPolicies?
+    policies: Sequence[Object] | None = None  # those of ours
+    webhooks: Sequence[Object] | None = None  # MutatingWebhookConfigurations of ours
+    namespaces: Sequence[str] | None = None  # that ask for our gate by their label
+    gated: int | None = None  # pods that wait behind it
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The cluster as it was seen. None: it could not be, and `refused` says why, by what was asked for.
 
@@ -58,4 +69,5 @@ class Seen:
     heartbeats: Sequence[Object] | None = None
     maps: Mapping[str, Object | None] | None = None
     pages: Mapping[str, Sequence[Sample] | None] = field(default_factory=dict)
+    ways: Ways = field(default_factory=Ways)
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.cli.check.model import Line, Object, Sample, Seen, Word
+from turnout.cli.check.verdicts_ways import ways
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.times import since_1970
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
@@ -36,6 +37,7 @@ def lines(seen: Seen) -> list[Line]:
         _installed,
         _leaders,
         _map,
+        ways,
         _asked,
         _searched,
         _certificate,

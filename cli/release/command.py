@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
 
 _FAULTS_TOLD = 5
+LEAST_S = 60  # of --older-than, where the Lease decides: another replica has it long before
 
 
 def add(commands: Any) -> None:
@@ -24,6 +26,14 @@ def add(commands: Any) -> None:
         default=0.0,
         metavar="SECONDS",
         help="only of pods created so long ago, for a schedule that lets go what nobody places (%(default)g)",
+    )
+    release.add_argument(
+        "--if-unplaced",
+        action="store_true",
+        help="only where nobody has held the nominator's Lease for longer than --older-than; until then tell each gang",
+    )
+    release.add_argument(
+        "--lease", default="turnout-system/turnout-nominator", help="namespace/name of that Lease (%(default)s)"
     )
     release.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     release.add_argument("--context", help="of the kubeconfig")
@@ -40,11 +50,24 @@ def _release(args: argparse.Namespace) -> int:
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import Exit
 
+    if args.if_unplaced and args.older_than < LEAST_S:
+        print(f"turnout release: --if-unplaced needs --older-than, at least {LEAST_S}", file=sys.stderr)
+        return Exit.USAGE
+
     async def work(client: Client) -> Exit:
         from turnout.kube.client.clock import RealClock
         from turnout.scheduler_ext.gates.runtime.release import release_all
+        from turnout.scheduler_ext.gates.runtime.unplaced import release_unplaced
 
-        found = await release_all(client, args.namespace or "", args.older_than, RealClock().wall())
+        namespace, clock = args.namespace or "", RealClock()
+        if args.if_unplaced:
+            unplaced = await release_unplaced(
+                client, client, args.lease, namespace, args.older_than, clock, socket.gethostname()
+            )
+            print(f"{args.lease}: {unplaced.standing.value}; {unplaced.told} gangs told")
+            found = unplaced.released
+        else:
+            found = await release_all(client, namespace, args.older_than, clock.wall())
         print(f"{len(found.lifted)} gates lifted")
         for name, why in found.failed[:_FAULTS_TOLD]:
             print(f"turnout release: {name}: {why}", file=sys.stderr)

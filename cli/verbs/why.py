@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.listing_output import add_cluster, context_namespace
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from turnout.cli.commands.autoscaler_view import ClusterView
     from turnout.cli.controlled import Account
     from turnout.cli.partly import Partly
+    from turnout.cli.release.gate import Gate
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
     from turnout.kube.objects import Pod
@@ -41,6 +42,7 @@ def add(commands: Any) -> None:
 def _why(args: argparse.Namespace) -> int:
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import account_of
+    from turnout.cli.release.facts import gate_facts
     from turnout.cli.why import NoSuchJob
 
     wanted = settings_of(args, DECIDING)
@@ -50,7 +52,8 @@ def _why(args: argparse.Namespace) -> int:
         cluster_view = await look(client, wanted, namespace)
         key = _meant(args, cluster_view, namespace)
         account = await account_of(client, key)
-        _tell(args, cluster_view, found(wanted, cluster_view, key), account, _pods(cluster_view, key))
+        gate = await gate_facts(client, _pods(cluster_view, key))
+        _tell(args, cluster_view, found(wanted, cluster_view, key), account, gate)
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -138,7 +141,7 @@ def _where(args: argparse.Namespace) -> str:
 
 
 def _tell(
-    args: argparse.Namespace, cluster_view: ClusterView, found: Told, account: Account | None, pods: Sequence[Pod]
+    args: argparse.Namespace, cluster_view: ClusterView, found: Told, account: Account | None, gate: Gate | None
 ) -> None:
     import msgspec
     from rich.text import Text
@@ -146,10 +149,12 @@ def _tell(
     from turnout.cli import partly, why
     from turnout.cli.commands.listing import may_not
     from turnout.cli.commands.terminal import terminal
+    from turnout.cli.release.gate import with_gate
 
     if args.json:
         told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
         told["controller"] = None if account is None else msgspec.to_builtins(account)
+        told["gate"] = None if gate is None else msgspec.to_builtins(gate)
         print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
         return
     console = terminal(args.plain)
@@ -159,7 +164,7 @@ def _tell(
         head, told_rows = partly.title(found), partly.rows(found)
     else:
         head, told_rows = why.title(found), why.rows(found)
-    told_rows += why.gates(pods)
+    told_rows = with_gate(told_rows, gate)
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
     console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)

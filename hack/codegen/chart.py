@@ -22,6 +22,7 @@ from hack.controlplane.tools import cache
 ROOT = Path(__file__).parents[2]
 CHART = Path("deploy/charts/turnout")
 MANIFESTS = Path("deploy/manifests")
+GOLDEN = Path("tests/deploy/chart/golden")
 NAMESPACE, RELEASE = "turnout-system", "turnout"
 KUBERNETES = "1.35.0"
 TABLE = ("<!-- values -->\n", "<!-- end of values -->\n")
@@ -50,6 +51,41 @@ _KINDS = (
     "VolcanoJob",
 )
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Values with which people install the chart, and what for."""
+
+    values: Mapping[str, str]
+    kubernetes: str = KUBERNETES
+    release: str = RELEASE
+
+
+_GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
+PROFILES = {
+    "default": Profile({}),
+    "everything": Profile(
+        {
+            **_GATES,
+            "nominator.annotateSwitchPath": "true",
+            "nominator.readQueues": "true",
+            "nominator.failOpenAfterSeconds": "600",
+            "autoscaler.act": "true",
+            "autoscaler.markPods": "true",
+            "autoscaler.taintNodes": "true",
+            "controller.kinds": "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}",
+            "controller.gang": "volcano",
+            "controller.gatePods": "true",
+            "scheduler.enabled": "true",
+            "monitoring.podMonitors": "true",
+            "monitoring.rules": "true",
+        },
+        "1.37.0",
+    ),
+    "managed-gates": Profile({**_GATES, "extender.enabled": "false"}),
+    "dlrover": Profile({"registry": "registry.example.org/mirror"}, release="dlrover"),
+}
 
 
 class HelmRefused(Exception):
@@ -111,6 +147,8 @@ def files() -> dict[Path, str]:
     found = {CHART / "README.md": before + TABLE[0] + table() + TABLE[1] + after}
     for path, each in manifests().items():
         found[MANIFESTS / path] = rendered(each)
+    for name, profile in PROFILES.items():
+        found[GOLDEN / f"{name}.yaml"] = golden(profile)
     return found
 
 
@@ -142,6 +180,17 @@ def rendered(wanted: Rendered) -> str:
     ]
     head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"
     return head + wanted.head + "---\n".join(_plain(text) for text in kept)
+
+
+def golden(profile: Profile) -> str:
+    """Give what a profile renders to, as a reviewer of a change of the chart sees it.
+
+    Keys that helm makes are left out, and so are definitions, which are copies.
+    """
+    told = render(profile.values, f"--kube-version={profile.kubernetes}", release=profile.release)
+    told = "---\n".join(each for each in re.split(r"(?m)^---\n", told) if "kind: CustomResourceDefinition" not in each)
+    kept = re.sub(r"(?m)^(\s*(?:ca\.crt|tls\.crt|tls\.key|caBundle): ).*$", r"\1MADE-BY-HELM", told)
+    return f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n{kept}"
 
 
 def documents(text: str) -> list[Object]:

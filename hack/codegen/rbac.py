@@ -16,6 +16,7 @@ import yaml
 
 from hack.codegen import policies
 from turnout.autoscaler.rbac_rules import (
+    CHECKED,
     GIVEN,
     KINDS,
     LEAD,
@@ -96,13 +97,13 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
 
 
 def _viewer() -> str:
-    """Everything that the autoscaler sees, and what is told of it, to be listed by a person.
+    """Everything that the autoscaler sees, what is told of it, and what `turnout check` judges, for a person to list.
 
     GIVEN has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
     """
     seen = (rule for rule in OBSERVE if rule.resources != ("events",))
-    rules = [replace(rule, verbs=("list",)) for rule in (Rule("", ("events",), ()), *seen)]
-    named = [replace(rule, verbs=("list",)) for rule in GIVEN]
+    rules = [replace(rule, verbs=("list",)) for rule in (Rule("", ("events",), ()), *seen, *CHECKED)]
+    named = [replace(rule, verbs=("get", "list")) for rule in GIVEN]
     told = [_rule(rule) for rule in (*_joined(rules), *named)]
     role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": told}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
@@ -119,7 +120,9 @@ def _joined(rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _rule(rule: Rule) -> Object:
-    names = [ACCOUNT] if rule.resources == ("leases",) else list(rule.names)  # its Lease has its name
+    names = list(rule.names)
+    if names and rule.resources == ("leases",):
+        names = [ACCOUNT]  # its Lease has its name
     named = {"resourceNames": names} if names else {}
     return {"apiGroups": [rule.group], "resources": list(rule.resources), **named, "verbs": list(rule.verbs)}
 

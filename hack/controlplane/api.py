@@ -151,6 +151,7 @@ CLUSTER_WIDE = frozenset(
         "ValidatingAdmissionPolicyBinding",
         "MutatingAdmissionPolicy",
         "MutatingAdmissionPolicyBinding",
+        "MutatingWebhookConfiguration",
         "ValidatingWebhookConfiguration",
         "RuntimeClass",
         "StorageClass",

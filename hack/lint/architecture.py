@@ -102,7 +102,8 @@ IO_ROOMS = (
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
     "cli.programs",
-    "cli.release",
+    "cli.release.command",
+    "cli.release.facts",
     "cli.verbs",
 )
 

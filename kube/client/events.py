@@ -136,15 +136,19 @@ class EventRecorder:
         """Write what waits, a namespace after another, of each the oldest first, until cancelled."""
         while True:
             await self._something.wait()
-            while self._waiting:
-                await self._pace.turn()
-                topic, waiting = self._next()
-                try:
-                    await self._write(topic, waiting)
-                except CallError as error:
-                    self.dropped += waiting.times
-                    self._complain(error)
+            await self.flush()
             self._something.clear()
+
+    async def flush(self) -> None:
+        """Write what waits, and return."""
+        while self._waiting:
+            await self._pace.turn()
+            topic, waiting = self._next()
+            try:
+                await self._write(topic, waiting)
+            except CallError as error:
+                self.dropped += waiting.times
+                self._complain(error)
 
     def _complain(self, error: CallError) -> None:
         """Once for a refusal that only an admin can lift; each time for what passes."""

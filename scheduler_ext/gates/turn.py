@@ -10,6 +10,7 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.gates.model import GatedPod, Turn, Wait
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.place_gang import judged, judged_members
+from turnout.scheduler_ext.planner.placing.strict_order import told_of
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 
 _SIZED_BY_OWNER = ("Job/", "StatefulSet/")  # kinds that are watched: others say nothing of a size
@@ -81,7 +82,8 @@ def _planned(plan_cache: PlanCache, gang: Gang, now_s: float) -> tuple[dict[str,
             hosts[member.uid] = node
     if plan.refusal is None:
         return hosts, None
-    return hosts, Wait(EventReason(plan.refusal.reason.value), plan.refusal.detail)
+    told = told_of(plan_cache.kept_against(gang), plan.refusal.detail)
+    return hosts, Wait(EventReason(plan.refusal.reason.value), told)
 
 
 def _is_ours(plan_cache: PlanCache, member: Member, pod: GatedPod) -> bool:

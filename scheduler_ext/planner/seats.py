@@ -21,6 +21,7 @@ from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
 from turnout.scheduler_ext.planner.place_gang import GangPlan, anchored, judged, judged_members, limited, place
 from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
+from turnout.scheduler_ext.planner.placing.strict_order import told_of
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier
@@ -303,10 +304,7 @@ def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[
         are = "host with room is" if count == 1 else "hosts with room are"
         refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
         word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
-    if (kept := plan_cache.kept_against(gang)) is not None:
-        where = "/".join(plan_cache.view.fabric.paths.get(plan_cache.view.fabric.hosts[kept.first], ("?",)))
-        detail = f"{refusal.detail}; room at {where} is kept for {kept.key}, the oldest that waits in this queue"
-        refusal = Refusal(refusal.reason, detail)
+    refusal = Refusal(refusal.reason, told_of(plan_cache.kept_against(gang), refusal.detail))
     if gang.tier is None:
         return Seat(refused=NoSeat(word, refusal.detail, None))
     able = _able(plan_cache, gang, member)

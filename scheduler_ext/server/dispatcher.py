@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.scheduler_ext import extender_v1
+from turnout.scheduler_ext import admission, extender_v1
 from turnout.scheduler_ext.errors import BadRequest
 from turnout.scheduler_ext.model import Answer, ExtenderVerbs
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -29,6 +29,7 @@ class Verb(Enum):
     FILTER = "filter"
     PRIORITIZE = "prioritize"
     PREEMPT = "preempt"
+    GATE = "gate"  # asked by an API server, not by a scheduler
 
 
 class Outcome(Enum):
@@ -108,11 +109,28 @@ class _Preempt:
         return extender_v1.encode_preempt(self._args, self._chosen), len(self._chosen)
 
 
+class _Gate:
+    """One AdmissionReview and its answer, which is neutral until `plan` is called."""
+
+    pause_s = 0.0
+
+    def __init__(self, body: bytes) -> None:
+        self._review = admission.decode(body)
+        self._gate = False
+
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._gate = extender.gates(self._review)
+
+    def encode(self) -> tuple[bytes, int]:
+        return admission.encode(self._review, self._gate), int(self._gate)
+
+
 # Each is born neutral: without `plan` it answers that nothing is narrowed, preferred or spared.
-_QUESTIONS: dict[Verb, type[_Filter | _Prioritize | _Preempt]] = {
+_QUESTIONS: dict[Verb, type[_Filter | _Prioritize | _Preempt | _Gate]] = {
     Verb.FILTER: _Filter,
     Verb.PRIORITIZE: _Prioritize,
     Verb.PREEMPT: _Preempt,
+    Verb.GATE: _Gate,
 }
 
 

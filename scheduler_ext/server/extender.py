@@ -13,6 +13,7 @@ from turnout.jobs.gang import GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext import verbs
+from turnout.scheduler_ext.admission import GateRule, Review, gets_gate
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.cache.unkept import unkept_wishes
@@ -94,6 +95,10 @@ class Extender:
         """Keep the nodes on which a preemption lets the whole gang start."""
         member = self._member(pod)
         return victims if member is None else verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic())
+
+    def gates(self, review: Review) -> bool:
+        """True if a pod that is being created is to wait behind our scheduling gate. Nothing of the view is needed."""
+        return gets_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
 
     def unready(self) -> str | None:
         """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
@@ -20,6 +20,7 @@ from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Reply, 
 from turnout.scheduler_ext.server.metrics import Metrics
 
 PATHS = {f"/{verb.value}": verb for verb in Verb}
+WEBHOOK = {f"/{Verb.GATE.value}": Verb.GATE}  # of a program that answers no scheduler
 _CLOSING = {Outcome.COMPRESSED, Outcome.TOO_LARGE, Outcome.TOO_SLOW, Outcome.BUSY, Outcome.GONE}
 
 
@@ -43,9 +44,15 @@ class Verbs:
     """Handles every request of the verbs' port."""
 
     def __init__(
-        self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits, clock: Callable[[], float] = time.perf_counter
+        self,
+        extender: ExtenderVerbs,
+        metrics: Metrics,
+        limits: Limits,
+        clock: Callable[[], float] = time.perf_counter,
+        paths: Mapping[str, Verb] = PATHS,
     ) -> None:
         self._extender, self._metrics, self._limits, self._clock = extender, metrics, limits, clock
+        self._paths = paths
         self._dispatcher = Dispatcher(extender, metrics, clock)
         self._places = asyncio.Semaphore(limits.in_flight)
         self._load = _Load()
@@ -63,7 +70,7 @@ class Verbs:
         connection = request.protocol
         if isinstance(connection, Connection):
             connection.head_came()
-        verb = PATHS.get(request.path)
+        verb = self._paths.get(request.path)
         try:
             reply = self._unread(request, verb) or await self._read_and_answer(request, verb or Verb.FILTER, start_s)
             if reply.pause_s:
@@ -88,7 +95,7 @@ class Verbs:
             return refuse(415, "a compressed body is not read", Outcome.COMPRESSED)
         if (request.content_length or 0) > self._limits.body_bytes:
             return refuse(413, f"a body holds at most {self._limits.body_bytes} bytes", Outcome.TOO_LARGE)
-        if (why := self._extender.unready()) is not None:
+        if verb is not Verb.GATE and (why := self._extender.unready()) is not None:
             return refuse(503, f"not ready: {why}", Outcome.UNREADY)
         return None
 

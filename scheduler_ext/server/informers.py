@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
+from turnout.jobs.queues import kueue, strict_order
+from turnout.jobs.queues.model import Object
+from turnout.jobs.queues.strict_order import Ordered
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
 from turnout.kube.client.reflector import Source
-from turnout.kube.objects import Node, Owner, Pod, PodGroup
+from turnout.kube.objects import Node, ObjectMeta, Owner, Pod, PodGroup, Whole
+from turnout.kube.watch_events import Key
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
@@ -30,7 +34,7 @@ ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when 
 class Informers(InformerFactory):
     """All watches of an extender or a nominator.
 
-    configmap: namespace/name of the map.
+    configmap: namespace/name of the map. read_queues: also watch queues, for their order.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Informers(InformerFactory):
         clock: Clock,
         rng: random.Random,
         hold_large: bool = False,
+        read_queues: bool = False,
     ) -> None:
         super().__init__(source, clock, rng)
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
@@ -53,6 +58,8 @@ class Informers(InformerFactory):
             self._watch_groups(dialect, path)
         for kind, path in OWNERS.items():
             self._watch_owners(kind, path)
+        if read_queues:
+            self._watch_queues()
         self._works.append(self._tidy)
         view.waiting_for = self.waiting_for
         view.may_be_old = self.may_be_old
@@ -68,6 +75,32 @@ class Informers(InformerFactory):
         put, name = partial(gangs.put_owner, kind), path.rsplit("/", 1)[1]
         handlers = Handlers(put, lambda key: gangs.drop_owner(kind, key.namespace, key.name))
         self.watch(name, path, Owner, handlers, optional=True)
+
+    def _watch_queues(self) -> None:
+        """Learn from the queues themselves which are of strict order."""
+        strict, local = self._view.plan_cache.strict.queues, strict_order.LOCAL_QUEUES
+        for path, read in strict_order.QUEUES.items():
+            handlers = Handlers(
+                partial(self._put_queue, path, read),
+                partial(self._drop_queue, path),
+            )
+            self.watch(path, path, Whole, handlers, optional=True)
+        handlers = Handlers(
+            lambda obj: self._note(strict.lead(*kueue.local_queue(obj.raw()))),
+            lambda key: self._note(strict.lead(f"{key.namespace}/{key.name}", "")),
+        )
+        self.watch(local, local, Whole, handlers, optional=True)
+
+    def _put_queue(self, path: str, read: Callable[[Object], Ordered | None], queue: Whole) -> None:
+        strict = self._view.plan_cache.strict.queues
+        self._note(strict.put(_at(path, queue.metadata), read(queue.raw())))
+
+    def _drop_queue(self, path: str, key: Key) -> None:
+        self._note(self._view.plan_cache.strict.queues.put(_at(path, key), None))
+
+    def _note(self, changed: bool) -> None:
+        if changed:
+            self._view.plan_cache.plan_anew()
 
     def waiting_for(self) -> str | None:
         """Say what must still be seen before an answer can be trusted; None when nothing is missing."""
@@ -103,3 +136,8 @@ class Informers(InformerFactory):
                     break
                 await self._clock.sleep(TURN_S)  # others are answered meanwhile
             self._view.tidy()
+
+
+def _at(path: str, key: Key | ObjectMeta) -> str:
+    """Name the place of one object."""
+    return f"{path} {key.namespace}/{key.name}"

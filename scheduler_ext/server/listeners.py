@@ -14,7 +14,7 @@ from turnout.kube.server.http_connection import Limits, Server
 from turnout.kube.server.sockets import allow_files, bind, within
 from turnout.scheduler_ext.model import ExtenderVerbs
 from turnout.scheduler_ext.server.health import Health
-from turnout.scheduler_ext.server.http_handlers import Verbs
+from turnout.scheduler_ext.server.http_handlers import WEBHOOK, Verbs
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import Certificates, TlsFiles
 
@@ -91,3 +91,40 @@ class Listeners:
         for bound in self._sockets:
             bound.close()
         self._sockets, self._servers = [], []
+
+
+class WebhookPort:
+    """The open port of the webhook alone, within `async with`. Raises OSError or BadCertificate."""
+
+    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
+        limits = within(Limits(), allow_files())
+        self._server = Verbs(extender, metrics, limits, paths=WEBHOOK).server()
+        self._metrics, self._at, self._tls = metrics, (host, port), tls
+        self._certificates: Certificates | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened at."""
+        assert self._socket is not None
+        return int(self._socket.getsockname()[1])
+
+    async def __aenter__(self) -> WebhookPort:
+        self._certificates = Certificates(self._tls, self._metrics)
+        self._socket = bind(*self._at)
+        await self._server.listen(self._socket, self._certificates.context)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._server.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    async def follow(self, clock: Clock) -> None:
+        """Check the certificate's files every few seconds until cancelled."""
+        while self._certificates is not None and self._socket is not None:
+            await clock.sleep(LOOK_S)
+            if self._certificates.refresh(clock.wall()):
+                await self._server.listen(self._socket, self._certificates.context)

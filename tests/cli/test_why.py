@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
-from tests.world import pod
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason
 from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.reporting.runtime_stats import Lives
-from turnout.cli.why import NoSuchJob, gates, lasting, meant, rows, start, title, with_account
+from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
-from turnout.kube import labels
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
 
@@ -57,7 +55,7 @@ WORLDS = {
     Reason.WAITS_FOR_ROOM: world(
         [4], replace(LENT, job=replace(LENT.job, key=JobKey("Job", "ns", "b"))), seen(job("a"))
     ),
-    Reason.NEEDS_MORE: world([1], seen(job("a", least=2))),
+    Reason.NEEDS_MORE: world([2], seen(job("bb", most=1), [0]), seen(job("a", least=2))),
     Reason.OVER_QUOTA: world([8], seen(job("a", least=2)), queues={"q": {"limit": 1}}),
     Reason.STALE: world([8], A, whole=False),
     Reason.NODES_UNREADY: world([8], A, unready=0.5),
@@ -196,16 +194,3 @@ def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
     with pytest.raises(NoSuchJob) as error:
         meant(wanted, "x", KEYS)
     assert says in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        pytest.param({"schedulingGates": [{"name": labels.PLACEMENT_GATE}]}, "2 pods behind", id="behind our gate"),
-        pytest.param({"schedulingGates": [{"name": "a/x"}]}, "", id="behind another's"),
-        pytest.param({}, "", id="behind none"),
-    ],
-)
-def test_pods_behind_our_gate_are_counted(more, says):
-    told_ = dict(gates([pod("p", 1, **more), pod("q", 1, **more), pod("r", 1, at="a0")]))
-    assert told_.get("gate", "")[:13] == says

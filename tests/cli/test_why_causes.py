@@ -84,7 +84,8 @@ def test_what_a_bare_gang_holds_may_come_back():
 def test_more_than_all_nodes_hold_can_never_fit():
     _, text = told("a", world([4], seen(job("a", least=9, most=9), [None] * 9)))
     assert "these nodes hold 4 at most" in text["decision"]
-    assert "lower its min" in text["next"]
+    assert "Lower its min" in text["next"]
+    assert "that other jobs end does not help" in text["next"]
 
 
 @pytest.mark.parametrize(("map_seen", "says"), [

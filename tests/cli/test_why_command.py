@@ -86,7 +86,11 @@ async def test_pods_behind_our_gate_are_told_and_room_is_no_question_of_theirs(c
     assert code == 0
     text = " ".join(line[11:] for line in out.splitlines()[1:])
     assert "2 pods behind the scheduling gate turnout.dev/placement" in text
+    assert "No nominator is installed in this cluster, so nobody lifts it" in text  # a template from elsewhere
+    assert "take the gate out of the pod template" in text
     assert "no whole worker fits" not in text
+    _, out, _ = await turnout("why", "held", "--json", "--kubeconfig", str(cluster.kubeconfig))
+    assert json.loads(out)["gate"] == {"pods": 2, "placer": "absent", "reason": "", "detail": "", "said_s": None}
 
 
 @pytest.mark.asyncio

@@ -108,6 +108,11 @@ WELL = {
         ),
         pytest.param({"turnout_gates_leading": "0+0x200"}, "TurnoutNobodyLiftsGates", id="pods wait behind gates"),
         pytest.param(
+            {"turnout_gates_leading": "_x200", "turnout_gated_pods": "_x200"},
+            "TurnoutNobodyLiftsGates",
+            id="every nominator is gone",
+        ),
+        pytest.param(
             {'turnout_gate_failures_total{error="Forbidden"}': "0+2x200"}, "TurnoutGatesStay", id="gates that stay"
         ),
         pytest.param({"turnout_controller_leading": "0+0x200"}, "TurnoutNobodyControlsJobs", id="no controller leads"),

@@ -73,7 +73,10 @@ ALLOWED = {
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
     "turnout-viewer": may("list", "events", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
     | may("list", *GROUPS, "queues.scheduling.volcano.sh")
-    | may("list", "configmaps/node-topology-config", "configmaps/turnout-autoscaler")
+    | may("get list", "configmaps/node-topology-config", "configmaps/turnout-autoscaler")
+    | may("list", "namespaces", "deployments.apps", "leases.coordination.k8s.io")
+    | may("list", "mutatingadmissionpolicies.admissionregistration.k8s.io")
+    | may("list", "mutatingwebhookconfigurations.admissionregistration.k8s.io")
     | may("list", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
     | may("list", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
     | may("list", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")

@@ -41,6 +41,10 @@ class Scripted:
         self._note("preempt", pod.metadata.name, tuple(victims))
         return dict(list(victims.items())[:1])
 
+    def gates(self, review):
+        self._note("gates", review.namespace)
+        return True
+
     def unready(self):
         return self.why_unready
 

@@ -22,6 +22,7 @@ from turnout.kube.client import logs
 from turnout.kube.client.run_until_signal import until_told
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
+from turnout.scheduler_ext.admission import Review
 from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -72,6 +73,10 @@ class NoOp:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Return the victims as offered."""
         return victims
+
+    def gates(self, review: Review) -> bool:
+        """Gate no pod."""
+        return False
 
     def unready(self) -> str | None:
         """Give nothing: it is ready at once."""

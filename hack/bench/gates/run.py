@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -15,12 +16,17 @@ from dataclasses import dataclass
 from hack.bench.gates.crowd import Crowd, crowd
 from hack.bench.gates.rates import Rate, rates
 from hack.bench.gates.stream import APART_S, Sent, send
+from hack.bench.gates.takeover import takeovers
 from hack.bench.placement import baselines, streams
 from hack.bench.support.outcome import Outcome, Table, Target
 from hack.bench.support.percentiles import nearest_rank
+from hack.controlplane.tools import cache
+from hack.controlplane.tools.parts import NEXT
 
 GANGS = 40
 WAYS = {"default": False, "gates": True}
+RELEASES = ("", NEXT)
+TAKEOVER_S = 5.0  # within which a replica takes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class Cell:
 
     way: str
     apart: str
+    kubernetes: str  # of the scheduler's binary
     sent: tuple[Sent, ...]
 
     @property
@@ -65,30 +72,77 @@ def run(quick: bool) -> Outcome:
         for seed in seeds
         for crossed in streams.replay(streams.fabric(), _events(seed, gangs), baselines.best_fit).total
     )
-    cells = [_cell(way, apart, seeds, gangs) for apart in APART_S for way in WAYS]
+    cells = [
+        _cell(way, apart, seeds, gangs, release)
+        for release in RELEASES
+        for apart in APART_S
+        for way in WAYS
+        if not (quick and release and (way, apart) != ("gates", "together"))
+    ]
     speed = asyncio.run(rates([(256, 256, 1)] if quick else [(1000, 1000, 3), (5000, 800, 1)]))
     waiting = asyncio.run(crowd(20 if quick else 500))
-    return _told(least, cells, speed, waiting, gangs)
+    killed = asyncio.run(takeovers(1 if quick else 10))
+    return _told(least, cells, speed, waiting, killed, gangs)
 
 
 def _events(seed: int, gangs: int) -> list[int]:
     return streams.first(streams.committed()[seed], gangs)
 
 
-def _cell(way: str, apart: str, seeds: tuple[int, ...], gangs: int) -> Cell:
-    sent = []
+def _cell(way: str, apart: str, seeds: tuple[int, ...], gangs: int, release: str) -> Cell:
+    kubernetes, sent = _version(release), []
     for seed in seeds:
-        sent.append(asyncio.run(send(_events(seed, gangs), seed, APART_S[apart], WAYS[way])))
+        sent.append(asyncio.run(send(_events(seed, gangs), seed, APART_S[apart], WAYS[way], release)))
         crossings = statistics.fmean(sent[-1].crossings or [float("nan")])
-        print(f"{time.strftime('%H:%M:%S')} {way}, {apart}, seed {seed}: {crossings:.3f}", file=sys.stderr, flush=True)
-    return Cell(way, apart, tuple(sent))
+        print(
+            f"{time.strftime('%H:%M:%S')} {kubernetes}, {way}, {apart}, seed {seed}: {crossings:.3f}",
+            file=sys.stderr,
+            flush=True,
+        )
+    return Cell(way, apart, kubernetes, tuple(sent))
 
 
-def _told(least: float, cells: list[Cell], speed: list[Rate], waiting: Crowd, gangs: int) -> Outcome:
+def _version(release: str) -> str:
+    """Ask a kube-scheduler for its version."""
+    argv = [str(cache.binary(f"kube-scheduler{release}")), "--version"]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return said.split()[-1].removeprefix("v")
+
+
+def _told(
+    least: float, cells: list[Cell], speed: list[Rate], waiting: Crowd, killed: list[float], gangs: int
+) -> Outcome:
+    figures, targets = _of_streams(least, cells)
+    for rate in speed:
+        late = nearest_rank(rate.bound_s, 0.99)
+        figures |= {f"{rate.nodes} nodes {way} pods/s": value for way, value in rate.pods_s.items()}
+        figures |= {f"{rate.nodes} nodes ratio": rate.ratio, f"{rate.nodes} nodes ratio to every node": rate.to_every}
+        figures[f"{rate.nodes} nodes bound p99 s"] = late
+        targets += _speed_targets(rate, late)
+    figures |= {"waiting pods": waiting.pods, "waiting MiB": waiting.mib, "freed domain bound s": waiting.used_s}
+    figures |= {"killed leader to all bound, median s": statistics.median(killed)}
+    targets += [
+        Target(f"{waiting.pods:,} gated pods: MiB of the nominator", waiting.mib, "<=", 150),
+        Target("a freed domain is bound again, s", waiting.used_s, "<=", 1.0),
+        Target("gangs that went out of their order", waiting.out_of_order, "<=", 0),
+        Target("killed leader to all bound, the slowest, s", max(killed), "<=", TAKEOVER_S),
+    ]
+    versions = list(dict.fromkeys(cell.kubernetes for cell in cells))
+    return Outcome(
+        title=f"gates: gangs on a kube-scheduler {' and '.join(versions)} that knows no extender",
+        tables=(_stream_table(least, cells, gangs), _rate_table(speed)),
+        figures=figures,
+        targets=targets,
+        notes=(f"Rates, the crowd and takeovers: {versions[0]}.", "Kueue's manager is not run here."),
+    )
+
+
+def _of_streams(least: float, cells: list[Cell]) -> tuple[dict[str, float], list[Target]]:
     figures = {"best_fit": least}
-    targets = []
+    targets: list[Target] = []
     for cell in cells:
-        key = f"{cell.way}/{cell.apart}"
+        key = f"{cell.kubernetes} {cell.way}/{cell.apart}"
+        where = f"{cell.kubernetes}, {cell.apart}"
         figures |= {
             f"{key} crossings": cell.crossings,
             f"{key} failed": cell.failed,
@@ -99,31 +153,13 @@ def _told(least: float, cells: list[Cell], speed: list[Rate], waiting: Crowd, ga
         }
         if cell.way == "gates":
             targets += [
-                Target(f"{cell.apart}: crossings to best fit's in memory", cell.crossings / least, "<=", 1.02),
-                Target(f"{cell.apart}: gangs that failed", cell.failed, "<=", 0),
-                Target(f"{cell.apart}: nominations obeyed", cell.obeyed, ">=", 0.999),
-                Target(f"{cell.apart}: last pod created to last bound, p99 s", cell.bound_s(0.99), "<=", 0.25),
-                Target(f"{cell.apart}: patches a pod", cell.patches, "<=", 2.0),
+                Target(f"{where}: crossings to best fit's in memory", cell.crossings / least, "<=", 1.02),
+                Target(f"{where}: gangs that failed", cell.failed, "<=", 0),
+                Target(f"{where}: nominations obeyed", cell.obeyed, ">=", 0.999),
+                Target(f"{where}: last pod created to last bound, p99 s", cell.bound_s(0.99), "<=", 0.25),
+                Target(f"{where}: patches a pod", cell.patches, "<=", 2.0),
             ]
-    for rate in speed:
-        late = nearest_rank(rate.bound_s, 0.99)
-        figures |= {f"{rate.nodes} nodes {way} pods/s": value for way, value in rate.pods_s.items()}
-        figures |= {f"{rate.nodes} nodes ratio": rate.ratio, f"{rate.nodes} nodes ratio to every node": rate.to_every}
-        figures[f"{rate.nodes} nodes bound p99 s"] = late
-        targets += _speed_targets(rate, late)
-    figures |= {"waiting pods": waiting.pods, "waiting MiB": waiting.mib, "freed domain bound s": waiting.used_s}
-    targets += [
-        Target(f"{waiting.pods:,} gated pods: MiB of the nominator", waiting.mib, "<=", 150),
-        Target("a freed domain is bound again, s", waiting.used_s, "<=", 1.0),
-        Target("gangs that went out of their order", waiting.out_of_order, "<=", 0),
-    ]
-    return Outcome(
-        title="gates: gangs on a kube-scheduler 1.35.4 that knows no extender",
-        tables=(_stream_table(least, cells, gangs), _rate_table(speed)),
-        figures=figures,
-        targets=targets,
-        notes=("kube-scheduler 1.37.2 and Kueue's manager are not run here.",),
-    )
+    return figures, targets
 
 
 def _speed_targets(rate: Rate, late_s: float) -> list[Target]:
@@ -140,7 +176,7 @@ def _stream_table(least: float, cells: list[Cell], gangs: int) -> Table:
     for cell in cells:
         times = (f"{cell.bound_s(0.5):.3f}", f"{cell.bound_s(0.99):.3f}")
         told = (f"{cell.crossings:.3f}", str(cell.failed), f"{cell.obeyed:.4f}", *times, f"{cell.patches:.2f}")
-        rows.append((f"{cell.apart}, {cell.way}", *told))
+        rows.append((f"{cell.kubernetes}, {cell.apart}, {cell.way}", *told))
     return Table(f"{gangs} gangs a seed, {len(cells[0].sent)} seeds, 128 nodes", columns, rows)
 
 

@@ -43,10 +43,13 @@ class Sent:
     pods: int = 0
 
 
-async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool) -> Sent:
-    """Send one stream through a fresh control plane. gated: our nominator lifts gates, else nobody of ours runs."""
+async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool, release: str = "") -> Sent:
+    """Send one stream through a fresh control plane. gated: our nominator lifts gates, else nobody of ours runs.
+
+    release: of Kubernetes, as ControlPlane takes it.
+    """
     tree, dice, found = streams.fabric(), random.Random(seed), Sent()
-    plane = await asyncio.to_thread(lambda: ControlPlane().start())
+    plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
             await _build(api, tree)
@@ -86,13 +89,13 @@ async def _build(api: Api, tree: Fabric) -> None:
     await api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
 
 
-def start_nominator(plane: ControlPlane, *flags: str) -> int:
-    """Start our nominator with gates. Returns the port of its metrics."""
+def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -> int:
+    """Start our nominator with gates, as a program of this name. Returns the port of its metrics."""
     (health,) = free_ports(1)
     argv = [sys.executable, "-m", "turnout.scheduler_ext.nominator", "--kubeconfig", str(plane.kubeconfig), "--gates"]
     argv += ["--configmap", MAP, "--lease", "default/turnout-nominator", "--log-level", "warning"]
     argv += ["--metrics-bind", f"127.0.0.1:{health}", *flags]
-    plane.start_program("nominator", argv, f"http://127.0.0.1:{health}/readyz")
+    plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
     return health
 
 
@@ -124,14 +127,18 @@ async def come(
             await asyncio.sleep(apart_s)
     else:
         await api.create_all(pods)
-    created_s = time.monotonic() - apart_s
+    return await bound_since(api, gang, size, time.monotonic() - apart_s)
+
+
+async def bound_since(api: Api, gang: str, size: int, began_s: float) -> tuple[dict[str, str], float]:
+    """Wait until a gang is bound. Return its pods' nodes, and the seconds since a moment of the monotonic clock."""
 
     def bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
         nodes = {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods_}
         return nodes if len(nodes) == size and all(nodes.values()) else {}
 
     nodes = await api.until(f"{PODS}?labelSelector=gang%3D{gang}", bound, BOUND_S)
-    return nodes, max(0.0, time.monotonic() - created_s)
+    return nodes, max(0.0, time.monotonic() - began_s)
 
 
 def pod(gang: str, index: int, size: int, gated: bool, gpus: int = 8) -> dict[str, Any]:

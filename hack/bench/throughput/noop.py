@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.admission import Review
 from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -24,6 +25,10 @@ class Noop:
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         return victims
+
+    def gates(self, review: Review) -> bool:
+        """Gate no pod."""
+        return False
 
     def unready(self) -> str | None:
         return None

@@ -21,6 +21,7 @@ from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.admission import Review
 from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -47,6 +48,10 @@ class _AnyNode:
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         return victims
+
+    def gates(self, review: Review) -> bool:
+        """Gate no pod."""
+        return False
 
     def unready(self) -> str | None:
         return None

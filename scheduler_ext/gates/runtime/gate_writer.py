@@ -42,6 +42,7 @@ LOOK_EACH_S = 1.0  # at everything: what failed, and members that are not waited
 POSTPONED_S = 2.0  # how long a gang waits for another's nomination to be moved
 PAUSE = Backoff(first_s=1.0, most_s=10.0)  # of a gang's writes, when the server refuses or fails
 TOLD_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
+TOLD_EACH_S = 1_800.0  # and again, since an API server forgets Events within an hour
 
 _pods = msgspec.json.Decoder(Pod)
 
@@ -55,11 +56,10 @@ class PodWrites(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A gang that waits for one reason. told: True once its owner knows."""
+    """A gang that waits for one reason. next_s: when its owner is told next."""
 
     word: EventReason
-    since_s: float
-    told: bool = False
+    next_s: float
 
 
 class GateWriter:
@@ -257,9 +257,9 @@ class GateWriter:
         if wait is None:
             self._waiting.pop(key, None)
         elif known is None or known.word is not wait.word:
-            self._waiting[key] = _Waiting(wait.word, now_s)
-        elif not known.told and now_s - known.since_s >= TOLD_AFTER_S:
-            known.told = True
+            self._waiting[key] = _Waiting(wait.word, now_s + TOLD_AFTER_S)
+        elif now_s >= known.next_s:
+            known.next_s = now_s + TOLD_EACH_S
             first = gated[0]
             self._tell(Notice(wait.word, first.namespace, first.name, first.uid, wait.detail[:500]))
 

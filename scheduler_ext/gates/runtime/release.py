@@ -53,11 +53,7 @@ async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: fl
 
     namespace: "" for all. older_s: pods created less than so many seconds ago stay gated.
     """
-    found: list[GatedPod] = []
-    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
-    async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
-        gated = filter(None, map(gated_pod, _pods.decode(page).items))
-        found += [each for each in gated if wall_s - (since_1970(each.created) or 0.0) >= older_s]
+    found = [gated async for _, gated in gated_in(pods, namespace, older_s, wall_s)]
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(pod: GatedPod) -> str | None:
@@ -69,6 +65,18 @@ async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: fl
     return Released(
         tuple(name for name, fault in told if fault is None), tuple((name, fault) for name, fault in told if fault)
     )
+
+
+async def gated_in(
+    pods: PodCalls, namespace: str, older_s: float, wall_s: float
+) -> AsyncIterator[tuple[Pod, GatedPod]]:
+    """Yield the waiting pods behind our gate that are old enough. Raises CallError when pods cannot be listed."""
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
+        for pod in _pods.decode(page).items:
+            gated = gated_pod(pod)
+            if gated is not None and wall_s - (since_1970(gated.created) or 0.0) >= older_s:
+                yield pod, gated
 
 
 async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:

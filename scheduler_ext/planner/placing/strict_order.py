@@ -13,37 +13,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
+from turnout.jobs.queues.strict_order import StrictQueues
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
+from turnout.topology.switch_paths import written
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A domain that is kept: for whom, and its host ids [first, end)."""
+    """A domain that is kept: for whom, its host ids [first, end), and its switch."""
 
     key: GangKey
     first: int
     end: int
+    where: str  # at root/.../switch, as the map names it
 
 
 class StrictOrder:
     """The domains kept, by queue. Clear them when rows change their meaning."""
 
-    def __init__(self, queues: frozenset[str]) -> None:
-        self._queues = queues
+    def __init__(self, named: frozenset[str]) -> None:
+        self.queues = StrictQueues(named)
         self._kept: dict[str, Kept] = {}
 
     def queue_of(self, gang: Gang) -> str:
-        """Return the queue of strict order that the gang is in, as the admin named it; "" for none."""
-        name = gang.queue
-        return next((each for each in (f"{gang.key.namespace}/{name}", name) if name and each in self._queues), "")
+        """Return the queue of strict order that the gang is in; "" for none."""
+        return self.queues.of(gang.key.namespace, gang.queue)
 
     def keep_for(self, view: GangView, gang: Gang) -> bool:
         """Keep a domain for a gang that found no room, unless its queue keeps one already. True if one is kept now."""
         queue = self.queue_of(gang)
-        if not queue or queue in self._kept or (span := _domain(view, gang)) is None:
+        if not queue or queue in self._kept or (kept := _domain(view, gang)) is None:
             return False
-        self._kept[queue] = Kept(gang.key, *span)
+        self._kept[queue] = kept
         return True
 
     def release(self, key: GangKey) -> bool:
@@ -72,8 +74,15 @@ def barred_by(kept: Kept | None, rows: int) -> NDArray[np.bool_] | None:
     return marks
 
 
-def _domain(view: GangView, gang: Gang) -> tuple[int, int] | None:
-    """Return the host ids of the domain to keep; None where the gang fits none, or members of it run already."""
+def told_of(kept: Kept | None, detail: str) -> str:
+    """Add to the words of a refusal which domain is kept, and for whom."""
+    if kept is None:
+        return detail
+    return f"{detail}; room {kept.where} is kept for {kept.key}, the oldest that waits in this queue"
+
+
+def _domain(view: GangView, gang: Gang) -> Kept | None:
+    """Return the domain to keep; None where the gang fits none, or members of it run already."""
     members = [member for member in gang.living() if not member.silence]
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
         return None
@@ -86,5 +95,8 @@ def _domain(view: GangView, gang: Gang) -> tuple[int, int] | None:
         fits = np.flatnonzero(np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= need)
         if len(fits):
             free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)[fits]
-            return fabric.span(tier, int(fits[free.argmax()]))
+            switch = int(fits[free.argmax()])
+            path = fabric.names[tier][switch]
+            where = f"at {written(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
+            return Kept(gang.key, *fabric.span(tier, switch), where)
     return None

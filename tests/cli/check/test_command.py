@@ -82,6 +82,12 @@ async def test_a_healthy_cluster_is_told_line_by_line(served):
         "✓ installed    extender in gpu-team: 2 of 2 ready",
         "✓ leader       turnout-autoscaler: pod-1",
         "✓ map          all 1 GPU nodes are on the map",
+        "✓ way          extender: used, kube-scheduler asks it",
+        "✓ way          nominations: not used",
+        "               → helm upgrade --set nominator.enabled=true",
+        "✓ way          gates: not used; this API server serves no MutatingAdmissionPolicy: "
+        "a webhook, or templates of pods, put them there",
+        "               → helm upgrade --set nominator.gates=true",
         "✓ extender     kube-scheduler has asked it 12 times",
         "✓ clocks       the clocks of 1 nodes agree",
     ]

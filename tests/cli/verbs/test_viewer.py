@@ -71,3 +71,20 @@ def test_why_tells_a_viewer_that_no_leaf_holds_the_gang(configs, capsys):
 )
 def test_a_listing_tells_both_the_same(argv, configs, capsys):
     assert asked(configs, "viewer", *argv, capsys=capsys) == asked(configs, "admin", *argv, capsys=capsys)
+
+
+def test_check_is_refused_nothing_that_a_viewer_needs(configs, module_plane, capsys):
+    """Only the proxy to a pod's metrics is no right of a viewer."""
+    labels_ = {"app.kubernetes.io/part-of": "turnout", "app.kubernetes.io/name": "turnout-nominator"}
+    pod = {"containers": [{"name": "nominator", "image": "x", "args": ["--gates"]}]}
+    template = {"metadata": {"labels": labels_}, "spec": pod}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels_}, "template": template}
+    deployment = {"metadata": {"name": "turnout-nominator", "labels": labels_}, "spec": spec}
+    module_plane.request("POST", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", deployment)
+    told = {}
+    for who in configs:
+        main(["check", "-o", "json", "--kubeconfig", configs[who]])
+        told[who] = json.loads(capsys.readouterr().out)
+    assert not [line for line in told["viewer"] if line["about"] == "rights"]
+    assert [line["text"] for line in told["viewer"] if line["about"] == "way"][2].startswith("gates: used; 0 pods wait")
+    assert told["viewer"] == told["admin"]

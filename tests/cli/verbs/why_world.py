@@ -150,6 +150,10 @@ class Drawn:
         for index in range(self.dice.choice([least, least, max(1, least - 1)])):
             self._pod(f"{name}-{index}", 1, runs, annotations=notes)
 
+    def put_pod(self, name, gpus, **meta):
+        """Create one more pod, which waits."""
+        self._pod(name, gpus, False, **meta)
+
     def _pod(self, name, gpus, runs, **meta):
         node = next((node for node, free in self.free.items() if free >= gpus), "") if runs else ""
         if node:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+from contextlib import suppress
 
 import pytest
 import pytest_asyncio
@@ -11,8 +13,8 @@ import pytest_asyncio
 from hack.chaos.chart.world import cluster
 from hack.controlplane.api import MERGE
 from hack.controlplane.tools import cache
+from hack.controlplane.tools.parts import NEXT
 from tests.deploy.chart.test_readme import HELM, ROOT, typed
-from tests.e2e.gates.test_gates_installed import SERVED
 from turnout.kube import labels
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.sources.configmap_text import read
@@ -50,9 +52,47 @@ async def world(control_plane, tmp_path, monkeypatch):
         yield made
 
 
-@pytest.mark.parametrize("control_plane", [SERVED], indirect=True)
-@pytest.mark.parametrize("provider", LABELS)
+async def proxy(world):
+    """Serve at the Service of the webhook, as kube-proxy would: each connection goes to one of its pods."""
+
+    async def there():
+        found = (await world.get("/api/v1/services?fieldSelector=metadata.name%3Dturnout-nominator"))["items"]
+        return [each["spec"]["clusterIP"] for each in found]
+
+    async def pipe(reader, writer):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def forward(reader, writer):
+        pods = (await world.get("/api/v1/namespaces/turnout-system/pods"))["items"]
+        ready = [each["status"]["podIP"] for each in pods if "nominator" in each["metadata"]["name"]]
+        far_reader, far_writer = await asyncio.open_connection(ready[0], 9444)
+        with suppress(ConnectionError):
+            await asyncio.gather(pipe(reader, far_writer), pipe(far_reader, writer))
+
+    (address,) = await world.until(there, within_s=100)
+    async with await asyncio.start_server(forward, address, 9444) as server:
+        await server.serve_forever()
+
+
+# A managed API server: as it is, without flags. 1.35 serves no policy for it, so the nominator is asked; 1.37 does.
+@pytest.mark.parametrize(
+    ("control_plane", "provider"),
+    [*(({}, provider) for provider in LABELS), pytest.param({"release": NEXT}, "EKS", id="1.37")],
+    indirect=["control_plane"],
+)
 async def test_five_commands_lead_to_a_gang_under_one_leaf(world, tmp_path, provider):
+    proxying = asyncio.create_task(proxy(world))
+    try:
+        await lead_to_a_gang_under_one_leaf(world, tmp_path, provider)
+    finally:
+        proxying.cancel()
+        await asyncio.wait([proxying])
+
+
+async def lead_to_a_gang_under_one_leaf(world, tmp_path, provider):
     leaf_of = {place.name: place.path for place in places_of(read(FABRIC).entries)}
     for name, path in leaf_of.items():
         marks = dict(zip(LABELS[provider], reversed(path), strict=True))

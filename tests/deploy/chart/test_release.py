@@ -16,9 +16,11 @@ from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
 from tests.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
+from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
+READY_S = 30  # from install to all Ready, on a machine that does nothing else
 NS = "/api/v1/namespaces/gpu-team"
 MAP = f"{NS}/configmaps/node-topology-config"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io"
@@ -79,7 +81,9 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
     """A user's map, from values or edited by hand, outlives all of it."""
     began_s = time.monotonic()
     notes = await world.helm("install", *DLROVER, "--create-namespace")
-    print(f"install to all Ready: {time.monotonic() - began_s:.1f} s")
+    took_s = time.monotonic() - began_s
+    print(f"install to all Ready: {took_s:.1f} s, of {READY_S}")
+    assert took_s < 3 * READY_S  # whatever else this machine does
     assert "https://dlrover-extender.gpu-team.svc:9443" in notes
     assert await ready(world) == {"dlrover-extender": 2, "dlrover-autoscaler": 2, "dlrover-controller-manager": 2}
     await upgraded(world)
@@ -175,3 +179,36 @@ async def test_where_no_scheduler_may_be_configured_the_charts_own_places_a_gang
     hosts = await world.until(placed)
     leaves, ips = leaf_of(text), {each["metadata"]["name"]: each["status"]["addresses"][0]["address"] for each in nodes}
     assert len({leaves[ips[host]] for host in hosts.values()}) == 1
+
+
+GATED = ("nominator.enabled=true,nominator.gates=true,nominator.replicas=1,extender.enabled=false,"
+         "autoscaler.enabled=false,controller.enabled=false")  # fmt: skip
+
+
+async def behind_gates(world, name):
+    """Create three of a gang's four pods behind our gate: it waits for the last. Gives a question about its gates."""
+    for pod in koordinator_gang(name, 4, schedulingGates=[{"name": labels.PLACEMENT_GATE}])[:3]:
+        await world.api.call("POST", "/api/v1/namespaces/default/pods", pod)
+
+    async def gates():
+        found = (await world.get(f"/api/v1/namespaces/default/pods?labelSelector=gang%3D{name}"))["items"]
+        return [bool(pod["spec"].get("schedulingGates")) for pod in found]
+
+    return gates
+
+
+async def test_an_upgrade_without_gates_and_an_uninstall_let_gated_pods_go(world):
+    """Nobody would lift them afterwards."""
+    await world.helm("install", *RELEASE, "--create-namespace", "--set", GATED)
+    gates = await behind_gates(world, "first")
+    await world.helm("upgrade", *RELEASE, "--set", GATED)
+    assert await gates() == [True] * 3  # an upgrade with gates lets nobody go
+    await world.helm("upgrade", *RELEASE, "--set", GATED.replace("gates=true", "gates=false"))
+    assert await gates() == [False] * 3
+    left = (await world.get("/apis/rbac.authorization.k8s.io/v1/clusterroles"))["items"]
+    assert not [each for each in left if each["metadata"]["name"].endswith("-gates-off")]
+
+    await world.helm("upgrade", *RELEASE, "--set", GATED)
+    gates = await behind_gates(world, "second")
+    await world.helm("uninstall", "turnout", "--wait", "--timeout=60s")
+    assert await gates() == [False] * 3

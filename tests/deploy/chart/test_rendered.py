@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import subprocess
 from itertools import product
@@ -38,6 +39,7 @@ EVERYTHING = {
 GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
 # What no API server of ours knows the schema of.
 FOREIGN = {"PodMonitor", "PrometheusRule", "Certificate", "Issuer"}
+NEWER = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}  # than the API server that tells the schemas
 
 
 def rendered(values=None, *more, **told):
@@ -56,6 +58,10 @@ def container_of(objects, deployment, number=0):
 def images(objects):
     pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
     return {container["image"] for pod in pods for container in pod["containers"]}
+
+
+def rights_of(objects, role):
+    return set(rights(named(objects, "ClusterRole", role)))
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +102,51 @@ def test_every_toggle_renders_valid_objects(schema_folder, tmp_path):
     results = schemas.kubeconform(schema_folder, files)
     assert schemas.faults(results) == []
     assert {each["filename"] for each in results} <= {str(file) for file in files}
+
+
+# What else an admin chooses: each value's two settings, where both stand together with every other's.
+CHOICES = {
+    "nominator.gates,nominator.gatePods": "true",
+    "nominator.readQueues": "true",
+    "nominator.failOpenAfterSeconds": "600",
+    "nominator.annotateSwitchPath": "true",
+    "autoscaler.act": "true",
+    "autoscaler.markPods": "true",
+    "autoscaler.taintNodes": "true",
+    "controller.crds": "false",
+    "monitoring.podMonitors,monitoring.rules,monitoring.dashboards": "true",
+    "extender.tls.mode": "certManager",
+    "guards": "anyNamespace",
+    "rbac.viewer,rbac.queueAdmin": "false",
+    "networkPolicy.enabled": "false",
+}
+
+
+def pairwise(count):
+    """Rows of so many choices, few, in which every two of them meet in all four ways."""
+    left = {(a, x, b, y) for a in range(count) for b in range(a) for x in (False, True) for y in (False, True)}
+    dice, rows = random.Random(1), []
+    while left:
+        tried = [[dice.random() < 0.5 for _ in range(count)] for _ in range(40)]
+        met = [{(a, row[a], b, row[b]) for a in range(count) for b in range(a)} & left for row in tried]
+        best = max(range(len(tried)), key=lambda at: len(met[at]))
+        rows.append(tried[best])
+        left -= met[best]
+    return rows
+
+
+def test_every_two_choices_render_valid_objects_together(schema_folder, tmp_path):
+    files = []
+    for number, row in enumerate(pairwise(len(CHOICES))):
+        chosen = [item for item, on in zip(CHOICES.items(), row, strict=True) if on]
+        values = {"nominator.enabled": "true"} | {key: text for keys, text in chosen for key in keys.split(",")}
+        objects = rendered(values, f"--kube-version=1.{30 + number % 8}.0")
+        keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
+        assert len(keys) == len(set(keys))
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(yaml.safe_dump_all([each for each in objects if each["kind"] not in FOREIGN | NEWER]))
+        files.append(file)
+    assert schemas.faults(schemas.kubeconform(schema_folder, files)) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -184,18 +235,72 @@ def test_values_are_refused(values, said):
         rendered(values)
 
 
+def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
+    plain = rendered({"nominator.enabled": "true"})
+    values = {"nominator.enabled": "true", "nominator.strictQueues": "{team/train,low}", "nominator.readQueues": "true"}
+    for name in ("turnout-extender", "turnout-nominator"):
+        more = set(container_of(rendered(values), name)["args"]) - set(container_of(plain, name)["args"])
+        assert more == {"--strict-queue=team/train", "--strict-queue=low", "--read-queues"}
+        listed = [
+            ("list", "clusterqueues.kueue.x-k8s.io") in rights_of(found, name) for found in (rendered(values), plain)
+        ]
+        assert listed == [True, False]
+
+
+def test_failing_open_is_chosen_and_bounded():
+    gates = {"nominator.enabled": "true", "nominator.gates": "true"}
+    assert not [each for each in rendered(gates) if each["kind"] == "CronJob"]
+    found = named(
+        rendered({**gates, "nominator.failOpenAfterSeconds": "600"}), "CronJob", "turnout-nominator-fails-open"
+    )
+    (container,) = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    lease = "--lease=turnout-system/turnout-nominator"
+    assert container["args"] == ["--all", "--older-than=600", "--if-unplaced", lease]
+    with pytest.raises(chart.HelmRefused, match="failOpenAfterSeconds"):
+        rendered({**gates, "nominator.failOpenAfterSeconds": "30"})
+
+
+BETA = "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
+
+
 @pytest.mark.parametrize(
-    ("version", "api"), [("1.34.0", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.0", "v1"), ("1.37.2", "v1")]
+    ("by", "told", "made"),
+    [
+        pytest.param("auto", ["--kube-version=1.30.0"], "webhook v1", id="old: the webhook"),
+        pytest.param("auto", ["--kube-version=1.35.4"], "webhook v1", id="a plain 1.35 refuses v1beta1: the webhook"),
+        pytest.param("auto", ["--kube-version=1.35.4", BETA], "policy v1beta1", id="v1beta1 is switched on"),
+        pytest.param("auto", ["--kube-version=1.36.0"], "policy v1", id="1.36 serves it"),
+        pytest.param("auto", ["--kube-version=1.37.2"], "policy v1", id="and 1.37"),
+        pytest.param("policy", ["--kube-version=1.34.0"], "policy v1beta1", id="the policy is asked for"),
+        pytest.param("webhook", ["--kube-version=1.37.2"], "webhook v1", id="the webhook is asked for"),
+    ],
 )
-def test_the_policy_that_gates_pods_is_of_the_version_that_is_served(version, api):
-    found = rendered(GATES, f"--kube-version={version}")
-    policies = {each["apiVersion"] for each in found if each["kind"].startswith("MutatingAdmissionPolicy")}
-    assert policies == {f"admissionregistration.k8s.io/{api}"}
+def test_what_gates_pods_is_what_the_api_server_takes(by, told, made):
+    found = rendered({**GATES, "nominator.gatePodsBy": by}, *told)
+    kinds = {"MutatingAdmissionPolicy": "policy", "MutatingWebhookConfiguration": "webhook"}
+    which = [
+        f"{kinds[each['kind']]} {each['apiVersion'].rpartition('/')[2]}" for each in found if each["kind"] in kinds
+    ]
+    assert which == [made]
+    arguments = container_of(found, "turnout-nominator")["args"]
+    assert ("--tls-cert=/tls/tls.crt" in arguments) is (made == "webhook v1")
 
 
-def test_before_that_version_gates_are_for_templates_of_pods():
-    with pytest.raises(chart.HelmRefused, match=r"gatePods needs Kubernetes 1\.34 or newer"):
-        rendered(GATES, "--kube-version=1.33.0")
+def test_policy_and_webhook_ask_for_the_same_pods():
+    found = rendered({**GATES, "nominator.gatePodsBy": "policy"}, "--kube-version=1.36.0")
+    policy = named(found, "MutatingAdmissionPolicy", "turnout-nominator-gates-pods")["spec"]
+    found = rendered({**GATES, "nominator.gatePodsBy": "webhook"})
+    (webhook,) = named(found, "MutatingWebhookConfiguration", "turnout-nominator-gates-pods")["webhooks"]
+    assert webhook["matchConditions"] == policy["matchConditions"]
+    assert webhook["namespaceSelector"] == policy["matchConstraints"]["namespaceSelector"]
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Ignore", 2)
+
+
+def test_the_policy_is_refused_where_no_version_of_it_exists():
+    with pytest.raises(chart.HelmRefused, match=r"gatePodsBy=policy needs Kubernetes 1\.34 or newer"):
+        rendered({**GATES, "nominator.gatePodsBy": "policy"}, "--kube-version=1.33.0")
+    with pytest.raises(chart.HelmRefused, match="caBundle is needed"):
+        rendered({**GATES, "nominator.gatePodsBy": "webhook", "extender.tls.mode": "existing"})
 
 
 def test_every_value_is_in_the_schema_and_nothing_else_is():

@@ -133,25 +133,30 @@ def apply(stage, file, *flags):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param((), id="client side"),
-        pytest.param(("--server-side", "--force-conflicts"), id="server side", marks=pytest.mark.long),
-    ],
-)
-async def test_an_unchanged_manifest_applied_again_leaves_a_job_growing_to_max(stage, tmp_path, flags):
+FORCED = ("--server-side", "--force-conflicts")
+APPLIED = {  # by job: how it is applied again
+    "by-hand": (),
+    "by-argo": (*FORCED, "--field-manager=argocd-controller"),
+    "by-flux": (*FORCED, "--field-manager=kustomize-controller"),
+}
+
+
+async def test_an_unchanged_manifest_applied_again_leaves_a_job_growing_to_max(stage, tmp_path):
     """GitOps does so every few minutes; each time the job is put back to the size that it was submitted with."""
-    file = tmp_path / "bert.json"
-    file.write_text(json.dumps(lends("bert", 2, 8)))
+    for name in APPLIED:
+        (tmp_path / name).write_text(json.dumps(lends(name, 1, 2)))
     async with stage.plane.api() as api:
         for time in range(20):
-            code, said = await asyncio.to_thread(apply, stage, file, *flags)
-            assert code == 0, said
+            for code, said in await asyncio.gather(
+                *(asyncio.to_thread(apply, stage, tmp_path / name, *flags) for name, flags in APPLIED.items())
+            ):
+                assert code == 0, said
             if time % 5 == 0:
-                await api.until(JOBS, sized("bert", 8))
-        await runs(stage, bert=8)
-        assert labels.WISH_WORKERS not in (await api.get(f"{JOBS}/bert"))["metadata"]["annotations"]
+                for name in APPLIED:
+                    await api.until(JOBS, sized(name, 2))
+        await runs(stage, **dict.fromkeys(APPLIED, 2))
+        for name in APPLIED:
+            assert labels.WISH_WORKERS not in (await api.get(f"{JOBS}/{name}"))["metadata"]["annotations"]
 
 
 async def test_server_side_apply_that_does_not_force_its_size_changes_nothing(stage, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import subprocess
 import sys
 
@@ -31,6 +32,7 @@ SERVED = {
         "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
     )
 }
+SYSTEM = "/api/v1/namespaces/turnout-system"
 LONE = f"{PODS}/lone"
 TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -142,6 +144,13 @@ def owned(pod, **marks):
     return pod
 
 
+def of_none(pod):
+    """The pod with an amount of 0 where its accelerators were."""
+    for amounts in pod["spec"]["containers"][0]["resources"].values():
+        amounts[cluster.GPU] = "0"
+    return pod
+
+
 GATED = {
     "koordinator": cluster.koordinator_gang("koordinator", 1)[0],
     "volcano": cluster.volcano_gang("volcano", 1)[0],
@@ -154,30 +163,70 @@ LEFT_ALONE = {
     "an index without an owner": cluster.make_pod("orphan", 8, marks={labels.JOB_INDEX: "0"}),
     "an owner without an index": owned(cluster.make_pod("replica", 8)),
     "another's scheduler": cluster.koordinator_gang("elsewhere", 1, scheduler="volcano")[0],
+    "an amount of 0": of_none(cluster.koordinator_gang("none", 1)[0]),
     "placed by its owner": cluster.koordinator_gang("placed", 1, nodeName="node-000")[0],
 }
 
 
+def start_webhook(stage, flags, folder, secret=None):
+    """Start the nominator where the Service of its webhook is, with the installed certificate or another one."""
+    plane = stage.plane
+    address = plane.request("GET", f"{SYSTEM}/services/turnout-nominator")["spec"]["clusterIP"]
+    secret = secret or plane.request("GET", f"{SYSTEM}/secrets/turnout-nominator-tls")
+    for name, text in secret["data"].items():
+        (folder / name).write_bytes(base64.b64decode(text))
+    start(stage, [each.replace("0.0.0.0:9444", f"{address}:9444").replace("/tls/", f"{folder}/") for each in flags])
+
+
+async def created_in(api, *namespaces):
+    """Create every pod in each namespace, of which only `ml` asks for gates."""
+    for name, marks in (("ml", {labels.GATES: "true"}), ("web", {}), ("kube-system", {labels.GATES: "true"})):
+        await api.apply({**cluster.namespace(name), "metadata": {"name": name, "labels": marks}})
+    for each in (*GATED.values(), *LEFT_ALONE.values()):
+        each["metadata"].pop("namespace", None)
+    async with asyncio.timeout(30):  # the API server takes a new policy or webhook within a second or so
+        while True:
+            if "schedulingGates" in (await api.create(GATED["koordinator"], "ml", "?dryRun=All"))["spec"]:
+                break
+    for each in (*GATED.values(), *LEFT_ALONE.values()):
+        for namespace in namespaces:
+            await api.create(each, namespace)
+
+
 @pytest.mark.parametrize(
-    ("control_plane", "kubernetes"),
-    [pytest.param(SERVED, "1.35.0", id="1.35"), pytest.param({"release": NEXT}, "1.37.0", id="1.37, by itself")],
+    ("control_plane", "kubernetes", "by"),
+    [
+        pytest.param(SERVED, "1.35.0", "policy", id="1.35, by the policy"),
+        pytest.param({"release": NEXT}, "1.37.0", "policy", id="1.37, by the policy"),
+        pytest.param({}, "1.35.0", "webhook", id="1.35 as it is, by the webhook"),
+    ],
     indirect=["control_plane"],
 )
-async def test_pods_of_gangs_get_the_gate_in_labelled_namespaces_only(stage, kubernetes):
+async def test_pods_of_gangs_get_the_gate_in_labelled_namespaces_only(stage, kubernetes, by, tmp_path):
     await stage.build(leaves=1)
-    await install(stage, kubernetes=kubernetes, **{"nominator.gatePods": "true"})
+    gates = {"nominator.gatePods": "true", "nominator.gatePodsBy": by}
+    flags = await install(stage, kubernetes=kubernetes, **gates)
     async with stage.plane.api() as api:
-        for name, marks in (("ml", {labels.GATES: "true"}), ("web", {}), ("kube-system", {labels.GATES: "true"})):
-            await api.apply({**cluster.namespace(name), "metadata": {"name": name, "labels": marks}})
-        for each in (*GATED.values(), *LEFT_ALONE.values()):
-            each["metadata"].pop("namespace", None)
-        probe = GATED["koordinator"]
-        async with asyncio.timeout(30):  # the API server compiles a new policy within a second or so
-            while True:
-                if "schedulingGates" in (await api.create(probe, "ml", "?dryRun=All"))["spec"]:
-                    break
-        for each in (*GATED.values(), *LEFT_ALONE.values()):
-            for namespace in ("ml", "web", "kube-system"):
-                await api.create(each, namespace)
+        if by == "webhook":
+            start_webhook(stage, [each for each in flags if each != "--gates"], tmp_path)
+        await created_in(api, "ml", "web", "kube-system")
         assert gated(await api.pods("ml")) == {each["metadata"]["name"] for each in GATED.values()}
         assert gated(await api.pods("web")) == gated(await api.pods("kube-system")) == set()
+
+
+async def test_where_our_webhook_does_not_answer_pods_come_without_the_gate(stage, tmp_path):
+    await stage.build(leaves=1)
+    gates = {"nominator.gatePods": "true", "nominator.gatePodsBy": "webhook"}
+    flags = [each for each in await install(stage, **gates) if each != "--gates"]
+    start_webhook(stage, flags, tmp_path)
+    async with stage.plane.api() as api:
+        await created_in(api)
+        stage.plane.kill_program("nominator")
+        pods = [each for number in range(2) for each in cluster.koordinator_gang(f"late{number}", 1)]
+        assert "schedulingGates" not in (await api.create(pods[0], "ml"))["spec"]
+        others = chart.documents(chart.render({**VALUES, **gates}))  # helm makes another CA each time
+        (stranger,) = (
+            each for each in others if each["kind"] == "Secret" and each["metadata"]["name"].endswith("-tls")
+        )
+        start_webhook(stage, flags, tmp_path, stranger)
+        assert "schedulingGates" not in (await api.create(pods[1], "ml"))["spec"]

@@ -153,9 +153,10 @@ class Api:
 class Writer:
     """A writer of gates as a process of its own: it knows what an API server shows it, and no more."""
 
-    def __init__(self, api, *leaves, groups=(), mapped=True, leads=True):
+    def __init__(self, api, *leaves, groups=(), mapped=True, leads=True, rules=None):
         self.api, self.clock, self.notices, self.leads = api, ManualClock(), [], leads
-        view = Extender(Rules(), self.clock, Metrics(), lambda notice: None)
+        rules = rules or Rules()
+        view = Extender(rules, self.clock, Metrics(), lambda notice: None)
         world = World(*leaves)
         for node in world.nodes:
             view.gangs.put_node(node)
@@ -163,12 +164,17 @@ class Writer:
             view.use_map(world.fabric)
         self.registry = CollectorRegistry()
         self.view = view
-        self.writer = GateWriter(view, api, CHOICES, self.clock, self.registry, self.notices.append, lambda: self.leads)
+        choices = Nominating(rules, CHOICES.schedulers)
+        self.writer = GateWriter(view, api, choices, self.clock, self.registry, self.notices.append, lambda: self.leads)
         for name, least in groups:
-            view.gangs.put_group(Dialect.VOLCANO, group(name, least))
+            self.put_group(name, least)
         for raw in api.pods.values():
             view.put_pod(api.read(raw))
         api.seen_by.append(view)
+
+    def put_group(self, name, least):
+        """Show it a PodGroup."""
+        self.view.gangs.put_group(Dialect.VOLCANO, group(name, least))
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""

@@ -9,6 +9,7 @@ from tests.kube.world import settle
 from tests.scheduler_ext.gates.gated_world import GATE, Api, Killed, Writer, gang
 from turnout.kube import labels
 from turnout.kube.errors import ServerFault
+from turnout.scheduler_ext.model import Rules
 
 REQUIRED = {labels.TOPOLOGY: "required"}
 NAMES = [f"g-{at}" for at in range(4)]
@@ -218,6 +219,32 @@ async def test_a_gang_that_stays_keeps_no_room_from_the_next():
     assert api.gated() == [f"g-{at}" for at in range(5)]
 
 
+QUEUE = {labels.KUEUE_QUEUE: "train"}
+
+
+@pytest.mark.parametrize(
+    ("queues", "gated"),
+    [
+        pytest.param((), ["large"], id="whoever fits goes past one that does not"),
+        pytest.param(("default/train",), ["large", "small"], id="nobody behind in its queue uses its room"),
+        pytest.param(("elsewhere/train",), ["large"], id="another queue is strict"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_room_is_kept_for_the_oldest_gang_of_a_strict_queue(queues, gated):
+    api = Api(cluster.make_pod("stranger", 8), *gang("large", 4, marks=QUEUE), *gang("small", 2, marks=QUEUE))
+    api.bind("stranger", "a0")
+    writer = Writer(api, 4, rules=Rules(strict_queues=frozenset(queues)))
+    await writer.work(12)
+    assert sorted({name.partition("-")[0] for name in api.gated()}) == gated
+    if "small" in gated:
+        (told,) = (notice.detail for notice in writer.notices if notice.name == "small-0")
+        assert "room at psw0/asw0 is kept for default/large, the oldest that waits in this queue" in told
+        api.delete("stranger")
+        await writer.work(1)
+        assert api.gated() == ["small-0", "small-1"]
+
+
 @pytest.mark.parametrize(
     ("pods", "word", "text"),
     [
@@ -239,6 +266,14 @@ async def test_an_owner_is_told_once_why_the_gang_waits(pods, word, text):
     assert notice.word.value == word
     assert text in notice.detail
     assert api.gated() == [pod["metadata"]["name"] for pod in pods]
+
+
+@pytest.mark.asyncio
+async def test_an_owner_is_told_again_before_the_api_server_has_forgotten_it():
+    writer = Writer(Api(*gang("g", 5)), 4)
+    for _ in range(8):
+        await writer.work(450)
+    assert [notice.word.value for notice in writer.notices] == ["NoRoom"] * 2
 
 
 @pytest.mark.asyncio

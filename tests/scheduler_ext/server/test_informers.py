@@ -4,6 +4,7 @@ import asyncio
 import random
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from tests.kube.world import ManualClock, running, settle
@@ -20,13 +21,13 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 
 
 class Cluster:
-    """A Source of nothing, whose watches break when told to, and are refused until told otherwise."""
+    """A Source of a few objects by path, whose watches break when told to, and are refused until told otherwise."""
 
-    def __init__(self):
-        self.down, self._cut = set(), {}
+    def __init__(self, items=None):
+        self.down, self._cut, self.items = set(), {}, items or {}
 
     async def pages(self, path, params=None, *, limit=500):
-        yield b'{"metadata": {"resourceVersion": "1"}, "items": []}'
+        yield msgspec.json.encode({"metadata": {"resourceVersion": "1"}, "items": self.items.get(path, [])})
 
     async def watch(self, path, params):
         if path in self.down:
@@ -42,11 +43,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def seeing():
+async def seeing(items=None, **more):
     """Informers at work, which have seen all there is for a while."""
-    clock, cluster = ManualClock(), Cluster()
+    clock, cluster = ManualClock(), Cluster(items)
     view = Extender(Rules(), clock, Metrics(), lambda notice: None)
-    informers = Informers(view, cluster, "default/map", clock, random.Random(7))
+    informers = Informers(view, cluster, "default/map", clock, random.Random(7), **more)
     async with running(informers.run()):
         await settle()
         yield cluster, clock, view
@@ -108,3 +109,22 @@ async def test_the_fault_of_any_part_ends_it(fails):
     async with asyncio.timeout(10):
         with pytest.raises(RuntimeError, match=fails):
             await run_until_told(*all_of_it, RealClock())
+
+
+QUEUES = {
+    "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": [
+        {"metadata": {"name": "gpus"}, "spec": {"queueingStrategy": "StrictFIFO"}},
+        {"metadata": {"name": "free"}, "spec": {"queueingStrategy": "BestEffortFIFO"}},
+    ],
+    "/apis/kueue.x-k8s.io/v1beta2/localqueues": [
+        {"metadata": {"name": "train", "namespace": "a"}, "spec": {"clusterQueue": "gpus"}},
+        {"metadata": {"name": "train", "namespace": "b"}, "spec": {"clusterQueue": "free"}},
+    ],
+}
+
+
+@pytest.mark.parametrize(("read_queues", "strict"), [(True, ["kueue/gpus", ""]), (False, ["", ""])])
+async def test_the_order_of_queues_is_read_where_that_is_wished(read_queues, strict):
+    async with seeing(QUEUES, read_queues=read_queues) as (_, _, view):
+        queues = view.plan_cache.strict.queues
+        assert [queues.of(namespace, "train") for namespace in "ab"] == strict

@@ -6,13 +6,14 @@ import logging
 import ssl
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
 from hack.chaos.testbed.authority import DAY, NOW, Authority, caller
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
 from turnout.kube.client.clock import RealClock
 from turnout.scheduler_ext.errors import BadCertificate
-from turnout.scheduler_ext.server.listeners import LOOK_S, Listen, Listeners
+from turnout.scheduler_ext.server.listeners import LOOK_S, Listen, Listeners, WebhookPort
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import Certificates, TlsFiles, expiry
 
@@ -247,3 +248,23 @@ def test_the_end_of_a_certificate_is_read_to_the_second(days, authority, tmp_pat
     pair = authority.sign("server", ends=NOW + days * DAY)  # from 2050 on dates are written in another type
     (tmp_path / "tls.crt").write_bytes(pair.cert + authority.pem)
     assert expiry(tmp_path / "tls.crt") == pair.ends_s
+
+
+REVIEW = b'{"request": {"uid": "u-1", "namespace": "ml", "operation": "CREATE", "object": {"metadata": {}}}}'
+
+
+@pytest.mark.asyncio
+async def test_the_webhooks_port_answers_whom_its_client_ca_knows(authority, stranger, tmp_path):
+    scripted = Scripted()
+    scripted.why_unready = "no whole list yet"  # which pods get the gate depends on nothing that is watched
+    tls = files(tmp_path, authority.sign("server"), authority)
+    async with WebhookPort(scripted, Metrics(), "127.0.0.1", 0, tls) as webhook, aiohttp.ClientSession() as session:
+        address = f"https://127.0.0.1:{webhook.port}"
+        known = caller(authority, tmp_path, authority.client())
+        async with session.post(f"{address}/gate", data=REVIEW, ssl=known) as answer:
+            assert (await answer.json())["response"]["allowed"]
+        async with session.post(f"{address}/filter", data=b"{}", ssl=known) as answer:
+            assert answer.status == 404
+        for pair in (None, stranger.client()):
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await session.post(f"{address}/gate", data=REVIEW, ssl=caller(authority, tmp_path, pair))

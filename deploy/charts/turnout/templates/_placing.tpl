@@ -20,6 +20,17 @@ rules:
   - apiGroups: [scheduling.volcano.sh, scheduling.sigs.k8s.io, scheduling.x-k8s.io, scheduling.k8s.io]
     resources: [podgroups]
     verbs: [get, list, watch]
+  {{- if $root.Values.nominator.readQueues }}
+  - apiGroups: [kueue.x-k8s.io]
+    resources: [clusterqueues, localqueues]
+    verbs: [list, watch]
+  - apiGroups: [scheduling.volcano.sh]
+    resources: [queues]
+    verbs: [list, watch]
+  - apiGroups: [scheduling.sigs.k8s.io, scheduling.x-k8s.io]
+    resources: [elasticquotas]
+    verbs: [list, watch]
+  {{- end }}
   - apiGroups: [""]
     resources: [events]
     verbs: [create, patch]
@@ -85,4 +96,12 @@ rules:
     verbs: [get, {{ ternary "update" "patch" (eq (index . 1) "scheduler") }}]
 ---
 {{ include "turnout.boundHere" (list (index . 0) (index . 1) "-lease") }}
+{{- end -}}
+
+{{/* The flags of who plans about queues of strict order, as a list in JSON: both programs have to plan alike. */}}
+{{- define "turnout.queueFlags" -}}
+{{- $flags := list }}
+{{- range .Values.nominator.strictQueues }}{{ $flags = append $flags (printf "--strict-queue=%s" .) }}{{ end }}
+{{- if .Values.nominator.readQueues }}{{ $flags = append $flags "--read-queues" }}{{ end }}
+{{- toJson $flags }}
 {{- end -}}

@@ -122,7 +122,7 @@ spec:
             - --bind=127.0.0.1:9443
             - --configmap=$(POD_NAMESPACE)/node-topology-config
             - --metrics-bind={{ .Values.bindAddress }}:9090
-            {{- range .Values.extender.extraArgs }}
+            {{- range concat (include "turnout.queueFlags" . | fromJsonArray) .Values.extender.extraArgs }}
             - {{ . | quote }}
             {{- end }}
           env:

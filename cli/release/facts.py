@@ -1,0 +1,38 @@
+"""List what is said of pods behind our scheduling gate, and whether a nominator is at work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from turnout.cli.commands.listing import Lists, items
+from turnout.cli.release.gate import COMPONENT, Gate, behind_gate, gate_of
+from turnout.kube.errors import Forbidden
+from turnout.kube.objects import Lease, Pod
+
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
+
+
+async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
+    """Tell what the pods of one job wait for behind our gate; None where none of them does."""
+    held = behind_gate(pods)
+    if not held:
+        return None
+    path = f"/api/v1/namespaces/{quote(held[0].metadata.namespace, safe='')}/events"
+    said = await items(client, path, {"fieldSelector": f"involvedObject.kind=Pod,reportingComponent={COMPONENT}"})
+    return gate_of(held, said, await _leases(client), time.time())
+
+
+async def _leases(client: Lists) -> list[Lease] | None:
+    """Return the Leases of nominators; None where they may not be listed."""
+    try:
+        found = []
+        async for page in client.pages(LEASES, OURS):
+            found += [msgspec.convert(each, Lease) for each in msgspec.json.decode(page).get("items") or ()]
+        return found
+    except (Forbidden, msgspec.ValidationError):
+        return None

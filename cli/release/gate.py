@@ -1,0 +1,128 @@
+"""Tell what a job's pods wait for behind our scheduling gate: the nominator's newest word, and whether one is at work.
+
+Events are written by anybody who may write in the namespace, so what they say is cut and cleaned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from turnout.kube.labels import PLACEMENT_GATE
+from turnout.kube.objects import Lease, Pod
+from turnout.kube.times import since_1970
+from turnout.scheduler_ext.gates.unplaced import Standing, silent_s, standing
+
+Object = Mapping[str, Any]
+COMPONENT = "turnout-nominator"  # by whom its Events are
+_MOST_WORD, _MOST_TEXT = 64, 500
+# What the owner of a job can do, by the nominator's word. docs/extender.md has all of them.
+NEXT = {
+    "GangIncomplete": "create the members that are missing, or state a smaller min",
+    "GangUnknown": "create its PodGroup or owner, or state the min on the pods: turnout.dev/min-workers",
+    "NoRoom": "wait: it is let go as soon as all of it fits; or state a smaller min",
+    "TierTooNarrow": "allow a wider turnout.dev/topology-tier, or state a smaller min",
+    "NoMap": "ask an admin for the map of the switches, or drop turnout.dev/topology: required",
+}
+
+
+class Placer(Enum):
+    """Whether somebody lifts gates."""
+
+    WORKS = "works"
+    SILENT = "silent"  # nobody holds the Lease
+    ABSENT = "absent"  # there is no Lease of ours in the cluster
+    UNKNOWN = "unknown"  # Leases may not be listed
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The state of pods behind our gate. reason: the nominator's word, "" where it has said none yet."""
+
+    pods: int
+    placer: Placer
+    reason: str = ""
+    detail: str = ""
+    said_s: float | None = None  # since 1970
+
+
+def behind_gate(pods: Iterable[Pod]) -> list[Pod]:
+    """Return the waiting pods that carry our gate."""
+    return [pod for pod in pods if not pod.spec.node_name and _has_gate(pod)]
+
+
+def gate_of(held: Sequence[Pod], events: Iterable[Object], leases: Sequence[Lease] | None, now_s: float) -> Gate | None:
+    """Tell what pods behind our gate wait for; None where there are none.
+
+    events: of their namespace. leases: those of nominators, None where they may not be listed.
+    """
+    if not held:
+        return None
+    uids = {pod.metadata.uid for pod in held}
+    said = [found for event in events if (found := _said(event, uids)) is not None]
+    placer = _placer(leases, now_s)
+    if not said:
+        return Gate(len(held), placer)
+    at_s, reason, detail = max(said)
+    return Gate(len(held), placer, reason, detail, at_s)
+
+
+def told_of(gate: Gate) -> str:
+    """Say it in a sentence or three."""
+    text = f"{gate.pods} pod{'' if gate.pods == 1 else 's'} behind the scheduling gate {PLACEMENT_GATE}"
+    if gate.reason:
+        text += f": {gate.reason}, {gate.detail}" if gate.detail else f": {gate.reason}"
+    else:
+        text += ", until turnout-nominator has a place for the whole gang; it has not said yet what it waits for"
+    if gate.placer is Placer.ABSENT:
+        return f"{text}. No nominator is installed in this cluster, so nobody lifts it"
+    if gate.placer is Placer.SILENT:
+        return f"{text}. No nominator holds the Lease, so nobody lifts it now"
+    return text
+
+
+def what_next(gate: Gate) -> str:
+    """Say what the owner of the pods can do; "" where nothing but the wait is known."""
+    if gate.placer is Placer.ABSENT:
+        return "take the gate out of the pod template; `turnout release` lets these pods go"
+    if gate.placer is Placer.SILENT:
+        return "ask an admin to look at the nominator's pods; `turnout release` lets pods go without a plan"
+    return NEXT.get(gate.reason, "")
+
+
+def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[str, str]]:
+    """The links, and what the job's pods wait for behind our scheduling gate; what helps there goes before all else."""
+    if gate is None:
+        return list(rows)
+    remedy = what_next(gate)
+    found = [(label, text) for label, text in rows if not remedy or label != "next"]
+    return [*found, ("gate", told_of(gate)), *([("next", remedy)] if remedy else [])]
+
+
+def _said(event: Object, uids: set[str]) -> tuple[float, str, str] | None:
+    by = event.get("reportingComponent") or (event.get("source") or {}).get("component")
+    if by != COMPONENT or (event.get("involvedObject") or {}).get("uid") not in uids:
+        return None
+    reason = str(event.get("reason") or "")
+    if not (reason.isascii() and reason.isalnum() and len(reason) <= _MOST_WORD):
+        return None
+    made = (event.get("metadata") or {}).get("creationTimestamp")
+    when = event.get("lastTimestamp") or event.get("eventTime") or made
+    message = "".join(each if each.isprintable() else "?" for each in str(event.get("message") or "")[:_MOST_TEXT])
+    return since_1970(when) or 0.0, reason, message
+
+
+def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
+    if leases is None:
+        return Placer.UNKNOWN
+    if not leases:
+        return Placer.ABSENT
+    latest = min(leases, key=lambda lease: silent_s(lease, now_s))
+    held = latest.spec.holder_identity and standing(latest, float("inf"), now_s) is Standing.PLACED
+    return Placer.WORKS if held else Placer.SILENT
+
+
+def _has_gate(pod: Pod) -> bool:
+    return any(each.get("name") == PLACEMENT_GATE for each in pod.spec.scheduling_gates or ())

@@ -1,0 +1,67 @@
+"""Let gated pods go where nobody has placed any for longer than a bound; until then tell each gang, once an hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from turnout.jobs.gang import GangKey, membership
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.events import EventRecorder, EventStore, ObjectRef
+from turnout.kube.errors import NotFound
+from turnout.kube.objects import Lease
+from turnout.scheduler_ext.gates.model import GatedPod
+from turnout.scheduler_ext.gates.runtime.release import PodCalls, Released, gated_in, release_all
+from turnout.scheduler_ext.gates.unplaced import Standing, standing
+from turnout.scheduler_ext.model import EventReason
+
+PER_S = 20.0  # Events: a schedule has a minute or so
+
+_lease = msgspec.json.Decoder(Lease)
+
+
+NOTHING = Released(())
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """How the Lease stands, what was let go, and how many gangs were told."""
+
+    standing: Standing
+    released: Released = NOTHING
+    told: int = 0
+
+
+async def release_unplaced(
+    pods: PodCalls, store: EventStore, lease: str, namespace: str, older_s: float, clock: Clock, told_by: str
+) -> Unplaced:
+    """Lift gates only where the holder of the Lease has been silent for longer than `older_s`. Raises CallError.
+
+    lease: namespace/name. namespace: of the pods, "" for all. told_by: the name of this process, in Events.
+    """
+    wall_s = clock.wall()
+    found = standing(await _read(pods, lease), older_s, wall_s)
+    if found is Standing.PLACED:
+        return Unplaced(found)
+    if found is Standing.GONE:
+        return Unplaced(found, await release_all(pods, namespace, older_s, wall_s))
+    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=PER_S)
+    gangs: dict[GangKey, GatedPod] = {}
+    async for pod, gated in gated_in(pods, namespace, 0.0, wall_s):
+        gangs.setdefault(membership(pod).key, gated)
+    detail = f"nobody holds the Lease {lease}: nobody places gated pods, and they are let go after {older_s:.0f} s"
+    for gated in gangs.values():
+        ref = ObjectRef("Pod", "v1", gated.namespace, gated.name, gated.uid)
+        events.emit(ref, "Warning", EventReason.NOBODY_PLACES.value, detail, wall_s)
+    await events.flush()
+    return Unplaced(found, told=len(gangs) - events.dropped)
+
+
+async def _read(calls: PodCalls, lease: str) -> Lease | None:
+    """Return the Lease; None where there is none, or none that can be read."""
+    namespace, _, name = lease.partition("/")
+    try:
+        return _lease.decode(await calls.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))
+    except (NotFound, msgspec.DecodeError):
+        return None

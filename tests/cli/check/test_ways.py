@@ -1,0 +1,82 @@
+"""Which of the three ways a plan reaches a scheduler by: what can be used, what is, and what to do."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.check.test_verdicts import FINE, deployment, page
+from turnout.cli.check.model import Ways, Word
+from turnout.cli.check.verdicts import lines
+
+POLICY = {"metadata": {"name": "turnout-nominator-gates-pods"}}
+SERVED = Ways(served=True, policies=[POLICY], webhooks=[], namespaces=["ml"], gated=3)
+NOTHING = Ways(served=False, policies=None, webhooks=[], namespaces=[], gated=0)
+GATES = deployment("nominator", args=["--gates"])
+SILENT = {"turnout-extender-a": page(0)}
+
+
+def only(*deployments, pages=None, **more):
+    """A cluster with these Deployments alone."""
+    return replace(FINE, deployments=deployments, pages=pages or {}, **more)
+
+
+# What is seen, the number of the line, its verdict, a part of the text, a part of the remedy.
+CASES = {
+    "the extender is asked": (FINE, 0, "fine", "extender: used", ""),
+    "beside it nominations are a choice": (FINE, 1, "fine", "nominations: not used", "nominator.enabled=true"),
+    "beside it gates are a choice": (replace(FINE, ways=NOTHING), 2, "fine", "gates: not used", "nominator.gates=true"),
+    "the extender is never asked": (only(deployment("extender"), pages=SILENT), 0, "doubtful", "not used", "use gates"),
+    "whether it is asked cannot be seen": (
+        only(deployment("extender"), pages={"turnout-extender-a": None}), 0, "unknown", "cannot be seen", "lines above"
+    ),
+    "a scheduler of ours asks it": (only(deployment("scheduler"), pages={"a": page(3)}), 0, "fine", "used", ""),
+    "nothing places": (only(deployment("autoscaler")), 0, "doubtful", "not installed", "extender.enabled=true"),
+    "a nominator is there": (only(deployment("nominator")), 1, "fine", "nominations: used", ""),
+    "beside a nominator the extender is a choice": (only(deployment("nominator")), 0, "fine", "not installed", ""),
+    "none of its replicas is ready": (only(deployment("nominator", 0)), 1, "doubtful", "not used", ""),
+    "too old for nominations": (
+        only(deployment("autoscaler"), server_version="v1.29.3"), 1, "doubtful", "cannot use them", "1.30"
+    ),
+    "too old for gates": (
+        only(deployment("autoscaler"), server_version="v1.29.3"), 2, "doubtful", "cannot use them", "1.30"
+    ),
+    "gates, by our policy": (
+        only(GATES, ways=SERVED), 2, "fine", "3 pods wait; put by the policy turnout-nominator-gates-pods", ""
+    ),
+    "gates, by our webhook": (
+        only(GATES, ways=replace(NOTHING, webhooks=[POLICY], namespaces=["ml"])), 2, "fine", "put by the webhook", ""
+    ),
+    "gates, by templates": (only(GATES, ways=NOTHING), 2, "fine", "put by templates of pods alone", ""),
+    "gates, by our controllers": (
+        only(GATES, deployment("controller", args=["--gate-pods"]), ways=NOTHING), 2, "fine", "our job controllers", ""
+    ),
+    "a policy, and no namespace asks": (
+        only(GATES, ways=replace(SERVED, namespaces=[])), 2, "doubtful", "in no namespace", "kubectl label namespace"
+    ),
+    "a namespace asks, and nothing obeys": (
+        only(GATES, ways=replace(NOTHING, namespaces=["ml"])), 2, "doubtful", "nothing obeys: ml", "gatePods=true"
+    ),
+    "pods wait, and nobody lifts": (
+        only(deployment("nominator"), ways=replace(NOTHING, gated=2)), 2, "wrong", "2 pods wait", "turnout release"
+    ),
+    "a policy can be used": (
+        only(deployment("autoscaler"), ways=replace(SERVED, gated=0)), 2, "doubtful", "a policy of this API server", ""
+    ),
+    "only a webhook can": (only(deployment("autoscaler"), ways=NOTHING), 2, "doubtful", "a webhook, or templates", ""),
+    "what cannot be seen is taken from the version": (
+        only(deployment("autoscaler"), server_version="v1.37.2"), 2, "doubtful", "a policy of this API server", ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "number", "word", "text", "remedy"), CASES.values(), ids=CASES)
+def test_a_way(seen, number, word, text, remedy):
+    line = [line for line in lines(seen) if line.about == "way"][number]
+    assert (line.word, text in line.text, remedy in line.remedy) == (Word(word), True, True), line
+
+
+def test_each_way_has_one_line_once_something_is_installed():
+    assert [line.text.partition(":")[0] for line in lines(FINE) if line.about == "way"] == [
+        *("extender", "nominations", "gates")
+    ]
+    assert not [line for line in lines(replace(FINE, deployments=[])) if line.about == "way"]

@@ -1,0 +1,81 @@
+"""Which queues start nobody before an older job, in every dialect."""
+
+import pytest
+
+from turnout.jobs.queues.strict_order import QUEUES, Ordered, StrictQueues
+from turnout.kube import labels
+
+KUEUE, VOLCANO, KOORDINATOR, ELASTIC = QUEUES
+SAID = {labels.STRICT_ORDER: "true"}
+
+
+def queue(name, namespace="", notes=None, **spec):
+    return {"metadata": {"name": name, "namespace": namespace, "annotations": notes or {}}, "spec": spec}
+
+
+def read(path, raw):
+    return QUEUES[path](raw)
+
+
+@pytest.mark.parametrize(
+    ("path", "raw", "strict"),
+    [
+        pytest.param(KUEUE, queue("a", queueingStrategy="StrictFIFO"), True, id="StrictFIFO of Kueue"),
+        pytest.param(KUEUE, queue("a", queueingStrategy="BestEffortFIFO"), False, id="BestEffortFIFO of Kueue"),
+        pytest.param(KUEUE, queue("a", notes=SAID), True, id="our annotation on Kueue's"),
+        pytest.param(VOLCANO, queue("a", notes=SAID), True, id="Volcano's, by the annotation"),
+        pytest.param(VOLCANO, queue("a"), False, id="Volcano's, without"),
+        pytest.param(VOLCANO, queue("a", notes={labels.STRICT_ORDER: "yes"}), False, id="another word"),
+        pytest.param(VOLCANO, queue("a", notes={labels.STRICT_ORDER: ["true"]}), False, id="no text"),
+        pytest.param(KOORDINATOR, queue("a", "ns", notes=SAID), True, id="koordinator's"),
+        pytest.param(ELASTIC, queue("a", "ns", notes=SAID), True, id="scheduler-plugins'"),
+        pytest.param(KUEUE, {"spec": 7}, False, id="an object that cannot be read"),
+    ],
+)
+def test_an_object_says_whether_its_order_is_strict(path, raw, strict):
+    assert (read(path, raw) is not None) == strict
+
+
+def known(*said, local=(), named=()):
+    queues = StrictQueues(frozenset(named))
+    for path, raw in said:
+        queues.put(f"{path} {raw['metadata']['name']}", read(path, raw))
+    for one, other in local:
+        queues.lead(one, other)
+    return queues
+
+
+STRICT = (KUEUE, queue("gpus", queueingStrategy="StrictFIFO"))
+
+
+@pytest.mark.parametrize(
+    ("queues", "where", "name", "found"),
+    [
+        pytest.param(known(STRICT, local=[("ns/q", "gpus")]), "ns", "q", "kueue/gpus", id="through its LocalQueue"),
+        pytest.param(known(STRICT, local=[("ns/q", "gpus")]), "other", "q", "", id="no such LocalQueue there"),
+        pytest.param(known(STRICT, local=[("ns/q", "cpus")]), "ns", "q", "", id="it leads to another"),
+        pytest.param(known(STRICT), "ns", "gpus", "", id="pods do not name a ClusterQueue"),
+        pytest.param(known(STRICT), "ns", "kueue/gpus", "", id="nor by the name that we give it"),
+        pytest.param(known((VOLCANO, queue("v", notes=SAID))), "ns", "v", "volcano/v", id="Volcano's by its name"),
+        pytest.param(known((KOORDINATOR, queue("k", "n", notes=SAID))), "x", "k", "koordinator/k", id="a quota's name"),
+        pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "ns", "", "namespace/ns", id="of a namespace"),
+        pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "other", "", "", id="of another namespace"),
+        pytest.param(known(named=["ns/q"]), "ns", "q", "ns/q", id="named with its namespace"),
+        pytest.param(known(named=["q"]), "ns", "q", "q", id="named for all namespaces"),
+        pytest.param(known(named=["q"]), "ns", "", "", id="nobody names one"),
+    ],
+)
+def test_the_queue_of_a_gang(queues, where, name, found):
+    assert queues.of(where, name) == found
+
+
+def test_what_changes_nothing_is_told_so():
+    queues = StrictQueues()
+    assert queues.put("a", Ordered("kueue/a"))
+    assert not queues.put("a", Ordered("kueue/a"))
+    assert queues.put("a", None)
+    assert not queues.put("a", None)
+    assert queues.lead("ns/q", "a")
+    assert not queues.lead("ns/q", "a")
+    assert queues.lead("ns/q", "")
+    assert queues.of("ns", "q") == ""

@@ -1,0 +1,88 @@
+"""An API server asks which pods get our gate: the answer as a JSONPatch, and every question that is none."""
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import cluster
+from turnout.kube import labels
+from turnout.scheduler_ext.admission import GateRule, decode, encode, gets_gate
+from turnout.scheduler_ext.errors import BadRequest
+
+GATE = {"name": labels.PLACEMENT_GATE}
+
+
+def pod(**more):
+    return cluster.koordinator_gang("g", 2, **more)[0]
+
+
+def with_amount(amount):
+    made = pod()
+    made["spec"]["containers"][0]["resources"]["limits"][cluster.GPU] = amount
+    made["spec"]["containers"][0]["resources"]["requests"][cluster.GPU] = amount
+    return made
+
+
+def review(made, namespace="ml", operation="CREATE"):
+    request = {"uid": "u-1", "namespace": namespace, "operation": operation, "object": made}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def answered(body, rule=GateRule()):  # noqa: B008
+    """The patch of the answer, None without one."""
+    asked = decode(body)
+    told = json.loads(encode(asked, gets_gate(asked, rule)))
+    response = told["response"]
+    assert (told["kind"], response["uid"], response["allowed"]) == ("AdmissionReview", "u-1", True)
+    return json.loads(base64.b64decode(response["patch"])) if "patch" in response else None
+
+
+ALONE = [{"op": "add", "path": "/spec/schedulingGates", "value": [GATE]}]
+BESIDE = [{"op": "add", "path": "/spec/schedulingGates/-", "value": GATE}]
+
+
+@pytest.mark.parametrize(
+    ("body", "patch"),
+    [
+        pytest.param(review(pod()), ALONE, id="a gang's pod"),
+        pytest.param(review(pod(schedulingGates=[{"name": "a/x"}])), BESIDE, id="beside another's gate"),
+        pytest.param(review(pod(schedulingGates=[GATE])), None, id="ours is there"),
+        pytest.param(review(pod(gpus=0)), None, id="no accelerator"),
+        pytest.param(review(with_amount("0")), None, id="an amount of 0"),
+        pytest.param(review(with_amount("many")), None, id="an amount that cannot be read"),
+        pytest.param(review(cluster.make_pod("lone", 8)), None, id="no gang"),
+        pytest.param(review(pod(nodeName="n1")), None, id="placed by its owner"),
+        pytest.param(review(pod(scheduler="volcano")), None, id="another's scheduler"),
+        pytest.param(review(pod(), namespace="kube-system"), None, id="a system namespace"),
+        pytest.param(review(pod(), operation="UPDATE"), None, id="no creation"),
+        pytest.param(review(None), None, id="no pod"),
+        pytest.param(review({"spec": 7}), None, id="a pod that cannot be read"),
+    ],
+)
+def test_the_gate_is_put_on_pods_of_gangs_with_accelerators(body, patch):
+    assert answered(body) == patch
+
+
+def test_the_schedulers_and_accelerators_are_those_that_an_admin_names():
+    assert answered(review(pod(scheduler="volcano")), GateRule(frozenset({"volcano"}))) == ALONE
+    assert answered(review(pod()), GateRule(gpu_resources=("example.com/gpu",))) is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"request": {"uid": ""}}', b'{"request": {"uid": 7}}', b"\xff", b'{"request":' * 2000]
+)
+def test_what_is_no_question_is_refused(body):
+    with pytest.raises(BadRequest):
+        decode(body)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text()
+JSON = st.recursive(LEAVES, lambda each: st.lists(each) | st.dictionaries(st.text(), each))
+
+
+@given(JSON)
+def test_whatever_a_pod_holds_it_is_allowed(made):
+    answered(review(made))
