@@ -78,7 +78,7 @@ def _jobs(notes: dict[str, str]) -> Attack:
     return attack
 
 
-_CLAIMS = {
+_CLAIMS: dict[str, object] = {
     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "nobody-has-it"}}],
     "affinity": {
         "podAffinity": {
