@@ -78,7 +78,7 @@ def _jobs(notes: dict[str, str]) -> Attack:
     return attack
 
 
-_CLAIMS = {
+_CLAIMS: dict[str, object] = {
     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "nobody-has-it"}}],
     "affinity": {
         "podAffinity": {
@@ -88,6 +88,7 @@ _CLAIMS = {
         }
     },
 }
+_THERE_AND_BACK = "a resize there and back, until its namespace waits"
 _FIRST = {labels.PRIORITY: "100", labels.DEADLINE: "2000-01-01T00:00:00Z"}
 NONE = Named("none", nothing)
 ATTACKS = (
@@ -99,8 +100,8 @@ ATTACKS = (
     Named("a curve of a million", _says(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"),
     Named("pods behind a gate", _ghosts({"schedulingGates": [{"name": "hold"}]})),
     Named("pods of an unknown scheduler", _ghosts({"schedulerName": "nobody"})),
-    Named("pods that claim what is not there, beside nobody", _ghosts(_CLAIMS)),
-    Named("pods that look bindable", _comes_and_goes, "a resize there and back, until its namespace waits"),
+    Named("pods that claim what is not there", _ghosts(_CLAIMS), _THERE_AND_BACK),
+    Named("pods that look bindable", _comes_and_goes, _THERE_AND_BACK),
     Named("a stranger's pods that speak for jobs", _strangers_pods),
     Named("jobs of priority 100", _jobs(_FIRST), "", _jobs({})),
 )
