@@ -144,6 +144,9 @@ async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_time_out(
 # An extender that fails
 
 
+REVIEW = b'{"request": {"uid": "u-1", "namespace": "ml", "operation": "CREATE", "object": {"metadata": {}}}}'
+
+
 @pytest.mark.asyncio
 async def test_an_extender_that_fails_narrows_nothing_and_is_counted():
     async with opened(Scripted(error=KeyError("boom"))) as served:
@@ -151,6 +154,8 @@ async def test_an_extender_that_fails_narrows_nothing_and_is_counted():
         assert await served.post("prioritize", body()) == (200, [])
         status, answer = await served.post("preempt", preempt_body())
         assert (status, set(answer["NodeNameToMetaVictims"])) == (200, {"a", "b"})
+        status, answer = await served.post("gate", REVIEW)
+        assert (status, answer["response"]) == (200, {"uid": "u-1", "allowed": True})  # and it comes without the gate
         for verb in Verb:
             assert served.counted("turnout_extender_errors_total", verb=verb.value, reason="failed") == 1
             assert served.counted("turnout_extender_requests_total", verb=verb.value, outcome="neutral") == 1
