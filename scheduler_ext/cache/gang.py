@@ -110,6 +110,11 @@ class Gang:
         return any(wish.required is not None for wish in self.wishes)
 
     @property
+    def binds_all(self) -> bool:
+        """True if members without an accelerator must have their places, too."""
+        return self.required
+
+    @property
     def tier(self) -> int | None:
         """The widest tier allowed: the narrowest that a member names. None when the gang only prefers nearness.
 

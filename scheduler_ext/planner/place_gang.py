@@ -20,6 +20,7 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.node_reservations import Pods
 from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
+from turnout.scheduler_ext.planner.placing.replacement import MOST_ABSENT, beside_neighbours
 from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier
@@ -161,9 +162,21 @@ def _together(
 def judged(member: Member, gang: Gang) -> bool:
     """True if the plan of its gang says where this member goes.
 
-    In a gang with accelerators, a member without one is not judged unless it asks for a place itself.
+    In a gang with accelerators, a member without one is judged only if it, or the gang, must have its place.
     """
-    return not member.silence and (bool(member.gpus or member.belongs.wish.source) or not gang.accelerated)
+    return _judges(member, gang.accelerated, gang.binds_all)
+
+
+def judged_members(gang: Gang) -> list[Member]:
+    """Return the members whose place the plan decides, members being deleted included."""
+    accelerated, binds = gang.accelerated, gang.binds_all
+    return [m for m in gang.members.values() if _judges(m, accelerated, binds)]
+
+
+def _judges(member: Member, accelerated: bool, binds_all: bool) -> bool:
+    if member.silence:
+        return member.silence == "NoGpu" and accelerated and binds_all
+    return bool(member.gpus or member.belongs.wish.source) or not accelerated or binds_all
 
 
 def anchored(member: Member, gang: Gang) -> bool:
@@ -172,12 +185,6 @@ def anchored(member: Member, gang: Gang) -> bool:
     A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
     """
     return bool(member.gpus) or not gang.accelerated
-
-
-def judged_members(gang: Gang) -> list[Member]:
-    """Return the members whose place the plan decides, members being deleted included."""
-    accelerated = gang.accelerated
-    return [m for m in gang.members.values() if not m.silence and (m.gpus or m.belongs.wish.source or not accelerated)]
 
 
 def whole_ask(request: Request) -> object:
@@ -229,7 +236,7 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], ro
         to_come -= pods
         least = min(pods, max(0, gang.least - counted - len(taken) - to_come))
         room = _even(request, group, anchors, room_of(group.shape, taken))
-        slots = _place_group(fabric, request, group, least, anchors, room)
+        slots = _place_group(fabric, request, group, least, anchors, room, ranks)
         if isinstance(slots, Refusal):
             refusal = refusal or slots
             if least:
@@ -255,7 +262,13 @@ def _too_many_shapes(groups: Sequence[_Group], placed: int) -> Refusal:
 
 
 def _place_group(
-    fabric: Fabric, request: Request, group: _Group, least: int, anchors: Sequence[int], room: Rows
+    fabric: Fabric,
+    request: Request,
+    group: _Group,
+    least: int,
+    anchors: Sequence[int],
+    room: Rows,
+    ranks: Mapping[str, int],
 ) -> list[int] | Refusal:
     """Return hosts for one shape, one entry per pod, in rank order.
 
@@ -267,7 +280,10 @@ def _place_group(
     if pods == 0:
         return list(kept.values())
     begun = [host for member, host in request.held if member.shape == group.shape]
-    topped = topped_up([*begun, *kept.values()], gang.multiple, pods, room)
+    if gang.multiple == 1:
+        topped = _beside_neighbours(fabric, request, group, kept, room, ranks)
+    else:
+        topped = topped_up([*begun, *kept.values()], gang.multiple, pods, room)
     first = [*kept.values(), *topped]
     pods -= len(topped)
     if pods == 0:
@@ -284,6 +300,22 @@ def _place_group(
     if isinstance(answer, Refusal):
         return first if first and answer.reason is Reason.NO_ROOM and not least else answer
     return [*first, *_flat(answer)]
+
+
+def _beside_neighbours(
+    fabric: Fabric, request: Request, group: _Group, kept: Mapping[str, int], room: Rows, ranks: Mapping[str, int]
+) -> list[int]:
+    """Return hosts for those of a shape's pods that find room under the leaf of their neighbours in the ring."""
+    gang = request.gang
+    if gang.fills or gang.slices is not None:
+        return []
+    placed = {ranks[member.uid]: host for member, host in request.held}
+    placed.update({ranks[uid]: host for uid, host in kept.items()})
+    wanted = [ranks[member.uid] for member in group.members if member.uid not in kept]
+    to_come = missing_ranks(ranks, min(max(group.missing, gang.total - len(ranks)), MOST_ABSENT))
+    others = [ranks[member.uid] for member in request.waiting if member.shape != group.shape]
+    seats = [*wanted, *to_come[: group.missing]]
+    return beside_neighbours(fabric, room, seats, [*to_come, *others], placed, gang.tier)
 
 
 def _answer(fabric: Fabric, room: Rows, ask: Ask, gang: Gang) -> Placement | Refusal:

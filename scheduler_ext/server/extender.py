@@ -171,8 +171,7 @@ class Extender:
 
     def _tell_unkept(self, member: Member) -> None:
         """Tell once a gang which parts of its wishes are not kept, and again when they change."""
-        gang = self.gangs.gangs.get(member.belongs.key)
-        sentences = tuple(unkept_wishes(gang, member))
+        sentences = tuple(unkept_wishes(self.gangs, member))
         if sentences and self._told_unkept.get(member.belongs.key) != sentences:
             self._told_unkept[member.belongs.key] = sentences
             detail = "; ".join(sentences)[:500]
