@@ -86,9 +86,9 @@ def fill(
     members that cannot move.
 
     Only as many ranks are assigned as the pool has places. Each gap between placed ranks is filled from its ends with
-    the nearest places, tier by tier. Gaps that one switch fills whole come first, of these the ones between members
-    of one leaf, and short ones before long ones. Then pairs are swapped while that makes the ring cheaper. This is a heuristic: the minimum of crossings is not
-    guaranteed.
+    the nearest places, tier by tier. Gaps that one switch fills whole come first, of these the ones between members of
+    one leaf, and short ones before long ones. Then pairs are swapped while that makes the ring cheaper. This is a
+    heuristic: the minimum of crossings is not guaranteed.
     """
     if not placed or len(pool) < 2:
         return dict(zip(wanted, pool, strict=False))

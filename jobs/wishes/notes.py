@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from turnout.jobs.wishes.model import Level
 
+_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LEVEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
 
 
@@ -32,4 +33,13 @@ def level(notes: Mapping[str, str], key: str, faults: list[str]) -> Level | None
         wanted = "a tier (0 a host, 1 a leaf), a node label's key or a word for one"
         faults.append(f"{key} is {text[:40]!r}: it must be {wanted}")
         return None
+    return text
+
+
+def word(notes: Mapping[str, str], key: str, faults: list[str]) -> str:
+    """Return a name as Kubernetes' labels allow it; "" when it is absent or cannot be read."""
+    text = notes.get(key, "")
+    if text and not _WORD.fullmatch(text):
+        faults.append(f"{key} is {text[:40]!r}: it must be a name of up to 63 letters, digits, dots and dashes")
+        return ""
     return text

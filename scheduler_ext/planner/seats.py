@@ -19,8 +19,10 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
-from turnout.scheduler_ext.planner.place_gang import GangPlan, anchored, judged, judged_members, limited, place
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
+from turnout.scheduler_ext.planner.placing.model import GangPlan, anchored, judged, judged_members
+from turnout.scheduler_ext.planner.placing.rooms import limited
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier

@@ -26,12 +26,12 @@ def test_a_leader_without_gpus_is_placed_with_its_gang(pods, groups):
     for each in groups:
         stage.group(each)
     placed = stage.schedule(pods)
-    assert set(name[:4] for name in placed.values()) == {"s1l2"}
+    assert {name[:4] for name in placed.values()} == {"s1l2"}
     assert len(placed) == 4
     assert stage.told == []
 
 
-def test_a_leader_of_a_gang_that_only_prefers_nearness_is_left_to_the_scheduler():
+def test_where_nearness_is_only_preferred_a_leader_gets_no_opinion():
     stage = Stage()
     stage.group(group(minMember=4))
     assert leaves(stage.schedule([LEADER, *volcano(4)[1:]])) == [3]

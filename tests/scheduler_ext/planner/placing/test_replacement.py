@@ -63,8 +63,8 @@ def repairs(draw):
 
 @MANY
 @given(repairs())
-def test_whoever_dies_and_in_whatever_order_it_returns_the_ring_crosses_no_more_than_it_spans(scene):
-    sizes, size, *_ = scene
+def test_after_any_loss_the_ring_crosses_no_more_than_it_spans(scene):
+    _sizes, size, *_ = scene
     w, placed = repaired(*scene)
     assert len(placed) == size
     crossings, leaves = ring(w, placed, size)
