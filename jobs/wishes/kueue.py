@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from turnout.jobs.wishes.layers import nested
 from turnout.jobs.wishes.model import Layer, Mode, Wish
-from turnout.jobs.wishes.notes import count, level
+from turnout.jobs.wishes.notes import count, level, nested
 
 _KUEUE = "kueue.x-k8s.io/podset-"
 REQUIRED, PREFERRED = f"{_KUEUE}required-topology", f"{_KUEUE}preferred-topology"

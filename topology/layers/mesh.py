@@ -14,11 +14,11 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-Mesh = tuple[tuple[str, int], ...]
+Mesh = Sequence[tuple[str, int]]
 Layers = tuple[tuple[int, int], ...]
 
 WEIGHTS = {"tp": 80.0, "ep": 80.0, "cp": 40.0, "dp": 9.0, "pp": 1.0}
-_MOST_LAYOUTS = 16
+_MOST_LAYOUTS = 10
 
 
 def crossing_gb(mesh: Mesh, switches: Sequence[int]) -> float:

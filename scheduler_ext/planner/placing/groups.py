@@ -13,7 +13,10 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.placing.model import Request, Seat
 from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks
 from turnout.topology.fabric import Fabric
+from turnout.topology.layers.mesh import whole
+from turnout.topology.layers.mesh_order import cheapest_order
 from turnout.topology.rank_order import assign
+from turnout.topology.rank_order import ranks as ranks_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,21 @@ def seat(
     unseated = in_turn([m for m in group.members if m.uid not in seats], request.gang.least_of, there)
     left = sorted(ranks[m.uid] for m in unseated[: free.total()])
     to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
-    given = assign(fabric, sorted((+free).items()), sorted([*left, *to_come]), fixed)
+    numbers = sorted([*left, *to_come])
+    given = _as_mesh(fabric, request, group, slots, numbers) if not fixed else None
+    if given is None:
+        given = assign(fabric, sorted((+free).items()), numbers, fixed)
     seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
     return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
+
+
+def _as_mesh(
+    fabric: Fabric, request: Request, group: Group, slots: Sequence[int], numbers: Sequence[int]
+) -> dict[int, int] | None:
+    """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
+    mesh = request.gang.mesh
+    if not mesh or not whole(mesh, len(slots), group.ranks_a_pod) or len(numbers) < len(slots):
+        return None
+    along = [host for host, pods in ranks_along(fabric, Counter(slots).items()) for _ in range(pods)]
+    laid = cheapest_order(fabric, mesh, along, group.ranks_a_pod)[1]
+    return dict(zip(numbers, laid, strict=True))
