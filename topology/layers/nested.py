@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric, above, under
+from turnout.topology.layers.whole_runs import by_whole_runs
 from turnout.topology.model import Ask, Placement, Reason, Refusal
 from turnout.topology.multiples import gathered, in_multiples, topped_up
 
@@ -58,6 +59,8 @@ def _starts(fabric: Fabric, below: int, tier: int) -> npt.NDArray[np.int32]:
 def _placed(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     """Try room for whole runs alone first. A run that is cut short may fit where whole ones do not."""
     answer: Placement | Refusal = Refusal(Reason.NO_ROOM)
+    if not ask.anchors and (found := by_whole_runs(fabric, room, ask)) is not None:
+        return found
     for held in _capacities(fabric, room, ask):
         answer = _shared(fabric, room, ask, held)
         if isinstance(answer, Placement):

@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from hack.bench.placement import baselines, exact, instances, meshes, streams, trickling
+from hack.bench.placement import baselines, exact, instances, layered, meshes, streams, trickling
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.cost import cost
@@ -34,7 +34,7 @@ def run(quick: bool) -> Outcome:
     single = _single(80 if quick else 800)
     flowing = {full: _streams(full) for full in ((streams.FULL,) if quick else _CEILINGS)}
     trickled = trickling.measure(ours, range(1, 4) if quick else streams.SEEDS)
-    meshed = meshes.measure(range(60 if quick else 400))
+    inner = _within_gangs(quick)
     speed = _speed(9 if quick else 31)
     worst = max(flowing[streams.FULL], key=lambda row: row.ours - row.best_fit)
     figures = {
@@ -44,7 +44,7 @@ def run(quick: bool) -> Outcome:
         "trickle_seeds_worse": sum(max(row.in_order, row.shuffled) > row.together for row in trickled),
         "stream_worst_seed": worst.seed,
         "stream_worst_seed_ours_minus_best_fit": worst.ours - worst.best_fit,
-        **meshes.figures(meshed),
+        **inner.figures,
         **dict(speed),
     }
     worse = single.worse + sum(row.worse for rows in flowing.values() for row in rows)
@@ -55,7 +55,7 @@ def run(quick: bool) -> Outcome:
             single.table(),
             *(_stream_table(full, rows) for full, rows in flowing.items()),
             trickling.table(trickled),
-            meshes.table(meshed),
+            *inner.tables,
             _speed_table(speed),
         ),
         figures=figures,
@@ -64,11 +64,18 @@ def run(quick: bool) -> Outcome:
             Target("instances on which best fit by level is cheaper", worse, "<=", 0),
             _of_streams(figures["stream_90_ours_to_best_fit"]),
             Target("seeds on which pods that trickle in cost a ring more", figures["trickle_seeds_worse"], "<=", 0),
-            *meshes.targets(meshed),
+            *inner.targets,
             Target("512 members on 50,000 hosts, slowest scene's median ms", quickest, "<=", 50.0),
         ),
         notes=_notes(single, worst),
     )
+
+
+def _within_gangs(quick: bool) -> Outcome:
+    meshed = meshes.measure(range(60 if quick else 400))
+    runs = layered.measure(60, 40) if quick else layered.measure(500, 200)
+    figures = {**meshes.figures(meshed), **runs.figures()}
+    return Outcome("within gangs", (meshes.table(meshed),), figures, (*meshes.targets(meshed), *runs.targets()))
 
 
 def _of_streams(ratio: float) -> Target:
