@@ -93,7 +93,9 @@ class Extender:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Keep the nodes on which a preemption lets the whole gang start."""
         member = self._member(pod)
-        return victims if member is None else verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic())
+        if member is None:
+            return victims
+        return verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic(), self.clock.wall())
 
     def unready(self) -> str | None:
         """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""
