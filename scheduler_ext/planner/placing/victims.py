@@ -44,7 +44,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What others lose, and how many pods each host then holds."""
+    """The loss of others, and how many pods each host then holds."""
 
     lost_gpu_s: int
     hosts: Mapping[int, int] = field(default_factory=dict)

@@ -112,7 +112,7 @@ def test_a_gang_preempts_in_the_leaf_that_costs_the_fewest_gpus(low, leaf):
 LATER_S = 1767225600.0 + 7_200  # two hours into 2026, when the pods of this world are created
 
 
-def test_a_gang_that_has_just_begun_loses_less_than_one_that_has_run_for_hours():
+def test_a_gang_that_has_just_begun_loses_less():
     w = World(2, 2)
     w.put(*world.volcano("old", 2, at=["a0", "a1"], priority=0)).put_group("old", 2)
     w.put(*world.volcano("young", 2, at=["b0", "b1"], priority=0, created=7_190)).put_group("young", 2)
