@@ -9,6 +9,8 @@ from typing import Any
 
 from turnout.jobs.model import ANY_SIZE, BadJob, Bounds, Order, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.scaling_curve import USUAL, capped
+from turnout.jobs.wishes.read import wish_of
+from turnout.jobs.wishes.tier_words import by_name
 from turnout.kube import labels
 from turnout.kube.times import since_1970
 
@@ -180,11 +182,9 @@ def points(text: str, where: str) -> tuple[tuple[int, float], ...]:
 
 
 def spread(notes: Notes) -> Spread:
-    """How far its pods may be apart, as annotations of a pod say; what cannot be read is as if it were absent."""
-    tier, multiple = notes.get(labels.TOPOLOGY_TIER, "1"), notes.get(labels.PODS_PER_HOST_MULTIPLE, "1")
-    small = re.compile(r"[1-9][0-9]{0,2}")
-    required = notes.get(labels.TOPOLOGY) == "required"
-    return Spread(
-        (int(tier) if small.fullmatch(tier) else 1) if required else None,
-        int(multiple) if small.fullmatch(multiple) else 1,
-    )
+    """How far its pods may be apart, in whoever's words a pod says so; what cannot be read is as if it were absent.
+
+    A level is known by its number or its name: only the extender sees the labels of nodes.
+    """
+    wish = wish_of(notes, [])
+    return Spread(None if wish.required is None else by_name(wish.required), wish.multiple)

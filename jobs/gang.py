@@ -9,12 +9,14 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.jobs.wishes import koordinator
+from turnout.jobs.wishes import koordinator, sets
 from turnout.jobs.wishes.model import NOTHING, Wish
 from turnout.jobs.wishes.notes import count
 from turnout.jobs.wishes.read import wish_of
 from turnout.kube import labels
 from turnout.kube.objects import OwnerReference, Pod
+
+_MOST_MARKS = 32
 
 
 class Dialect(Enum):
@@ -70,6 +72,7 @@ class Membership:
     queue: str = ""  # in which it waits
     kin: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
     faults: tuple[str, ...] = ()
+    marks: tuple[tuple[str, str], ...] = ()  # labels by which its gang may be cut into groups
 
 
 def membership(pod: Pod) -> Membership:
@@ -99,6 +102,7 @@ def membership(pod: Pod) -> Membership:
         queue=_queue(pod),
         kin=_kin(pod),
         faults=tuple(faults),
+        marks=_marks(pod, key),
     )
 
 
@@ -169,7 +173,20 @@ def _role(pod: Pod) -> str:
     """Return the task of a pod in its job, such as master or worker. Masters sort first: they have rank 0."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     role = marks.get(labels.TRAINING_TYPE) or notes.get(labels.VOLCANO_TASK_SPEC) or marks.get(labels.VOLCANO_TASK_SPEC)
-    return "" if (role or "").lower() in ("master", "launcher", "chief") else role or ""
+    return role_of(role or "")
+
+
+def role_of(task: str) -> str:
+    """Return the role of a task's pods: "" for masters, which come first."""
+    return "" if task.lower() in ("master", "launcher", "chief") else task
+
+
+def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
+    """Return the labels that a rule for groups may name: a Volcano PodGroup names any, a LeaderWorkerSet its own."""
+    marks = pod.metadata.labels or {}
+    if key.dialect == Dialect.VOLCANO.value:
+        return tuple(sorted(marks.items())[:_MOST_MARKS])
+    return tuple((name, marks[name]) for name in (sets.LWS_SUBGROUP_INDEX,) if name in marks)
 
 
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:

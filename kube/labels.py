@@ -8,6 +8,11 @@ TOPOLOGY_TIER = "turnout.dev/topology-tier"  # widest tier a required gang may s
 MIN_WORKERS = "turnout.dev/min-workers"
 MAX_WORKERS = "turnout.dev/max-workers"
 PODS_PER_HOST_MULTIPLE = "turnout.dev/pods-per-host-multiple"
+MESH = "turnout.dev/mesh"  # axes of parallelism, the outermost first: dp=4,pp=4,ep=8,tp=8
+BALANCED = "turnout.dev/balanced"  # true: as many pods under each leaf that is used
+APART = "turnout.dev/apart"  # the level of a domain that a gang shares with no other of its set
+APART_SET = "turnout.dev/apart-set"  # the set's name, in its namespace; without it, the gang's JobSet or LWS
+TOGETHER = "turnout.dev/together"  # a name: gangs of one namespace that say it are placed all or none
 RANK = "turnout.dev/rank"
 PRIORITY = "turnout.dev/priority"  # of a job in its namespace, 0 to 100
 PAUSED = "turnout.dev/paused"  # true | grow | shrink: changes that the autoscaler leaves alone

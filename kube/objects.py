@@ -194,6 +194,7 @@ class ConfigMap(Struct):
 
 class PodGroupSpec(Struct):
     min_member: int | None = None
+    min_task_member: Any = None  # of Volcano: {task: how many of its pods must start}
     schedule_timeout_seconds: int | None = None
     queue: str = ""
     priority_class_name: str = ""

@@ -64,6 +64,7 @@ class ElasticSpec:
     last_call_s: float = 30.0
     join_timeout_s: float = 600.0
     settle_s: float = 1.0  # how long after a join a running world waits for more before it grows
+    keeps_order: bool = False  # ranks follow the workers' indexes, not the fabric: a mesh is placed by them
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most <= MOST_MEMBERS:

@@ -68,13 +68,14 @@ def prioritize(
 
 
 def preempt(
-    plan_cache: PlanCache, member: Member, victims: Mapping[str, Victims], now_s: float
+    plan_cache: PlanCache, member: Member, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
 ) -> Mapping[str, Victims]:
     """Keep only the nodes on which the whole gang could run once less important pods have left.
 
-    An empty answer stops a preemption that would not let the gang start.
+    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, by which the time
+    that others ran is counted; without it all ran alike.
     """
-    return {node: victims[node] for node in preemptible_nodes(plan_cache, member, victims, now_s)}
+    return {node: victims[node] for node in preemptible_nodes(plan_cache, member, victims, now_s, wall_s)}
 
 
 def _refusal(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:

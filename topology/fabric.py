@@ -135,6 +135,16 @@ def above(fabric: Fabric, tier: int) -> Fabric:
     )
 
 
+def under(fabric: Fabric, tier: int, switch: int) -> Fabric:
+    """Return the fabric under one switch, without names: its host ids count from the switch's first host."""
+    first, end = fabric.span(tier, switch)
+    rows = fabric.switch_of[: tier + 1, first:end]
+    starts = [fabric.starts[at][rows[at, 0] : rows[at, -1] + 1] - np.int32(first) for at in range(tier + 1)]
+    known = min(max(fabric.mapped_count - first, 0), end - first)
+    hosts = fabric.hosts[first:end]
+    return _frozen(hosts, known, {}, list(rows - rows[:, :1]), starts, [()] * (tier + 1), {})
+
+
 def moved_share(old: Fabric, new: Fabric) -> float:
     """Return the share, 0..1, of the old map's hosts that the new map lacks or puts under other switches."""
     if not old.paths:

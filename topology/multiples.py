@@ -1,7 +1,7 @@
 """Place pods in multiples a host, though their number is none: what is left over shares one host.
 
 Six pods in fours are four and two. The rest goes beside a multiple, or takes the place of a whole one, whichever keeps
-the gang together. Runs of ranks that stay under one switch are multiples of that switch.
+the gang together.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.distance import common_tier
-from turnout.topology.fabric import Fabric, above
-from turnout.topology.model import Ask, Placement, Reason, Refusal
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Ask, Placement, Refusal
 from turnout.topology.plan import plan
 from turnout.topology.rank_order import ranks
 
@@ -57,7 +56,7 @@ def _short_last(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | 
     if isinstance(found, Refusal):
         return None
     host, count = found.slots[-1]
-    return _placement(fabric, [*found.slots[:-1], (host, count - surplus)], ask)
+    return gathered(fabric, [*found.slots[:-1], (host, count - surplus)], ask)
 
 
 def _beside(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
@@ -98,64 +97,17 @@ def _rest_beside(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement |
         for host, pods in slots:
             left[host] -= pods
     there = tuple(sorted((Counter(dict(ask.anchors)) + Counter(dict(slots))).items()))
-    last = plan(fabric, (left // rest).clip(0, 1), Ask(1, 1, 1, 1, ask.widest_tier, there, ask.rule, ask.liking))
+    last = plan(fabric, (left // rest).clip(0, 1), Ask(1, 1, 1, 1, ask.widest_tier, there, ask.rule, liking=ask.liking))
     if isinstance(last, Refusal):
         return None
-    return _placement(fabric, [*slots, (last.slots[0][0], rest)], ask)
+    return gathered(fabric, [*slots, (last.slots[0][0], rest)], ask)
 
 
-def _placement(fabric: Fabric, slots: Iterable[tuple[int, int]], ask: Ask) -> Placement:
+def gathered(fabric: Fabric, slots: Iterable[tuple[int, int]], ask: Ask) -> Placement:
+    """Return the placement of pods on some hosts, which may be named several times."""
     total = Counter[int]()
     for host, pods in slots:
         total[host] += pods
     counts = sorted((+total).items())
     tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *total])
     return Placement(ranks(fabric, counts, ask.anchors), tier, sum(total.values()))
-
-
-def in_slices(fabric: Fabric, room: Room, ask: Ask, tier: int, size: int) -> Placement | Refusal:
-    """Place a gang in runs of `size` pods, each under one switch of a tier; a last run may be shorter.
-
-    room: as for plan(). Where all pods fit nowhere so, the ask's least are placed, else none. Runs that members have
-    begun are completed first.
-    """
-    if not 0 < tier < fabric.tiers or (ask.widest_tier is not None and ask.widest_tier <= tier):
-        return in_multiples(fabric, room, ask)
-    answer: Placement | Refusal = Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
-    for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
-        answer = _sliced(fabric, room, replace(ask, pods=pods, least=pods), tier, size)
-        if isinstance(answer, Placement):
-            break
-    return answer
-
-
-def _sliced(fabric: Fabric, room: Room, ask: Ask, tier: int, size: int) -> Placement | Refusal:
-    coarse, starts = _above(fabric, tier), fabric.starts[tier]
-    usable = room // ask.multiple * ask.multiple
-    there = Counter[int]()
-    for host, pods in ask.anchors:
-        there[int(fabric.switch_of[tier][host])] += pods
-    held = np.add.reduceat(usable, starts).astype(np.int32)
-    counts = Counter(topped_up(there.elements(), size, ask.pods, held))
-    pods = ask.pods - counts.total()
-    if pods:
-        widest = None if ask.widest_tier is None else ask.widest_tier - tier
-        wanted = Ask(pods, pods, max(pods, ask.most), size, widest, tuple(sorted((there + counts).items())))
-        found = in_multiples(coarse, held, wanted)
-        if isinstance(found, Refusal):
-            return found
-        counts.update(dict(found.slots))
-    slots: list[tuple[int, int]] = []
-    for switch, count in sorted(counts.items()):
-        first, end = fabric.span(tier, switch)
-        inside = np.zeros_like(room)
-        inside[first:end] = room[first:end]
-        near = tuple((host, pods) for host, pods in ask.anchors if first <= host < end)
-        part = in_multiples(fabric, inside, replace(ask, pods=count, least=count, most=count, anchors=near))
-        if isinstance(part, Refusal):
-            return part
-        slots += part.slots
-    return _placement(fabric, slots, ask)
-
-
-_above = lru_cache(maxsize=4)(above)

@@ -86,9 +86,9 @@ def fill(
     members that cannot move.
 
     Only as many ranks are assigned as the pool has places. Each gap between placed ranks is filled from its ends with
-    the nearest places, tier by tier. Gaps that one switch fills whole come first, and short ones before long ones. Then
-    pairs are swapped while that makes the ring cheaper. This is a heuristic: the minimum of crossings is not
-    guaranteed.
+    the nearest places, tier by tier. Gaps that one switch fills whole come first, of these the ones between members of
+    one leaf, and short ones before long ones. Then pairs are swapped while that makes the ring cheaper. This is a
+    heuristic: the minimum of crossings is not guaranteed.
     """
     if not placed or len(pool) < 2:
         return dict(zip(wanted, pool, strict=False))
@@ -100,7 +100,7 @@ def fill(
         for place in left:
             under.setdefault(rows[place][tier], deque()).append(place)
         for whole in (True, False):
-            for gap in sorted(gaps, key=lambda gap: (len(gap.free), *islice(gap.free, 1))):
+            for gap in sorted(gaps, key=lambda gap: _turn(gap, max(tier, 1), rows, given)):
                 _fill(gap, tier, whole, under, rows, given)
         left = [place for switch in under.values() for place in switch]
         gaps = [gap for gap in gaps if gap.free]
@@ -109,6 +109,21 @@ def fill(
     if len(wanted) <= _SWAPPED:
         _swap(wanted, rows, given)
     return {rank: given[rank] for rank in wanted}
+
+
+def leaves_of_neighbours(free: Sequence[int], placed: Mapping[int, int], room: Mapping[int, int]) -> dict[int, int]:
+    """Choose for free ranks the leaf of the members beside them in the ring: rank -> leaf, for those that it has room.
+
+    free: ranks without a place, ascending. placed: rank -> leaf, one at least. room: leaf -> how many pods it takes.
+    """
+    rows = {leaf: (leaf, leaf) for leaf in {*placed.values(), *room}}
+    under = {leaf: deque([leaf] * min(pods, len(free))) for leaf, pods in sorted(room.items())}
+    given = dict(placed)
+    gaps = _gaps(free, placed)
+    for whole in (True, False):
+        for gap in sorted(gaps, key=lambda gap: _turn(gap, 1, rows, given)):
+            _fill(gap, 1, whole, under, rows, given)
+    return {rank: given[rank] for rank in free if rank in given}
 
 
 class _Gap:
@@ -126,6 +141,14 @@ def _gaps(wanted: Sequence[int], placed: Mapping[int, int]) -> list[_Gap]:
     gaps = [_Gap(left, wanted[bisect(wanted, left) : bisect(wanted, right)], right) for left, right in pairwise(ends)]
     around = [*wanted[bisect(wanted, ends[-1]) :], *wanted[: bisect(wanted, ends[0])]]
     return [gap for gap in (*gaps, _Gap(ends[-1], around, ends[0])) if gap.free]
+
+
+def _turn(
+    gap: _Gap, tier: int, rows: Mapping[int, tuple[int, ...]], given: Mapping[int, int]
+) -> tuple[bool, int, tuple[int, ...]]:
+    """Return the sort key of a gap: one between members under one switch can be filled from that switch alone."""
+    one, other = rows[given[gap.left]], rows[given[gap.right]]
+    return one[tier] != other[tier], len(gap.free), tuple(islice(gap.free, 1))
 
 
 def _fill(

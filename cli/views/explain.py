@@ -31,7 +31,7 @@ from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
 from turnout.kube.times import rfc3339
 from turnout.scheduler_ext.cache.cache import GangView
-from turnout.scheduler_ext.planner.place_gang import GangPlan
+from turnout.scheduler_ext.planner.placing.model import GangPlan
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import natural

@@ -9,9 +9,14 @@ from turnout.jobs.wishes.notes import level
 
 REQUIRED = "kai.scheduler/topology-required-placement"
 PREFERRED = "kai.scheduler/topology-preferred-placement"
+TREE = "kai.scheduler/topology"
+SUBGROUP = "kai.scheduler/subgroup-name"
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return what the annotations of a pod say; None when they say nothing."""
-    source = next((key for key in (REQUIRED, PREFERRED) if key in notes), None)
-    return None if source is None else Wish(source, level(notes, REQUIRED, faults))
+    source = next((key for key in (REQUIRED, PREFERRED, TREE) if key in notes), None)
+    if source is None:
+        return None
+    unkept = (f"{TREE} is not kept: the tree is that of our own map",) if TREE in notes else ()
+    return Wish(source, level(notes, REQUIRED, faults), unkept=unkept)

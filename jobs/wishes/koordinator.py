@@ -6,33 +6,52 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.jobs.wishes.model import Level, Slices, Wish
+from turnout.jobs.wishes.model import Layer, Level, Wish
+from turnout.jobs.wishes.notes import nested
 
 SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"
+GROUPS = "gang.scheduling.koordinator.sh/groups"
 INDEX = "gang.scheduling.koordinator.sh/network-topology-index"
 _WHOLE_CLUSTER, _HOST = "ClusterTopologyLayer", "NodeTopologyLayer"
 _MUST = "MustGather"
+_MOST_RULES = 16
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotation of a pod says; None when it says nothing.
+    """Return what the annotations of a pod or a PodGroup say; None when they say nothing.
 
     Of several layers that must hold all pods the last is kept: layers are listed from the outermost inwards.
     """
+    together = _together(notes, faults)
     text = notes.get(SPEC)
     if text is None:
-        return None
+        return Wish(GROUPS, together=together) if together else None
     try:
-        rules = [each for each in json.loads(text[:8192])["gatherStrategy"] if isinstance(each, dict)]
+        rules = [each for each in json.loads(text[:8192])["gatherStrategy"][:_MOST_RULES] if isinstance(each, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
         faults.append(f"{SPEC} cannot be read: it must be JSON with a list gatherStrategy")
-        return Wish(SPEC)
+        return Wish(SPEC, together=together)
     must = [_level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER]
     multiples = [(_level(each), each["podCountMultiple"]) for each in rules if _counts(each)]
     on_host = next((size for at, size in multiples if at == 0), 1)
-    above = [Slices(at, size) for at, size in multiples if at != 0 and size > 1]
-    unkept = (f"{SPEC} counts multiples in {len(above)} layers above the host, of which the first is kept",)
-    return Wish(SPEC, must[-1] if must else None, on_host, above[0] if above else None, unkept=unkept[: len(above) > 1])
+    unkept: list[str] = []
+    layers = nested(SPEC, [Layer(at, size) for at, size in multiples if at not in (0, _WHOLE_CLUSTER)], unkept)
+    narrowest = must[-1] if must else None
+    return Wish(SPEC, narrowest, on_host, layers, together=together, unkept=tuple(unkept))
+
+
+def _together(notes: Mapping[str, str], faults: list[str]) -> str:
+    """Return one name for a group of gangs: all that list the same say the same."""
+    if GROUPS not in notes:
+        return ""
+    try:
+        listed = json.loads(notes[GROUPS][:4096])
+    except (ValueError, RecursionError):
+        listed = None
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        faults.append(f"{GROUPS} cannot be read: it must be a JSON list of namespace/name")
+        return ""
+    return ",".join(sorted(set(listed))) if len(set(listed)) > 1 else ""
 
 
 def _level(rule: Mapping[str, Any]) -> Level:

@@ -5,42 +5,52 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from turnout.jobs.wishes.model import Mode, Slices, Wish
-from turnout.jobs.wishes.notes import count, level
+from turnout.jobs.wishes.model import Layer, Mode, Wish
+from turnout.jobs.wishes.notes import count, level, nested
 
 _KUEUE = "kueue.x-k8s.io/podset-"
 REQUIRED, PREFERRED = f"{_KUEUE}required-topology", f"{_KUEUE}preferred-topology"
 UNCONSTRAINED = f"{_KUEUE}unconstrained-topology"
 SLICE_LEVEL, SLICE_SIZE = f"{_KUEUE}slice-required-topology", f"{_KUEUE}slice-size"
 LAYERS = f"{_KUEUE}slice-required-topology-constraints"
+GROUP = f"{_KUEUE}group-name"
+_MOST_LAYERS = 3
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod say; None when they say nothing."""
-    source = next((key for key in (REQUIRED, PREFERRED, UNCONSTRAINED, SLICE_LEVEL, LAYERS) if key in notes), None)
+    """Return what the annotations of a pod say; None when they say nothing.
+
+    The pods of one podset group are placed as one gang, whichever their own gangs are.
+    """
+    keys = (REQUIRED, PREFERRED, UNCONSTRAINED, SLICE_LEVEL, LAYERS, GROUP)
+    source = next((key for key in keys if key in notes), None)
     if source is None:
         return None
     mode = Mode.FILL if source == UNCONSTRAINED and notes[source].lower() == "true" else Mode.NEAR
     unkept: list[str] = []
-    slices = _slices(notes, faults, unkept)
-    return Wish(source, level(notes, REQUIRED, faults), slices=slices, mode=mode, unkept=tuple(unkept))
+    layers = _layers(notes, faults, unkept)
+    together = notes.get(GROUP, "")[:63]
+    required = level(notes, REQUIRED, faults)
+    return Wish(source, required, layers=layers, together=together, one_domain=bool(together), mode=mode,
+                unkept=tuple(unkept))  # fmt: skip
 
 
-def _slices(notes: Mapping[str, str], faults: list[str], unkept: list[str]) -> Slices | None:
-    """Return the outermost layer of slices, which is the one that is kept."""
+def _layers(notes: Mapping[str, str], faults: list[str], unkept: list[str]) -> tuple[Layer, ...]:
+    """Return the layers of slices, the outermost first."""
     if (at := level(notes, SLICE_LEVEL, faults)) is not None:
         size = count(notes, SLICE_SIZE, faults)
         if size is None:
             unkept.append(f"{SLICE_LEVEL} has no meaning without {SLICE_SIZE}")
-            return None
-        return Slices(at, size)
+            return ()
+        return nested(SLICE_LEVEL, [Layer(at, size)], unkept)
     if LAYERS not in notes:
-        return None
+        return ()
     try:
-        layers = [Slices(str(each["topology"]), int(each["size"])) for each in json.loads(notes[LAYERS][:4096])]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        listed = json.loads(notes[LAYERS][:4096])
+        layers = [Layer(str(each["topology"])[:253], int(each["size"])) for each in listed]
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         faults.append(f"{LAYERS} cannot be read: it must be a JSON list of topology and size")
-        return None
-    if len(layers) > 1:
-        unkept.append(f"{LAYERS} has {len(layers)} layers, of which the first is kept")
-    return layers[0] if layers and layers[0].size > 0 else None
+        return ()
+    if len(layers) > _MOST_LAYERS:
+        unkept.append(f"{LAYERS} has {len(layers)} layers, of which {_MOST_LAYERS} are kept")
+    return nested(LAYERS, layers[:_MOST_LAYERS], unkept)

@@ -8,6 +8,9 @@ from enum import Enum
 # A number counts tiers: 0 a host, 1 a leaf. A text is a node label's key, or a word for a tier such as "rack".
 Level = int | str
 
+MOST_LAYERS = 4
+MOST_GROUPS = 16  # rules of one PodGroup
+
 
 class Mode(Enum):
     """How a gang is placed."""
@@ -18,11 +21,24 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class Layer:
     """Runs of `size` neighbouring ranks, each of which stays under one switch of a level."""
 
     level: Level
-    size: int
+    size: int  # pods
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """Groups within a gang: of its pods with these labels, those with the same values of some further labels."""
+
+    name: str = ""
+    marks: tuple[tuple[str, str], ...] = ()
+    keys: tuple[str, ...] = ()
+    size: int = 0  # without keys, a group is a run of so many neighbouring ranks; 0: all pods of the rule
+    least: int = 0  # so many groups start, or none
+    level: Level | None = None  # no group leaves one domain of this level
+    apart: bool = False  # and none shares it with another group of the gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +48,14 @@ class Wish:
     source: str = ""  # the annotation or field that was read; "" when nothing is asked
     required: Level | None = None  # no member leaves one domain of this level
     multiple: int = 1  # of which the pods on one host are a multiple
-    slices: Slices | None = None
-    apart: Level | None = None  # shares no domain of this level with another gang of its job that asks the same
+    layers: tuple[Layer, ...] = ()  # the outermost first; sizes fall inwards
+    groups: tuple[GroupRule, ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()  # axes of parallelism, the outermost first, and how many ranks along each
+    balanced: bool = False  # as many pods under each leaf that is used, as nearly as can be
+    apart: Level | None = None  # shares no domain of this level with another gang of its set that asks the same
+    apart_set: str = ""  # the set, where the pod names one: else its job's
+    together: str = ""  # a name: gangs that say the same are placed all or none
+    one_domain: bool = False  # such gangs are one, whose wishes count for all members
     mode: Mode = Mode.NEAR
     unkept: tuple[str, ...] = ()  # what was read and is not kept, a sentence each
 

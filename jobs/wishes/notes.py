@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from turnout.jobs.wishes.model import Level
+from turnout.jobs.wishes.model import MOST_LAYERS, Layer, Level
 
+_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LEVEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
 
 
@@ -33,3 +34,30 @@ def level(notes: Mapping[str, str], key: str, faults: list[str]) -> Level | None
         faults.append(f"{key} is {text[:40]!r}: it must be {wanted}")
         return None
     return text
+
+
+def word(notes: Mapping[str, str], key: str, faults: list[str]) -> str:
+    """Return a name as Kubernetes' labels allow it; "" when it is absent or cannot be read."""
+    text = notes.get(key, "")
+    if text and not _WORD.fullmatch(text):
+        faults.append(f"{key} is {text[:40]!r}: it must be a name of up to 63 letters, digits, dots and dashes")
+        return ""
+    return text
+
+
+def nested(source: str, layers: Iterable[Layer], unkept: list[str]) -> tuple[Layer, ...]:
+    """Return the layers, the largest first; of two whose sizes do not divide one another the larger is kept.
+
+    Layers of one pod ask for nothing. A sentence is added for each that is not kept.
+    """
+    kept: list[Layer] = []
+    for layer in sorted(layers, key=lambda each: -each.size):
+        if layer.size < 2:
+            continue
+        if len(kept) == MOST_LAYERS or (kept and kept[-1].size % layer.size):
+            unkept.append(
+                f"{source}: the layer {str(layer.level)[:80]} of {layer.size} is not kept: it divides no other"
+            )
+            continue
+        kept.append(layer)
+    return tuple(kept)

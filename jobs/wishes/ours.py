@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from turnout.jobs.wishes import mesh
 from turnout.jobs.wishes.model import Mode, Wish
-from turnout.jobs.wishes.notes import count, level
+from turnout.jobs.wishes.notes import count, level, word
 from turnout.kube import labels
 
 WORDS = ("required", "preferred", "unconstrained", "none")
@@ -18,8 +20,14 @@ _OF_PODS = (
     labels.MAX_WORKERS,
     labels.PODS_PER_HOST_MULTIPLE,
     labels.RANK,
+    labels.MESH,
+    labels.BALANCED,
+    labels.APART,
+    labels.APART_SET,
+    labels.TOGETHER,
 )
 _KNOWN = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith(_PREFIX)}
+_BESIDES = (labels.MESH, labels.BALANCED, labels.APART, labels.TOGETHER)
 _LOOKED_AT = 8  # unknown annotations of one pod
 
 
@@ -31,12 +39,37 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     tier = level(notes, labels.TOPOLOGY_TIER, faults)
     multiple = count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1
     faults += _misspelt(notes)
+    besides = _besides(notes, faults)
+    source = next((key for key in (labels.TOPOLOGY, *_BESIDES) if key in notes), "")
     if wish not in WORDS:
-        return Wish("", multiple=multiple) if multiple > 1 else None
+        return replace(besides, source=source, multiple=multiple) if source or multiple > 1 else None
     mode = {"unconstrained": Mode.FILL, "none": Mode.NONE}.get(wish, Mode.NEAR)
     narrowest = (1 if tier is None else tier) if wish == "required" else None
-    unkept = () if tier is None or wish == "required" else (f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}",)
-    return Wish(labels.TOPOLOGY, narrowest, multiple, mode=mode, unkept=unkept)
+    unkept: tuple[str, ...] = (
+        () if tier is None or wish == "required" else (f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}",)
+    )
+    unkept += besides.unkept
+    if mode is not Mode.NEAR and (besides.mesh or besides.balanced):
+        besides = replace(besides, mesh=(), balanced=False)
+        unkept += (f"{labels.MESH if labels.MESH in notes else labels.BALANCED} has no meaning beside {wish}",)
+    return replace(besides, source=labels.TOPOLOGY, required=narrowest, multiple=multiple, mode=mode, unkept=unkept)
+
+
+def _besides(notes: Mapping[str, str], faults: list[str]) -> Wish:
+    """Return what is said in the words beside `topology`."""
+    balanced = notes.get(labels.BALANCED, "false")
+    if balanced not in ("true", "false"):
+        faults.append(f"{labels.BALANCED} is {balanced[:40]!r}: it must be true or false")
+    apart, apart_set = level(notes, labels.APART, faults), word(notes, labels.APART_SET, faults)
+    unkept = (f"{labels.APART_SET} has no meaning without {labels.APART}",) if apart_set and apart is None else ()
+    return Wish(
+        mesh=mesh.read(notes, faults),
+        balanced=balanced == "true",
+        apart=apart,
+        apart_set=apart_set,
+        together=word(notes, labels.TOGETHER, faults),
+        unkept=unkept,
+    )
 
 
 def _misspelt(notes: Mapping[str, str]) -> Iterator[str]:

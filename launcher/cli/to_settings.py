@@ -142,6 +142,7 @@ def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> 
         max_restarts=chosen.get("max-restarts", 0),
         last_call_s=chosen.get("last-call-s", keys.get("last_call_timeout", default.last_call_s)),
         join_timeout_s=keys.get("join_timeout", default.join_timeout_s),
+        keeps_order=chosen.get("keep-rank-order", False),
     )
 
 

@@ -198,6 +198,13 @@ _PLACE = (
         origin=Origin.OURS,
     ),
     Option(
+        "keep-rank-order",
+        "give ranks by the workers' indexes instead of by the fabric: for a job whose pods say turnout.dev/mesh, which "
+        "are placed in that order already. The same for all workers.",
+        sets=("terms.keeps_order",),
+        origin=Origin.OURS,
+    ),
+    Option(
         "path-file",
         "file that holds --path, written by the downward API. Not read if --path is given.",
         value="FILE",

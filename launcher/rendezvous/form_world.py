@@ -273,7 +273,7 @@ def form(transition: Transition) -> None:
         _unclaim(transition)
         return
     before = at.world.members if at.world else ()
-    ranking = seated(chosen, before)
+    ranking = seated(chosen, before, by_index=at.job.terms.keeps_order)
     world, base = World.of(at.round, ranking.members), at.fencing.base
     roams = None if at.gathering.roams is None else True
     transition.at = replace(

@@ -53,15 +53,20 @@ class Ranking:
         return self.crossings - self.optimum
 
 
-def seated(members: Sequence[Member], before: Sequence[Member] = (), limit: Limit = LIMIT) -> Ranking:
+def seated(
+    members: Sequence[Member], before: Sequence[Member] = (), limit: Limit = LIMIT, *, by_index: bool = False
+) -> Ranking:
     """Give every member a group rank, independent of the order of `members`.
 
-    before: the last world by group rank, () for none. A member is a former one if name and path are equal. One that
-    came back elsewhere under its name is new, and gets its old rank if no other costs less.
+    by_index: ranks follow the workers' indexes, wherever they are. The job's mesh was placed so, or its owner knows
+    better. before: the last world by group rank, () for none. A member is a former one if name and path are equal. One
+    that came back elsewhere under its name is new, and gets its old rank if no other costs less.
     Source: docs/facts/launcher.md 9 row 18; pytorch#191190
     """
     least = optimum(members)
     members = sorted(members, key=_index)
+    if by_index:
+        return Ranking(tuple(members), crossings(members), least, _moved(members, before))
     stay = _stay(members, before) if len(members) == len(before) else {}
     if stay:
         ranked = _refilled(members, before, stay)

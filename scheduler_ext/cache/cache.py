@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turnout.jobs.gang import Dialect, GangKey
-from turnout.jobs.wishes.podgroups import native_min, wish_of_group
+from turnout.jobs.gang import Dialect, GangKey, role_of
+from turnout.jobs.wishes.podgroups import least_by_role, native_min, wish_of_group
 from turnout.kube.errors import BadQuantity
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
@@ -97,8 +97,10 @@ class GangView:
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec = group.spec
         least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
-        wish = wish_of_group(spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints)
-        self._size(key, Sizing(least, None, meta.uid, meta.creation_timestamp or "", meta.name, wish, spec.queue))
+        fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
+        wish, created = wish_of_group(*fields, meta.annotations or {}), meta.creation_timestamp or ""
+        roles = tuple((role_of(task), count) for task, count in least_by_role(spec.min_task_member))
+        self._size(key, Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""

@@ -7,11 +7,15 @@ exist.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.jobs.wishes.model import NOTHING, Level, Mode, Wish
+from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
+from turnout.kube import labels
+from turnout.scheduler_ext.cache.parts import Part, parts_of
 from turnout.scheduler_ext.cache.pod_info import Member
 
 
@@ -26,6 +30,7 @@ class Sizing:
     name: str = ""
     wish: Wish = NOTHING  # for the gang's place
     queue: str = ""
+    roles: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
 
 
 def by_number(level: Level) -> int | None:
@@ -66,7 +71,18 @@ class Gang:
     @property
     def words(self) -> object:
         """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
-        return self.least, self.total, self.most, self.tier, self.multiple, self.slices, self.apart, self.fills
+        sizes = self.least, self.total, self.most, self.least_of
+        near = self.tier, self.multiple, self.layers, self.groups, self.mesh, self.balanced, self.fills
+        return sizes, near, self.apart, self.apart_set, self.together
+
+    @property
+    def least_of(self) -> tuple[tuple[str, int], ...]:
+        """How many pods of each role must start, where its PodGroup says so.
+
+        As in Volcano such numbers count only where the gang's own min covers all of them.
+        """
+        roles = self.sizing.roles if self.sizing is not None else ()
+        return roles if self.least >= sum(count for _, count in roles) else ()
 
     def could_start(self, *, lifted: bool) -> bool:
         """True if enough of it may be bound once our gates are lifted, where they are.
@@ -75,6 +91,9 @@ class Gang:
         """
         able = [m for m in self.living() if not m.gated or (m.held and lifted)]
         begun = any(m.node for m in able)
+        roles = Counter(m.belongs.role for m in able)
+        if not begun and any(roles[role] < count for role, count in self.least_of):
+            return False
         return (begun or len(able) >= self.least) and any(m.waits for m in able)
 
     def living(self) -> list[Member]:
@@ -91,12 +110,13 @@ class Gang:
         """The number of members that must start together: the PodGroup's min, else what the pods say.
 
         When nothing is stated, all must start together. Plain pods of a Job or StatefulSet are an exception: they start
-        one by one, unless the gang must stay within a tier.
+        one by one, unless the gang must stay within a tier, or in layers or groups.
         """
         if self.sizing is not None and self.sizing.least:
             return self.sizing.least
         said = max((m.belongs.min_members or 0 for m in self.members.values()), default=0)
-        return said or (0 if self.key.dialect == Dialect.OWNER.value and not self.required else self.total)
+        one_by_one = self.key.dialect == Dialect.OWNER.value and not (self.required or self.layers or self.groups)
+        return said or (0 if one_by_one else self.total)
 
     @property
     def wishes(self) -> list[Wish]:
@@ -104,10 +124,19 @@ class Gang:
         said = [m.belongs.wish for m in self.members.values() if m.belongs.wish.source]
         return said or ([self.sizing.wish] if self.sizing is not None else [])
 
+    def _all_wishes(self) -> list[Wish]:
+        own = [self.sizing.wish] if self.sizing is not None else []
+        return [*self.wishes, *own]
+
     @property
     def required(self) -> bool:
         """True if the gang must stay within a tier. One member that says so is enough."""
         return any(wish.required is not None for wish in self.wishes)
+
+    @property
+    def binds_all(self) -> bool:
+        """True if members without an accelerator must have their places, too."""
+        return self.required or any(rule.level is not None for rule in self.groups)
 
     @property
     def tier(self) -> int | None:
@@ -121,18 +150,65 @@ class Gang:
     def multiple(self) -> int:
         """The number of which pods on one host must be a multiple."""
         own = max((m.belongs.wish.multiple for m in self.members.values()), default=1)
-        slices = [wish.slices.size for wish in self.wishes if wish.slices and self._tier(wish.slices.level) == 0]
-        return max([own, *slices])
+        if self.sizing is not None:
+            own = max(own, self.sizing.wish.multiple)
+        sizes = [layer.size for wish in self.wishes for layer in wish.layers if self._tier(layer.level) == 0]
+        return max([own, *sizes])
 
     @property
-    def slices(self) -> tuple[int, int] | None:
-        """The tier and size of the runs of ranks that stay under one switch each; None when none are asked for."""
-        found = [(self._tier(wish.slices.level), wish.slices.size) for wish in self.wishes if wish.slices]
-        return max((each for each in found if each[0] > 0), key=lambda each: each[1], default=None)
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
+
+        Of different members' the wish with most layers counts. A run in a wider domain than the runs around it has says
+        nothing more.
+        """
+        said = max((wish.layers for wish in self.wishes), key=lambda each: (len(each), repr(each)), default=())
+        found: list[tuple[int, int]] = []
+        for tier, size in ((self._tier(layer.level), layer.size) for layer in said):
+            if tier > 0 and (not found or tier < found[-1][0]):
+                found.append((tier, size))
+        return tuple(found)
+
+    @property
+    def groups(self) -> tuple[GroupRule, ...]:
+        """The rules that make groups within the gang."""
+        return next((wish.groups for wish in self._all_wishes() if wish.groups), ())
+
+    def parts(self) -> dict[str, Part]:
+        """Return uid -> group, of the living members that are in one."""
+        rules = self.groups
+        return parts_of(rules, sorted(self.living(), key=rank_order), self._tier) if rules else {}
+
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """The axes of parallelism, the outermost first, and how many ranks lie along each."""
+        return next((wish.mesh for wish in self.wishes if wish.mesh), ())
+
+    @property
+    def balanced(self) -> bool:
+        """True if the gang wants as many pods under each leaf that it uses."""
+        return any(wish.balanced for wish in self.wishes)
+
+    @property
+    def together(self) -> str:
+        """The name that gangs share which are placed all or none; "" for none."""
+        return next((wish.together for wish in self._all_wishes() if wish.together), "")
+
+    @property
+    def one_domain(self) -> bool:
+        """True if such gangs share one domain."""
+        return any(wish.one_domain for wish in self._all_wishes())
+
+    @property
+    def apart_set(self) -> str:
+        """The name of the set whose gangs keep apart: said by a member, else its JobSet or LeaderWorkerSet."""
+        return next((wish.apart_set for wish in self.wishes if wish.apart_set), self.kin)
 
     @property
     def apart(self) -> int | None:
-        """The tier of the domains that the gang shares with no other of its job; None when it shares them."""
+        """The tier of the domains that the gang shares with no other of its set; None when it shares them."""
+        if not self.apart_set:
+            return None
         return max((self._tier(wish.apart) for wish in self.wishes if wish.apart is not None), default=None)
 
     @property
@@ -156,12 +232,25 @@ class Gang:
         """Return a sentence for each part of the gang's wishes that is not kept."""
         found = [sentence for wish in self.wishes for sentence in wish.unkept]
         for wish in self.wishes:
-            levels = (wish.required, wish.slices.level if wish.slices else None, wish.apart)
-            for level in levels:
+            inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
+            for level in (wish.required, *inner, wish.apart):
                 if level is not None and self.tier_of(level) is None:
                     name = repr(str(level)[:80])
                     found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+            if wish.balanced and (wish.layers or wish.mesh or self.groups):
+                found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
+            if wish.mesh and not self._is_mesh(wish.mesh):
+                found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
+            if wish.one_domain:
+                found.append(f"{wish.source}: that the gangs of its podset group share one domain is not kept")
+            if wish.apart is not None and not self.apart_set:
+                found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
         return list(dict.fromkeys(found))
+
+    def _is_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
+        """True unless it is known that the gang has another number of ranks than the mesh."""
+        gpus = {member.gpus for member in self.members.values() if member.gpus}
+        return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
 
     def _tier(self, level: Level) -> int:
         tier = self.tier_of(level)

@@ -6,22 +6,15 @@ such switch stays in one domain of the label, too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from turnout.jobs.wishes.model import Level
+from turnout.jobs.wishes.tier_words import by_word
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.topology.fabric import Fabric
 
 MOST_KEPT = 256
-_WORDS = {
-    "host": 0, "hostname": 0, "node": 0,
-    "leaf": 1, "rack": 1, "asw": 1, "tor": 1, "access": 1, "subblock": 1,
-    "spine": 2, "block": 2, "psw": 2, "aggregation": 2, "superpod": 2,
-    "core": 3, "zone": 3, "datacenter": 3,
-}  # fmt: skip
-_FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
 
 
 def by_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
@@ -37,14 +30,6 @@ def by_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
         if all(seen.setdefault(int(row[host]), value) == value for host, value in values.items()):
             return tier
     return 0
-
-
-def by_word(name: str, tiers: int) -> int | None:
-    """Return the tier that a word stands for, or the last such word of a key; None when it has none."""
-    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.rsplit("/", 1)[-1])
-    words = [part.lower() for part in parts if part.lower() not in _FILLERS]
-    found = [tier for each in words if (tier := _WORDS.get(each)) is not None]
-    return min(found[-1], tiers) if found else None
 
 
 class Levels:
@@ -83,4 +68,6 @@ class Levels:
         nodes = ((rows.get(name, mapped), node) for name, node in self._snapshot.nodes.items())
         values = {row: (node.metadata.labels or {}).get(level) for row, node in nodes if row < mapped}
         tier = by_label(self._fabric, values)
-        return tier if tier is not None else by_word(level, self._fabric.tiers)
+        if tier is None and (word := by_word(level)) is not None:
+            return min(word, self._fabric.tiers)
+        return tier

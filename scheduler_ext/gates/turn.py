@@ -9,7 +9,7 @@ from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.gates.model import GatedPod, Turn, Wait
 from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.planner.place_gang import judged, judged_members
+from turnout.scheduler_ext.planner.placing.model import judged, judged_members
 from turnout.scheduler_ext.planner.placing.strict_order import told_of
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.claims import Standing, claims_of
-from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, place, without_seats
+from turnout.scheduler_ext.planner.place_gang import place
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, without_seats
 from turnout.scheduler_ext.planner.reservations import Reservations
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.fabric import Fabric

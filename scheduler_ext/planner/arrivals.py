@@ -12,7 +12,7 @@ from dataclasses import replace
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.planner.place_gang import GangPlan, Seat, judged_members
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Seat, judged_members
 
 
 def carried_on(view: GangView, gang: Gang, plan: GangPlan, known: AbstractSet[str]) -> GangPlan | None:
@@ -26,6 +26,8 @@ def carried_on(view: GangView, gang: Gang, plan: GangPlan, known: AbstractSet[st
     members = [member for member in judged_members(gang) if not member.leaving]
     if _as_planned(view, members, plan, known) and len(plan.spare) <= view.missing(gang):
         return plan
+    if gang.groups:
+        return None  # nobody knows beforehand in which group a member will be
     free = {seat.rank: seat for seat in plan.spare}
     gone = known - {member.uid for member in members}
     if not gone <= plan.hosts.keys():

@@ -6,13 +6,16 @@ plan_cache.py which gang has to give way.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.cache import GangView
-from turnout.scheduler_ext.cache.gang import Gang, rank_order
-from turnout.scheduler_ext.planner.place_gang import GangPlan, judged_members
+from turnout.scheduler_ext.cache.gang import Gang
+from turnout.scheduler_ext.planner.gangs.linked import begun, linked
+from turnout.scheduler_ext.planner.placing.model import GangPlan, judged_members
+from turnout.scheduler_ext.planner.placing.ranks import in_turn
 
 # (level, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
 Order = tuple[int, int, bool, bool, str, int, str]
@@ -58,18 +61,27 @@ def standing_of(view: GangView, gang: Gang) -> Standing:
     nominated = any(m.waits and view.wish_of(m) for m in gang.members.values())
     least = gang.least_to_finish if started else gang.least
     needed = max(0, least - (len(gang.living()) - waiting)) if least else waiting
+    if gang.least_of:
+        there = Counter(m.belongs.role for m in gang.living()) - Counter(m.belongs.role for m in homeless if m.waits)
+        needed = max(needed, sum(max(0, count - there[role]) for role, count in gang.least_of))
     level = Level.STARTED if started and least and needed else Level.WAITS
-    first = (int(level), -gang.priority, False, not nominated, *gang.age)
-    above = (int(Level.WAITS), -gang.priority, True, not nominated, *gang.age)
+    priority, age = gang.priority, gang.age
+    if together := linked(view, gang):  # such gangs go one after the other, by the oldest and the least important
+        priority, age = min(other.priority for other in together), together[0].age
+        if needed and any(begun(view, other) for other in together):
+            level = Level.STARTED
+    first = (int(level), -priority, False, not nominated, *age)
+    above = (int(Level.WAITS), -priority, True, not nominated, *age)
     return Standing(needed, first if needed else above, above if waiting > needed else first)
 
 
 def claims_of(gang: Gang, plan: GangPlan, at: Standing) -> list[Claim]:
-    """Return a plan's seats in order: those of existing members by rank, then those of members to come by rank."""
+    """Return a plan's seats in order: those of existing members in turn, then those of members to come by rank."""
     above = (int(Level.WAITS), at.order[1], True, *at.order[3:])
     hoped = (int(Level.HOPED), *above[1:])
     claims: list[Claim] = []
-    for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_order):
+    held = [member for member in gang.living() if member.node] if gang.least_of else []
+    for member in in_turn([gang.members[uid] for uid in plan.hosts], gang.least_of, held):
         order = at.order if len(claims) < at.needed else above
         claims.append(Claim(order, plan.hosts[member.uid], plan.shapes[member.uid], member.uid))
     for seat in sorted(plan.spare, key=lambda seat: seat.rank):

@@ -14,7 +14,7 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.place_gang import judged
+from turnout.scheduler_ext.planner.placing.model import judged
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 
 

@@ -7,93 +7,28 @@ without one are not placed here: they count towards its min and get no opinion.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.scheduler_ext.cache.parts import Part
+from turnout.scheduler_ext.planner.placing.groups import Group, groups_of, kept_wishes, seat
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, RoomOf, Seat, anchored
+from turnout.scheduler_ext.planner.placing.near import answer
 from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
+from turnout.scheduler_ext.planner.placing.replacement import MOST_ABSENT, beside_neighbours
+from turnout.scheduler_ext.planner.placing.rooms import even, limited, within, without
 from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
+from turnout.scheduler_ext.planner.placing.within import arranged
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
-from turnout.topology.multiples import in_multiples, in_slices, topped_up
-from turnout.topology.packing.smallest_holes import smallest_holes
-from turnout.topology.rank_order import assign
+from turnout.topology.model import Ask, Reason, Refusal
+from turnout.topology.multiples import topped_up
 
-RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
 FEW_SHAPES = 8  # so many are looked at whatever work that is
 _GROUP_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A gang, and the known places of its members. Members in `waiting` and `held` are judged ones only."""
-
-    gang: Gang
-    waiting: tuple[Member, ...]  # members to place, in rank order
-    held: tuple[tuple[Member, int], ...] = ()  # (member, host) that hold a host
-    # uid -> host where our nominator already sent a waiting member; kept while the host has room
-    wished: Mapping[str, int] = field(default_factory=dict)
-    missing: int = 0  # members not created yet that the min needs
-    hoped: int = 0  # members not created yet above the min; seated only where all of them fit
-    rule: Rule = Rule.ALL_TIERS
-    # shape -> marks of the rows that another filter of the scheduler refuses
-    left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
-    # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
-    liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
-    # marks of rows in domains of gangs from which it stays away
-    barred: NDArray[np.bool_] | None = field(default=None, compare=False)
-    even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A place kept for a member that is still to be created."""
-
-    host: int
-    shape: PodShape
-    rank: int  # the number of the member that fits this place best in the ring
-
-
-@dataclass(frozen=True, slots=True)
-class GangPlan:
-    """The plan of one gang."""
-
-    key: GangKey
-    hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
-    spare: tuple[Seat, ...] = ()  # the seats of members still to be created
-    wanted: tuple[int, ...] = ()  # the hosts of the plan; hosts of members that hold one come first
-    tier: int = 0
-    # why no member, or not every member, has a place; members above the min may be left over
-    refusal: Refusal | None = None
-    shapes: Mapping[str, PodShape] = field(default_factory=dict)
-    ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
-    bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
-
-    def takes(self) -> list[tuple[int, PodShape]]:
-        """Return one (host id, shape) for each pod that the plan keeps room for."""
-        return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [(s.host, s.shape) for s in self.spare]
-
-
-def without_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
-    """Return a plan without some seats: those of members, named by uid, and those of members to come, named by rank."""
-    left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
-    return replace(
-        plan,
-        hosts=left,
-        spare=tuple(seat for seat in plan.spare if seat.rank not in lost),
-        shapes={uid: plan.shapes[uid] for uid in left},
-        ranks={uid: plan.ranks[uid] for uid in left},
-    )
 
 
 def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None = None) -> GangPlan:
@@ -105,7 +40,7 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     """
     work = work or Work()
     if request.left_out or request.barred is not None:
-        room_of = _without(room_of, request.left_out, request.barred)
+        room_of = without(room_of, request.left_out, request.barred)
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
@@ -118,7 +53,9 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
-    groups = _groups(request)
+    groups = groups_of(request)
+    if any(group.part is not None for group in groups):
+        return _in_parts(fabric, request, groups, room_of, work)
     if 1 < len(groups) <= FEW_SHAPES and not request.wished:
         together = _together(fabric, request, groups, room_of, work)
         if together is not None:
@@ -134,18 +71,18 @@ def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> Gan
 
 
 def _together(
-    fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf, work: Work
+    fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
     """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
     held = [host for _, host in request.held]
-    counts = [len(group.members) + group.missing for group in groups]
-    rooms = [_even(request, group, held, room_of(group.shape, ())) for group in groups[:FEW_SHAPES]]
+    counts = [group.pods for group in groups]
+    rooms = [even(request, group, held, room_of(group.shape, ())) for group in groups[:FEW_SHAPES]]
     work.spend(len(rooms) * (_GROUP_STEPS + len(fabric.hosts) // 4))
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
     for first, end in domains(fabric, rooms, counts[:FEW_SHAPES], held, widest):
         if work.left <= 0:
             break
-        inside = _within(room_of, first, end)
+        inside = within(room_of, first, end)
         found = _place_groups(fabric, request, groups, inside, work)
         if found.refusal is None:
             return found
@@ -158,213 +95,242 @@ def _together(
     return None
 
 
-def judged(member: Member, gang: Gang) -> bool:
-    """True if the plan of its gang says where this member goes.
+def _in_parts(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:
+    """Place the parts of a gang, each in a domain of its own tier, in the lowest domain that holds them all."""
+    held = [host for member, host in request.held if anchored(member, request.gang)]
+    counts = [group.pods for group in groups]
+    rooms = [room_of(group.shape, ()) for group in groups[:FEW_SHAPES]]
+    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
+    for first, end in domains(fabric, rooms, counts[:FEW_SHAPES], held, widest):
+        if work.left <= 0:
+            break
+        if sum(counts) > int(rooms[0][first:end].sum()) and len({group.shape for group in groups}) == 1:
+            continue
+        inside = within(room_of, first, end)
+        found = _place_groups(fabric, request, groups, inside, work)
+        if found.refusal is None:
+            return found
+        fitted = _fitted(fabric, request, groups, inside, (first, end))
+        if fitted is not None:
+            found = _place_groups(fabric, request, fitted, inside, work)
+            if found.refusal is None:
+                return found
+    plan_ = _place_groups(fabric, request, groups, room_of, work)
+    if plan_.refusal is not None and request.wished:  # wishes that came apart bind nobody
+        return _in_parts(fabric, replace(request, wished={}), groups, room_of, work)
+    return plan_
 
-    In a gang with accelerators, a member without one is not judged unless it asks for a place itself.
+
+def _fitted(
+    fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, span: tuple[int, int]
+) -> list[Group] | None:
+    """Return the parts with a switch for each, so that all fit; None where no such choice was found.
+
+    Parts of one shape and one tier alone are looked at: of others the room under a switch is no sum.
     """
-    return not member.silence and (bool(member.gpus or member.belongs.wish.source) or not gang.accelerated)
-
-
-def anchored(member: Member, gang: Gang) -> bool:
-    """True if the gang's tier counts from this member's host: not for one without a GPU in a gang that has some.
-
-    A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
-    """
-    return bool(member.gpus) or not gang.accelerated
-
-
-def judged_members(gang: Gang) -> list[Member]:
-    """Return the members whose place the plan decides, members being deleted included."""
-    accelerated = gang.accelerated
-    return [m for m in gang.members.values() if not m.silence and (m.gpus or m.belongs.wish.source or not accelerated)]
+    parts = [group.part for group in groups]
+    tiers = {None if part is None else part.tier for part in parts}
+    if len({group.shape for group in groups}) > 1 or len(set(parts)) < len(parts) or len(tiers) > 1:
+        return None
+    if (tier := tiers.pop()) is None or not 0 < tier < fabric.tiers:
+        return None
+    row, at = fabric.switch_of[tier], {part: index for index, part in enumerate(parts)}
+    room, first = room_of(groups[0].shape, ()), int(row[span[0]])
+    held = [int(room[slice(*fabric.span(tier, switch))].sum()) for switch in range(first, int(row[span[1] - 1]) + 1)]
+    theirs = request.gang.parts()
+    fixed = {
+        at[part]: int(row[host]) - first for member, host in request.held if (part := theirs.get(member.uid)) in at
+    }
+    if any(not 0 <= switch < len(held) for switch in fixed.values()):
+        return None
+    chosen = arranged([group.pods for group in groups], held, fixed, [bool(part and part.apart) for part in parts])
+    if chosen is None:
+        return None
+    return [
+        replace(group, span=fabric.span(tier, first + switch)) for group, switch in zip(groups, chosen, strict=True)
+    ]
 
 
 def whole_ask(request: Request) -> object:
     """Return everything but the room that decides whether a new gang fits. Gangs of equal values fit the same rooms."""
     gang = request.gang
-    groups = tuple((g.shape, len(g.members) + g.missing) for g in _groups(request))
+    groups = tuple((g.shape, g.pods, g.part, tuple(sorted(Counter(m.belongs.role for m in g.members).items())))
+                   for g in groups_of(request))  # fmt: skip
     least = gang.least - (len(gang.living()) - len(request.waiting))
-    return groups, least, gang.tier, gang.multiple, gang.slices, gang.fills, request.rule
+    wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills, gang.groups
+    return groups, least, gang.least_of, wishes, request.rule
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The waiting members of one shape."""
+@dataclass(slots=True)
+class _Placed:
+    """The members of a gang that have their places so far."""
 
-    shape: PodShape
-    members: tuple[Member, ...]
-    missing: int = 0  # members still to be created; counted with the heaviest shape
-
-
-def _groups(request: Request) -> list[_Group]:
-    by_shape: dict[PodShape, list[Member]] = {}
-    for member in request.waiting:
-        by_shape.setdefault(member.shape, []).append(member)
-    gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.held))}
-    if not by_shape and request.missing and gpus:
-        by_shape = {max(gpus, key=lambda s: (gpus[s], s.requests)): []}
-    ordered = sorted(by_shape, key=lambda s: (-gpus[s], -len(by_shape[s]), s.requests))
-    return [
-        _Group(shape, tuple(by_shape[shape]), request.missing if at == 0 else 0) for at, shape in enumerate(ordered)
-    ]
+    anchors: list[int]  # the hosts of all its members
+    of_part: dict[Part | None, list[int]]
+    roles: Counter[str]  # members that hold a host, have a place or are not judged
+    taken: list[tuple[int, PodShape]] = field(default_factory=list)
+    hosts: dict[str, int] = field(default_factory=dict)
+    spare: list[Seat] = field(default_factory=list)
 
 
-def _place_groups(fabric: Fabric, request: Request, groups: Sequence[_Group], room_of: RoomOf, work: Work) -> GangPlan:
+def _begun(request: Request) -> _Placed:
+    parts, waiting = request.gang.parts(), {member.uid for member in request.waiting}
+    of_part: dict[Part | None, list[int]] = {}
+    for member, host in request.held:
+        of_part.setdefault(parts.get(member.uid), []).append(host)
+    roles = Counter(member.belongs.role for member in request.gang.living() if member.uid not in waiting)
+    return _Placed([host for _, host in request.held], of_part, roles)
+
+
+def _place_groups(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:
     gang = request.gang
-    to_come = sum(len(g.members) + g.missing for g in groups)
+    to_come = sum(group.pods for group in groups)
     counted = len(gang.living()) - sum(len(g.members) for g in groups)  # hold a host, or are not judged
-    held = [host for _, host in request.held]
-    anchors = list(held)
-    taken: list[tuple[int, PodShape]] = []
-    hosts: dict[str, int] = {}
-    spare: list[Seat] = []
+    placed, held = _begun(request), tuple(dict.fromkeys(host for _, host in request.held))
     refusal: Refusal | None = None
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.held)])
+    whole = Counter[int]()  # parts by their rule
     for at, group in enumerate(groups):
         if at >= FEW_SHAPES and work.left <= 0:
-            return GangPlan(gang.key, refusal=_too_many_shapes(groups, at), wanted=tuple(dict.fromkeys(held)))
-        pods = len(group.members) + group.missing
-        work.spend(_GROUP_STEPS + len(fabric.hosts) // 4 + 4 * (len(taken) + len(group.members)))
-        to_come -= pods
-        least = min(pods, max(0, gang.least - counted - len(taken) - to_come))
-        room = _even(request, group, anchors, room_of(group.shape, taken))
-        slots = _place_group(fabric, request, group, least, anchors, room)
+            return GangPlan(gang.key, refusal=_too_many_shapes(groups, at), wanted=held)
+        work.spend(_GROUP_STEPS + len(fabric.hosts) // 4 + 4 * (len(placed.taken) + len(group.members)))
+        to_come -= group.pods
+        least = min(group.pods, max(0, gang.least - counted - len(placed.taken) - to_come))
+        least = max(least, _least_of_roles(request, group, placed.roles))
+        slots = _place_group(fabric, request, group, least, placed, room_of, ranks)
         if isinstance(slots, Refusal):
             refusal = refusal or slots
             if least:
-                return GangPlan(gang.key, refusal=slots, wanted=tuple(dict.fromkeys(held)))
+                return GangPlan(gang.key, refusal=slots, wanted=held)
             continue
-        if len(slots) < pods:
-            found = f"{len(slots)} of {pods} pods find room"
+        if len(slots) < group.pods:
+            found = f"{len(slots)} of {group.pods} pods find room"
             refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
+        elif group.part is not None:
+            whole[group.part.rule] += 1
         work.spend(8 * len(slots))
-        taken.extend((host, group.shape) for host in slots)
-        placed, seats = _seat(fabric, request, group, slots, ranks)
-        hosts.update(placed)
-        spare.extend(seats)
-        anchors.extend(slots)
+        _take(fabric, request, group, slots, ranks, placed)
+    if (few := _too_few_parts(request, groups, whole)) is not None:
+        return GangPlan(gang.key, refusal=few, wanted=held)
+    hosts, tier = placed.hosts, common_tier(fabric, placed.anchors)
     shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
-    tier = common_tier(fabric, anchors)
-    wanted = tuple(dict.fromkeys(anchors))
-    return GangPlan(gang.key, hosts, tuple(spare), wanted, tier, refusal, shapes, {u: ranks[u] for u in hosts}, bases)
+    wanted, numbers = tuple(dict.fromkeys(placed.anchors)), {uid: ranks[uid] for uid in hosts}
+    return GangPlan(gang.key, hosts, tuple(placed.spare), wanted, tier, refusal, shapes, numbers, bases)
 
 
-def _too_many_shapes(groups: Sequence[_Group], placed: int) -> Refusal:
+def _take(
+    fabric: Fabric, request: Request, group: Group, slots: Sequence[int], ranks: Mapping[str, int], placed: _Placed
+) -> None:
+    """Seat the members of a group on its places."""
+    placed.taken.extend((host, group.shape) for host in slots)
+    seated, seats = seat(fabric, request, group, slots, ranks)
+    placed.hosts.update(seated)
+    placed.spare.extend(seats)
+    placed.anchors.extend(slots)
+    placed.of_part.setdefault(group.part, []).extend(slots)
+    placed.roles.update(member.belongs.role for member in group.members if member.uid in seated)
+
+
+def _least_of_roles(request: Request, group: Group, there: Counter[str]) -> int:
+    """Return how many of a group must find a host so that each of its roles has as many as must start."""
+    if not request.gang.least_of:
+        return 0
+    own = Counter(member.belongs.role for member in group.members)
+    return sum(min(own[role], max(0, least - there[role])) for role, least in request.gang.least_of)
+
+
+def _too_few_parts(request: Request, groups: Sequence[Group], whole: Counter[int]) -> Refusal | None:
+    """Refuse a gang of which fewer groups than its rules say find their place, while none of it runs."""
+    if request.held:
+        return None
+    asked = Counter(group.part.rule for group in groups if group.part is not None)
+    for at, rule in enumerate(request.gang.groups):
+        if whole[at] < min(rule.least, asked[at]):
+            return Refusal(
+                Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {whole[at]} find room"
+            )
+    return None
+
+
+def _too_many_shapes(groups: Sequence[Group], placed: int) -> Refusal:
     return Refusal(Reason.NO_ROOM, f"its pods are of {len(groups)} shapes, and planning stopped after {placed}")
 
 
 def _place_group(
-    fabric: Fabric, request: Request, group: _Group, least: int, anchors: Sequence[int], room: Rows
+    fabric: Fabric,
+    request: Request,
+    group: Group,
+    least: int,
+    placed: _Placed,
+    room_of: RoomOf,
+    ranks: Mapping[str, int],
 ) -> list[int] | Refusal:
-    """Return hosts for one shape, one entry per pod, in rank order.
+    """Return hosts for one group, one entry per pod, in rank order.
 
-    Members with a wish keep their host, if it has room.
+    Members with a wish keep their host, if it has room. A part is placed whole or not at all.
     """
     gang = request.gang
-    kept = _kept_wishes(request, group, room)
-    pods = len(group.members) + group.missing - len(kept)
+    anchors = placed.anchors if group.part is None else placed.of_part.get(group.part, [])
+    room = even(request, group, anchors, room_of(group.shape, placed.taken))
+    _narrow(fabric, group, placed, room)
+    kept = kept_wishes(request, group, room)
+    pods = group.pods - len(kept)
     if pods == 0:
         return list(kept.values())
     begun = [host for member, host in request.held if member.shape == group.shape]
-    topped = topped_up([*begun, *kept.values()], gang.multiple, pods, room)
+    if gang.multiple == 1:
+        topped = _beside_neighbours(fabric, request, group, kept, room, ranks)
+    else:
+        topped = topped_up([*begun, *kept.values()], gang.multiple, pods, room)
     first = [*kept.values(), *topped]
     pods -= len(topped)
     if pods == 0:
         return first
-    least = max(0, least - len(first))
-    there = tuple(sorted(Counter([*anchors, *first]).items()))
+    least = pods if group.part is not None else max(0, least - len(first))
+    ask = _ask(request, group, pods, least, [*anchors, *first])
+    found = answer(fabric, room, ask, gang, group.ranks_a_pod)
+    if isinstance(found, Refusal):
+        return first if first and found.reason is Reason.NO_ROOM and not least else found
+    return [*first, *(host for host, count in found.slots for _ in range(count))]
+
+
+def _ask(request: Request, group: Group, pods: int, least: int, near: Sequence[int]) -> Ask:
+    """Ask for places of some pods of a group. near: hosts of the members beside which they go."""
+    gang, there = request.gang, tuple(sorted(Counter(near).items()))
+    most = pods
+    if not there or least:  # enough of it run: whoever else finds room joins them
+        most += max(0, gang.most - len(gang.living()) - request.missing)
+    tiers = [tier for tier in (gang.tier, group.part.tier if group.part is not None else None) if tier is not None]
     liking = request.liking.get(group.shape)
-    if there and not least:  # enough of it run: whoever else finds room joins them
-        ask = Ask(pods, 0, pods, gang.multiple, gang.tier, there, request.rule, liking)
-    else:
-        most = pods + max(0, gang.most - len(gang.living()) - request.missing)
-        ask = Ask(pods, least, most, gang.multiple, gang.tier, there, request.rule, liking)
-    answer = _answer(fabric, room, ask, gang)
-    if isinstance(answer, Refusal):
-        return first if first and answer.reason is Reason.NO_ROOM and not least else answer
-    return [*first, *_flat(answer)]
+    return Ask(pods, least, most, gang.multiple, min(tiers, default=None), there, request.rule, liking=liking)
 
 
-def _answer(fabric: Fabric, room: Rows, ask: Ask, gang: Gang) -> Placement | Refusal:
-    if gang.fills:
-        return smallest_holes(fabric, room, ask)
-    return in_multiples(fabric, room, ask) if gang.slices is None else in_slices(fabric, room, ask, *gang.slices)
+def _narrow(fabric: Fabric, group: Group, placed: _Placed, room: Rows) -> None:
+    """Take from `room` what a part may not use: it is outside the part's span, or other parts keep apart there."""
+    part = group.part
+    if group.span is not None:
+        room[: group.span[0]] = room[group.span[1] :] = 0
+    if part is None:
+        return
+    for other, hosts in placed.of_part.items():
+        if other is None or other == part or not (part.apart or other.apart):
+            continue
+        tier = max(one.tier for one in (part, other) if one.apart and one.tier is not None)
+        for switch in {int(fabric.switch_of[min(tier, fabric.tiers)][host]) for host in hosts}:
+            room[slice(*fabric.span(min(tier, fabric.tiers), switch))] = 0
 
 
-def _even(request: Request, group: _Group, anchors: Sequence[int], room: Rows) -> Rows:
-    """Return the room that hard spread constraints by host leave beside the gang's own members."""
-    most = min((m.most_on_host for m in group.members if m.most_on_host), default=0)
-    if not most or not request.even:
-        return room
-    room = np.minimum(room, most)
-    for host in anchors:
-        room[host] = max(0, room[host] - 1)
-    return room
-
-
-def _flat(placement: Placement) -> list[int]:
-    return [host for host, pods in placement.slots for _ in range(pods)]
-
-
-def _kept_wishes(request: Request, group: _Group, room: Rows) -> dict[str, int]:
-    """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
-    kept: dict[str, int] = {}
-    for member in group.members:
-        host = request.wished.get(member.uid)
-        if host is not None and room[host] > 0:
-            room[host] -= 1
-            kept[member.uid] = host
-    return kept
-
-
-def _seat(
-    fabric: Fabric, request: Request, group: _Group, slots: Sequence[int], ranks: Mapping[str, int]
-) -> tuple[dict[str, int], list[Seat]]:
-    """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
-    seats: dict[str, int] = {}
-    free = Counter(slots)
-    for member in group.members:
-        host = request.wished.get(member.uid)
-        if host is not None and free[host] > 0:
-            free[host] -= 1
-            seats[member.uid] = host
-    fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
-    fixed.update({ranks[uid]: host for uid, host in seats.items()})
-    left = sorted(ranks[m.uid] for m in group.members if m.uid not in seats)[: free.total()]
-    to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
-    given = assign(fabric, sorted((+free).items()), sorted([*left, *to_come]), fixed)
-    seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
-    return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
-
-
-def _without(
-    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], barred: NDArray[np.bool_] | None
-) -> RoomOf:
-    def beside(shape: PodShape, besides: Pods) -> Rows:
-        room = room_of(shape, besides)
-        for marks in (left_out.get(shape), barred):
-            if marks is not None:
-                room[marks] = 0
-        return room
-
-    return beside
-
-
-def _within(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    def inside(shape: PodShape, besides: Pods) -> Rows:
-        room = np.zeros_like(whole := room_of(shape, besides))
-        room[first:end] = whole[first:end]
-        return room
-
-    return inside
-
-
-def limited(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
-    """Return a room in which each host takes at most so many pods of a shape."""
-
-    def at_most(other: PodShape, besides: Pods) -> Rows:
-        room = room_of(other, besides)
-        return np.minimum(room, most) if other == shape else room
-
-    return at_most
+def _beside_neighbours(
+    fabric: Fabric, request: Request, group: Group, kept: Mapping[str, int], room: Rows, ranks: Mapping[str, int]
+) -> list[int]:
+    """Return hosts for those of a shape's pods that find room under the leaf of their neighbours in the ring."""
+    gang = request.gang
+    if gang.fills or gang.layers or group.part is not None:
+        return []
+    placed = {ranks[member.uid]: host for member, host in request.held}
+    placed.update({ranks[uid]: host for uid, host in kept.items()})
+    wanted = [ranks[member.uid] for member in group.members if member.uid not in kept]
+    to_come = missing_ranks(ranks, min(max(group.missing, gang.total - len(ranks)), MOST_ABSENT))
+    others = [ranks[member.uid] for member in request.waiting if member.shape != group.shape]
+    seats = [*wanted, *to_come[: group.missing]]
+    return beside_neighbours(fabric, room, seats, [*to_come, *others], placed, gang.tier)

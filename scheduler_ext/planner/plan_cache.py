@@ -23,18 +23,19 @@ from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cache.cache import GangView
-from turnout.scheduler_ext.cache.gang import Gang, rank_order
-from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.planner.above_min import beside_others
 from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
+from turnout.scheduler_ext.planner.gangs.linked import begun, lacking, linked, refused
+from turnout.scheduler_ext.planner.gangs.requests import request_for
 from turnout.scheduler_ext.planner.left_out import LeftOut
-from turnout.scheduler_ext.planner.place_gang import GangPlan, Request, judged_members, place, whole_ask, without_seats
+from turnout.scheduler_ext.planner.place_gang import place, whole_ask
 from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, judged_members, price, without_seats
 from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
-from turnout.topology.cost import cost
 from turnout.topology.model import Refusal, Rule
 
 MOST_HOPED = 1_024  # seats above the min of one namespace, for members that nobody has created
@@ -123,40 +124,16 @@ class PlanCache:
         return plan
 
     def request_of(self, gang: Gang, without: Iterable[str] = ()) -> Request:
-        """Build the planner's request for a gang.
-
-        without: uids of members whose assumed or nominated place is ignored.
-        """
-        dropped = set(without)
-        waiting: list[Member] = []
-        held: list[tuple[Member, int]] = []
-        wished: dict[str, int] = {}
-        for member in judged_members(gang):
-            if member.leaving:
-                continue
-            host = None if member.uid in dropped else self.view.host_of(member)
-            if host is not None:
-                held.append((member, host))
-                continue
-            if not member.waits:
-                continue
-            waiting.append(member)
-            if (wish := self.view.wish_of(member)) and member.uid not in dropped:
-                at = self.view.snapshot.row_of.get(wish)
-                if at is not None:
-                    wished[member.uid] = at
-        waiting.sort(key=rank_order)
-        held.sort(key=lambda each: rank_order(each[0]))
-        missing = self.view.missing(gang)
+        """Build the planner's request for a gang. without: uids of members whose place is ignored."""
+        request = request_for(self.view, gang, set(without))
+        missing = 0 if gang.groups else self.view.missing(gang)
         needed = min(missing, max(0, gang.least - len(gang.living())))
         hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
-        sizes = (needed, hoped, self.rule, self.left_out.of(gang.key))
-        prefer = {member.shape: self.view.preferences.of(member) for member in reversed(waiting)}
-        liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
         ahead = partial(self._hosts_ahead, standing_of(self.view, gang).order)
         strict = barred_by(self.kept_against(gang), len(self.view.fabric.hosts))
         barred = either(barred_rows(self.view, gang, ahead), strict)
-        return Request(gang, tuple(waiting), tuple(held), wished, *sizes, liking, barred)
+        request = replace(request, missing=needed, hoped=hoped, rule=self.rule)
+        return replace(request, left_out=self.left_out.of(gang.key), barred=barred)
 
     def kept_against(self, gang: Gang) -> Kept | None:
         """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
@@ -172,7 +149,7 @@ class PlanCache:
 
     def started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
-        return any(self.view.host_of(m) is not None for m in judged_members(gang))
+        return begun(self.view, gang)
 
     def _work(self) -> Work:
         return Work(QUESTION_STEPS + HOST_STEPS * len(self.view.fabric.hosts))
@@ -273,10 +250,31 @@ class PlanCache:
                 return
 
     def _plan(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
-        """Plan one gang, and return the gangs that had to make room for it.
+        """Plan one gang and those that are placed with it, and return the gangs that had to make room for them.
 
         work: its steps are counted there, too.
         """
+        moved = self._plan_one(key, work)
+        together = linked(self.view, self.view.gangs[key])
+        for other in together:
+            if other.key in self._unplanned:
+                moved |= self._plan_one(other.key, work)
+        waits_for = lacking(together, self._goes)
+        for gang in together if waits_for else ():
+            kept = self._kept.get(gang.key)
+            if kept is not None and kept.plan.hosts and not begun(self.view, gang):
+                self._remove(gang.key)
+                self._put(gang, refused(gang.key, waits_for), kept.at)
+                self._hope()
+        return moved - {gang.key for gang in together}
+
+    def _goes(self, gang: Gang) -> bool:
+        """True if a gang runs, or has its places."""
+        plan = self.standing(gang.key)
+        return begun(self.view, gang) or (plan is not None and bool(plan.hosts))
+
+    def _plan_one(self, key: GangKey, work: Work | None) -> set[GangKey]:
+        """Plan one gang, and return the gangs that had to make room for it."""
         gang = self.view.gangs[key]
         self._unplanned.pop(key)
         seated: dict[str, int] = {}
@@ -316,14 +314,10 @@ class PlanCache:
         if any(kept.at.order < at.order for kept in self._kept.hoping()):
             # Seats for members that may never come are kept where that costs this gang nothing.
             alone = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order)), work)
-            plan = min(plan, alone, key=self._price)
+            plan = min(plan, alone, key=partial(price, self.view.fabric))
         if ask is not None and plan.refusal is not None and not plan.hosts:
             self._hopeless[ask] = (at.order, plan.refusal)
         return beside_others(self.view.fabric, self._kept, request, plan, at, work)
-
-    def _price(self, plan: GangPlan) -> tuple[bool, int, int]:
-        hosts = list(plan.hosts.values())
-        return plan.refusal is not None, -len(hosts), sum(cost(self.view.fabric, hosts).switches)
 
     # What is kept.
 
@@ -353,9 +347,15 @@ class PlanCache:
         return kept_room
 
     def _withdraw(self, key: GangKey) -> None:
-        """Withdraw a plan, and mark refused gangs to be planned again, since its room is free."""
+        """Withdraw a plan, and mark refused gangs to be planned again, since its room is free.
+
+        Gangs that are placed with it are looked at again.
+        """
         if self._remove(key):
             self._hope()
+        for other in linked(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
+            if (kept := self._kept.get(other.key)) is not None:
+                self._unplanned[other.key] = kept.at.order
 
     def _hope(self) -> None:
         """Mark the refused gangs to be planned again, since room was given back."""

@@ -14,7 +14,7 @@ from turnout.kube.node_capacity import ClusterSnapshot, Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.claims import Claim, Level, Order, Standing
 from turnout.scheduler_ext.planner.node_reservations import Pods, Reserved, masked
-from turnout.scheduler_ext.planner.place_gang import GangPlan, RoomOf
+from turnout.scheduler_ext.planner.placing.model import GangPlan, RoomOf
 
 Take = tuple[int, PodShape]
 

@@ -19,8 +19,10 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.node_reservations import Pods
-from turnout.scheduler_ext.planner.place_gang import GangPlan, anchored, judged, judged_members, limited, place
+from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
+from turnout.scheduler_ext.planner.placing.model import GangPlan, anchored, judged, judged_members
+from turnout.scheduler_ext.planner.placing.rooms import limited
 from turnout.scheduler_ext.planner.placing.strict_order import told_of
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
@@ -127,7 +129,9 @@ def scores_of(
     return found
 
 
-def preemptible_nodes(plan_cache: PlanCache, member: Member, names: Iterable[str], now_s: float) -> list[str]:
+def preemptible_nodes(
+    plan_cache: PlanCache, member: Member, names: Iterable[str], now_s: float, wall_s: float
+) -> list[str]:
     """Return the named nodes on which the whole gang could run once less important pods have left, in their order.
 
     All of them where the planner has no opinion; none where the gang would not start whatever leaves.
@@ -139,7 +143,7 @@ def preemptible_nodes(plan_cache: PlanCache, member: Member, names: Iterable[str
     plan_cache.sync(now_s)
     if not view.fabric.mapped_count:
         return names
-    plan = plan_with_preemption(plan_cache, gang, member)
+    plan = plan_with_preemption(plan_cache, gang, member, wall_s)
     if plan.refusal is not None:
         return []
     own = _planned(plan_cache, plan, member)
@@ -149,7 +153,7 @@ def preemptible_nodes(plan_cache: PlanCache, member: Member, names: Iterable[str
     return [name for name in names if name in wanted]
 
 
-def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member) -> GangPlan:
+def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member, wall_s: float) -> GangPlan:
     """Return the plan that the gang would get if pods of a lower priority left. The plan is not kept.
 
     Of the domains of the lowest tier that could hold the gang, others lose least in the one that is chosen.
@@ -163,7 +167,7 @@ def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member) -> G
     request = replace(plan_cache.request_of(gang), hoped=0, left_out={})
     if {each.shape for each in request.waiting} == {member.shape} and member.shape.requests:
         held, need = [host for _, host in request.held], len(request.waiting) + request.missing
-        most = cheap_hosts(view, member, need, room_of(member.shape, ()), held, gang.tier)
+        most = cheap_hosts(view, member, need, room_of(member.shape, ()), held, gang.tier, wall_s)
         if most is not None:
             cheap = place(view.fabric, replace(request, wished={}), limited(room_of, member.shape, most), work)
             if cheap.refusal is None:

@@ -94,7 +94,9 @@ class Extender:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Keep the nodes on which a preemption lets the whole gang start."""
         member = self._member(pod)
-        return victims if member is None else verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic())
+        if member is None:
+            return victims
+        return verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic(), self.clock.wall())
 
     def gates(self, review: Review) -> bool:
         """True if a pod that is being created is to wait behind our scheduling gate. Nothing of the view is needed."""
@@ -176,8 +178,7 @@ class Extender:
 
     def _tell_unkept(self, member: Member) -> None:
         """Tell once a gang which parts of its wishes are not kept, and again when they change."""
-        gang = self.gangs.gangs.get(member.belongs.key)
-        sentences = tuple(unkept_wishes(gang, member))
+        sentences = tuple(unkept_wishes(self.gangs, member))
         if sentences and self._told_unkept.get(member.belongs.key) != sentences:
             self._told_unkept[member.belongs.key] = sentences
             detail = "; ".join(sentences)[:500]

@@ -6,6 +6,8 @@ once at every tier. So only the sets of switches count: the price of a tier is k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from ortools.sat.python import cp_model
 
@@ -13,8 +15,13 @@ from hack.bench.placement.baselines import Room
 from turnout.topology.fabric import Fabric
 
 
-def optimum(fabric: Fabric, room: Room, pods: int, limit_s: float) -> int | None:
-    """Return the least cost, or None where CP-SAT did not prove it in time. The gang fits the fabric."""
+def optimum(
+    fabric: Fabric, room: Room, pods: int, limit_s: float, layers: Sequence[tuple[int, int]] = ()
+) -> int | None:
+    """Return the least cost, or None where CP-SAT did not prove it in time, or the gang does not fit.
+
+    layers: (tier, size); the pods under each switch of the tier are a multiple of the size, as all pods are.
+    """
     held = np.add.reduceat(room, fabric.starts[1]).tolist()
     model = cp_model.CpModel()
     used = [[model.new_bool_var(f"{tier}/{at}") for at in range(len(fabric.starts[tier]))] for tier in _tiers(fabric)]
@@ -25,6 +32,11 @@ def optimum(fabric: Fabric, room: Room, pods: int, limit_s: float) -> int | None
     for tier in _tiers(fabric)[:-1]:
         for switch, host in enumerate(fabric.starts[tier].tolist()):
             model.add_implication(used[tier - 1][switch], used[tier][int(fabric.switch_of[tier + 1, host])])
+    for tier, size in layers:
+        for switch in range(len(fabric.starts[tier])):
+            first, end = fabric.span(tier, switch)
+            under = taken[fabric.switch_of[1, first] : fabric.switch_of[1, end - 1] + 1]
+            model.add(sum(under) == size * model.new_int_var(0, pods // size, ""))
     single = []
     for row in used:
         alone = model.new_bool_var("")

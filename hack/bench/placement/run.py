@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from hack.bench.placement import baselines, exact, instances, streams, trickling
+from hack.bench.placement import baselines, exact, instances, layered, meshes, streams, trickling
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.cost import cost
@@ -34,18 +34,17 @@ def run(quick: bool) -> Outcome:
     single = _single(80 if quick else 800)
     flowing = {full: _streams(full) for full in ((streams.FULL,) if quick else _CEILINGS)}
     trickled = trickling.measure(ours, range(1, 4) if quick else streams.SEEDS)
+    inner = _within_gangs(quick)
     speed = _speed(9 if quick else 31)
-    at_90 = flowing[streams.FULL]
-    worst = max(at_90, key=lambda row: row.ours - row.best_fit)
-    stream_figures = _stream_figures(flowing)
-    ratio = stream_figures["stream_90_ours_to_best_fit"]
+    worst = max(flowing[streams.FULL], key=lambda row: row.ours - row.best_fit)
     figures = {
         **single.figures(),
-        **stream_figures,
+        **_stream_figures(flowing),
         **{f"trickle_{row.seed}_shuffled": row.shuffled for row in trickled},
         "trickle_seeds_worse": sum(max(row.in_order, row.shuffled) > row.together for row in trickled),
         "stream_worst_seed": worst.seed,
         "stream_worst_seed_ours_minus_best_fit": worst.ours - worst.best_fit,
+        **inner.figures,
         **dict(speed),
     }
     worse = single.worse + sum(row.worse for rows in flowing.values() for row in rows)
@@ -56,18 +55,31 @@ def run(quick: bool) -> Outcome:
             single.table(),
             *(_stream_table(full, rows) for full, rows in flowing.items()),
             trickling.table(trickled),
+            *inner.tables,
             _speed_table(speed),
         ),
         figures=figures,
         targets=(
             Target("mean cost to exact optimum, where CP-SAT closed", single.ratio, "<=", 1.02),
             Target("instances on which best fit by level is cheaper", worse, "<=", 0),
-            Target("streams: mean ring crossings to best fit's, 20 seeds", ratio, "<=", 1.0),
+            _of_streams(figures["stream_90_ours_to_best_fit"]),
             Target("seeds on which pods that trickle in cost a ring more", figures["trickle_seeds_worse"], "<=", 0),
+            *inner.targets,
             Target("512 members on 50,000 hosts, slowest scene's median ms", quickest, "<=", 50.0),
         ),
         notes=_notes(single, worst),
     )
+
+
+def _within_gangs(quick: bool) -> Outcome:
+    meshed = meshes.measure(range(60 if quick else 400))
+    runs = layered.measure(60, 40) if quick else layered.measure(500, 200)
+    figures = {**meshes.figures(meshed), **runs.figures()}
+    return Outcome("within gangs", (meshes.table(meshed),), figures, (*meshes.targets(meshed), *runs.targets()))
+
+
+def _of_streams(ratio: float) -> Target:
+    return Target("streams: mean ring crossings to best fit's, 20 seeds", ratio, "<=", 0.97)
 
 
 def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:

@@ -23,7 +23,12 @@ def barred_rows(view: GangView, gang: Gang, planned: Callable[[GangKey], Iterabl
     row = view.fabric.switch_of[min(tier, view.fabric.tiers)]
     taken: set[int] = set()
     for key, other in view.gangs.items():
-        if key.namespace != gang.key.namespace or key == gang.key or other.kin != gang.kin or other.apart != tier:
+        if (
+            key.namespace != gang.key.namespace
+            or key == gang.key
+            or other.apart_set != gang.apart_set
+            or other.apart != tier
+        ):
             continue
         held = (view.host_of(member) for member in other.members.values())
         taken.update(int(row[host]) for host in (*held, *planned(key)) if host is not None)

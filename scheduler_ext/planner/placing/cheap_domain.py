@@ -13,39 +13,65 @@ import numpy as np
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
+from turnout.kube.times import since_1970
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.placing.victims import Bill, Moves, Victim, Worth, cheapest
 from turnout.topology.distance import common_tier
 
+_MOST_CLASSES = 8  # priorities that are tried one after the other
+
 
 def cheap_hosts(
-    view: GangView, member: Member, need: int, room: Rows, held: Sequence[int], widest: int | None
+    view: GangView, member: Member, need: int, room: Rows, held: Sequence[int], widest: int | None, wall_s: float
 ) -> Rows | None:
     """Return how many pods each host may take, so that pods of a lower priority lose least; None for no opinion.
 
     room: what each host would hold if all of them left. held: hosts of the gang's members, whose domain is kept.
-    widest: the widest tier allowed, None for any.
+    widest: the widest tier allowed, None for any. wall_s: the time, in seconds since 1970; a pod's time runs from its
+    creation. The higher priorities lose nobody as long as the lower ones suffice.
     """
     candidates = _candidates(view, need, room, held, widest)
     if len(candidates) < 1:
         return None
+    victims = _victims(view, member, _resources(view, member.shape)[0], wall_s)
+    worth = {gang: _worth(view, gang, wall_s) for gang in {each.gang for here in victims.values() for each in here}}
+    priorities = sorted({each.priority for here in victims.values() for each in here if not each.sunk})
+    moves = Moves()
+    for most in [*priorities[: _MOST_CLASSES - 1], *priorities[-1:]] or [0]:
+        able = {row: [each for each in here if each.sunk or each.priority <= most] for row, here in victims.items()}
+        best = _cheapest(view, member, need, room, candidates, able, worth, moves)
+        if best is not None:
+            return _limits(best, room)
+    return None
+
+
+def _cheapest(
+    view: GangView,
+    member: Member,
+    need: int,
+    room: Rows,
+    candidates: Sequence[tuple[int, int]],
+    victims: Mapping[int, list[Victim]],
+    worth: Mapping[GangKey, Worth],
+    moves: Moves,
+) -> Bill | None:
+    """Return the bill of the domain that costs least; None where these victims are not enough in any."""
     columns, wants = _resources(view, member.shape)
-    victims = _victims(view, member, columns)
-    worth = {gang: _worth(view, gang) for gang in {each.gang for here in victims.values() for each in here}}
-    moves, best, tightest = Moves(), None, 0
-    now = view.snapshot.room(member.shape)
+    best: Bill | None = None
+    tightest, now = 0, view.snapshot.room(member.shape)
+    least = min((each.lost_gpu_s for here in victims.values() for each in here if not each.sunk), default=0)
     for _, first, end in sorted((_estimate(need, room, victims, worth, *span), *span) for span in candidates):
-        floor = need - int(now[first:end].sum()) if member.gpus else 0  # a pod takes a GPU of somebody's
-        if best is not None and (floor > best.gpus or moves.left <= 0):
+        floor = least if member.gpus and need > int(now[first:end].sum()) else 0  # a pod takes a GPU of somebody's
+        if best is not None and (floor > best.lost_gpu_s or moves.left <= 0):
             continue
         rows = [row for row in range(first, end) if room[row] > 0]
         free = {row: [int(amount) for amount in view.snapshot.free_at(row)[columns]] for row in rows}
         bill = cheapest(need, wants, free, [each for row in rows for each in victims.get(row, ())], worth, moves)
         tight = int(room[first:end].sum())
-        if bill is not None and (best is None or (bill.gpus, tight) < (best.gpus, tightest)):
+        if bill is not None and (best is None or (bill.lost_gpu_s, tight) < (best.lost_gpu_s, tightest)):
             best, tightest = bill, tight
-    return None if best is None else _limits(best, room)
+    return best
 
 
 def _candidates(
@@ -73,7 +99,7 @@ def _resources(view: GangView, shape: PodShape) -> tuple[list[int], list[int]]:
     return [column for column, _ in asked], [amount for _, amount in asked]
 
 
-def _victims(view: GangView, member: Member, columns: Sequence[int]) -> dict[int, list[Victim]]:
+def _victims(view: GangView, member: Member, columns: Sequence[int], wall_s: float) -> dict[int, list[Victim]]:
     """Return the pods of a lower priority, by row."""
     found: dict[int, list[Victim]] = {}
     takes: dict[PodShape, tuple[int, ...]] = {}
@@ -84,12 +110,18 @@ def _victims(view: GangView, member: Member, columns: Sequence[int]) -> dict[int
         if charge.shape not in takes:
             takes[charge.shape] = tuple(view.snapshot.vector(charge.shape)[columns].tolist())
         gang = pod.belongs.key if pod.belongs.key in view.gangs else GangKey(pod.namespace, uid, Dialect.ALONE.value)
-        victim = Victim(row, takes[charge.shape], pod.gpus, gang, pod.priority, pod.created, pod.leaving)
+        lost = pod.gpus * _ran_s(pod, wall_s)
+        victim = Victim(row, takes[charge.shape], lost, gang, pod.priority, pod.created, pod.leaving)
         found.setdefault(row, []).append(victim)
     return found
 
 
-def _worth(view: GangView, key: GangKey) -> Worth:
+def _ran_s(pod: Member, wall_s: float) -> int:
+    """Return how long a pod has been there, 1 second at least."""
+    return max(1, int(wall_s - (since_1970(pod.created) or wall_s)))
+
+
+def _worth(view: GangView, key: GangKey, wall_s: float) -> Worth:
     """Return what a gang loses when it stops, and how many of its pods it can lose before.
 
     Pods that start one by one, without a min, can all be lost by themselves.
@@ -98,7 +130,7 @@ def _worth(view: GangView, key: GangKey) -> Worth:
     if gang is None:
         return Worth(0, 1 << 30)
     placed = [member for member in gang.members.values() if view.place_of(member)]
-    return Worth(sum(member.gpus for member in placed), max(0, len(placed) - gang.least))
+    return Worth(sum(member.gpus * _ran_s(member, wall_s) for member in placed), max(0, len(placed) - gang.least))
 
 
 def _estimate(
@@ -114,7 +146,7 @@ def _estimate(
         here = [each for each in victims.get(first + row, ()) if not each.sunk]
         alone = (worth[each.gang].above_min > 0 for each in here)
         shares = (
-            each.gpus if one else worth[each.gang].gpus / there[each.gang]
+            each.lost_gpu_s if one else worth[each.gang].lost_gpu_s / there[each.gang]
             for each, one in zip(here, alone, strict=True)
         )
         prices.append((sum(shares) / int(room[first + row]), int(room[first + row])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from turnout.scheduler_ext.cache.gang import rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
@@ -38,3 +38,18 @@ def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
             found.append(at)
         at += 1
     return found
+
+
+def in_turn(members: Sequence[Member], least_of: Sequence[tuple[str, int]], there: Iterable[Member]) -> list[Member]:
+    """Return members in the order in which they get seats: of each role first as many as must start, then by rank.
+
+    there: members that have a place, which count in their roles.
+    """
+    least, seen = dict(least_of), Counter(member.belongs.role for member in there)
+    first: list[Member] = []
+    rest: list[Member] = []
+    for member in sorted(members, key=rank_order):
+        role = member.belongs.role
+        seen[role] += 1
+        (first if seen[role] <= least.get(role, 0) else rest).append(member)
+    return [*first, *rest]

@@ -1,8 +1,8 @@
-"""Find the hosts of one domain on which a gang costs others the least: victims are counted in GPUs, gangs whole.
+"""Find the hosts of one domain on which a gang costs others the least: in GPUs times the time they ran, gangs whole.
 
-A gang that loses more members than it has above its min stops, so it costs all of its GPUs, wherever they are. One that
-loses fewer costs theirs alone. Pods that are being deleted cost nothing. Of equal prices the lowest priority goes, then
-the newest pods. Which pods of a host leave in the end is the scheduler's choice.
+A gang that loses more members than it has above its min stops, so it costs what all of its pods have done, wherever
+they are. One that loses fewer costs theirs alone. Pods that are being deleted cost nothing. Of equal prices the lowest
+priority goes, then the newest pods. Which pods of a host leave in the end is the scheduler's choice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Victim:
 
     host: int
     takes: tuple[int, ...]
-    gpus: int
+    lost_gpu_s: int  # its GPUs, times the seconds it ran
     gang: GangKey
     priority: int = 0
     created: str = ""  # RFC 3339
@@ -36,17 +36,17 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """A gang that may lose members: the GPUs of all its pods, and how many pods it has above its min."""
+    """A gang that may lose members: what all its pods have done, and how many pods it has above its min."""
 
-    gpus: int
+    lost_gpu_s: int
     above_min: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The GPUs that others lose, and how many pods each host then holds."""
+    """The loss of others, and how many pods each host then holds."""
 
-    gpus: int
+    lost_gpu_s: int
     hosts: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -101,10 +101,10 @@ class _Search:
         self.takes = np.array([each.takes for each in victims], np.int64).reshape(len(victims), len(wants))
         self.gang = np.array([gangs[each.gang] for each in victims], np.intp)
         self.sunk = np.array([each.sunk for each in victims], np.bool_)
-        self.gpus = np.array([0 if each.sunk else each.gpus for each in victims], np.int64)
+        self.gpus = np.array([0 if each.sunk else each.lost_gpu_s for each in victims], np.int64)
         self.above = np.array([worth[gang].above_min for gang in gangs], np.int64)
         stopped = np.bincount(self.gang[self.sunk], minlength=len(gangs)) > self.above
-        self.whole = np.where(stopped, 0, np.array([worth[gang].gpus for gang in gangs], np.int64))
+        self.whole = np.where(stopped, 0, np.array([worth[gang].lost_gpu_s for gang in gangs], np.int64))
 
     # One set of victims.
 
@@ -120,7 +120,7 @@ class _Search:
         return int(self.fits(out).sum())
 
     def price(self, out: Mask) -> int:
-        """Return the GPUs that others lose."""
+        """Return what others lose, in GPU seconds."""
         return int(np.where(self._lost(out) > self.above, self.whole, self._spent(out)).sum())
 
     def closed(self, out: Mask) -> Mask:

@@ -293,3 +293,16 @@ def test_no_library_is_loaded_for_it():
     code = f"import sys, {modules}; print({heavy})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == "set()\n"
+
+
+def test_a_job_that_keeps_its_order_is_ranked_by_index():
+    members = [worker(f"w{at}", "ab"[at % 2], at) for at in range(12)]
+    kept, by_fabric = seated(members, by_index=True), seated(members)
+    assert names(kept) == [f"w{at}" for at in range(12)]
+    assert (kept.crossings, by_fabric.crossings) == (12, 2)
+
+
+def test_who_comes_back_elsewhere_keeps_the_rank_of_its_index():
+    before = world("a", "a", "b", "b")
+    again = [*before[:1], worker("w1", "c", 1), *before[2:]]
+    assert names(seated(again, before, by_index=True)) == ["w0", "w1", "w2", "w3"]

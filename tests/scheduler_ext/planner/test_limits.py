@@ -13,7 +13,7 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.model import EventReason, Notice, Rules
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import Nominating, Why, nominate
-from turnout.scheduler_ext.planner.place_gang import GangPlan, Request
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Request
 from turnout.scheduler_ext.planner.placing.ranks import ranks_of
 
 CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))

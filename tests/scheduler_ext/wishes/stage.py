@@ -49,6 +49,15 @@ class Stage:
         else:
             self.view.gangs.put_group(dialect, msgspec.convert(raw, PodGroup))
 
+    def show(self, raw):
+        """Show a pod as it is."""
+        self.view.put_pod(msgspec.convert(raw, Pod))
+
+    def leave(self, name):
+        """A pod is gone, and the host that it filled is free."""
+        self.view.drop_pod(f"uid-{name}")
+        self.free[name.removeprefix("there-")] = 8
+
     def schedule(self, pods):
         """Show all pods, then ask about each as a scheduler does, and bind it where the answer allows one node."""
         for each in pods:

@@ -19,6 +19,7 @@ from turnout.scheduler_ext.model import EventReason
 HOST = labels.HOSTNAME
 # Of each leaf two hosts are full: no leaf holds three pods of 8 GPUs, a spine holds six.
 HALVES = {name: 8 for name in HOSTS if name[-1] in "23"}
+ONE_ELSEWHERE = ("s0l1h0", "s1l1h0", "s1l1h1")  # beside three hosts of the first leaf: nearest are 3+1
 # One hole of 2 GPUs under one spine, one of 3 under the other; the other hosts of the first leaf are whole.
 HOLES = {"s0l1h0": 6, "s1l2h3": 5}
 
@@ -155,8 +156,8 @@ KUEUE = [
     row("Kueue: required host", job(4, 2, {kueue.REQUIRED: HOST}), "one host"),
     row("Kueue: preferred rack", job(4, notes={kueue.PREFERRED: RACK}), "one spine", HALVES),
     row("Kueue: unconstrained", job(2, 2, {kueue.UNCONSTRAINED: "true"}), "the holes", HOLES),
-    row("Kueue: slices of two in a rack", job(6, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}),
-        "leaves 2+2+2", HALVES),
+    row("Kueue: slices of two in a rack", job(4, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}),
+        "leaves 2+2", {name: 8 for name in HOSTS if name not in ("s0l0h0", "s0l0h1", "s0l0h2", *ONE_ELSEWHERE)}),
     row("Kueue: slices of four in a rack", job(8, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "4"}), "leaves 4+4",
         {"s0l0h0": 8}),
     row("Kueue: slices that fit no rack", job(6, notes={kueue.REQUIRED: BLOCK, kueue.SLICE_LEVEL: RACK,
@@ -168,8 +169,7 @@ KUEUE = [
     row("Kueue: slices without a size", job(4, notes={kueue.SLICE_LEVEL: RACK}), "one leaf",
         told="has no meaning without"),
     row("Kueue: two layers of slices", job(8, notes={kueue.LAYERS:
-        f'[{{"topology": "{RACK}", "size": 4}}, {{"topology": "{HOST}", "size": 1}}]'}), "leaves 4+4", {"s0l0h0": 8},
-        told="of which the first is kept"),
+        f'[{{"topology": "{RACK}", "size": 4}}, {{"topology": "{HOST}", "size": 1}}]'}), "leaves 4+4", {"s0l0h0": 8}),
     row("Kueue: layers that cannot be read", job(4, notes={kueue.LAYERS: "rack"}), "one leaf", bad="cannot be read"),
     row("Kueue: a leader without GPUs", [pod("g-0", 0, {labels.VOLCANO_GROUP: "g", kueue.REQUIRED: RACK}),
         *volcano(4, notes={kueue.REQUIRED: RACK})[1:]], "one leaf"),
@@ -184,8 +184,9 @@ VOLCANO = [
     row("Volcano: hard is the default mode", volcano(4), "waits", HALVES, [topology(highestTierAllowed=1)]),
     row("Volcano: soft", volcano(4), "one spine", HALVES, [topology(mode="soft", highestTierAllowed=1)]),
     row("Volcano: a tier by name", volcano(4), "one spine", HALVES, [topology(mode="hard", highestTierName="spine")]),
-    row("Volcano: subgroups", volcano(4), "one leaf", groups=[group(minMember=4, subGroupPolicy=[{"name": "x"}])],
-        told="spec.subGroupPolicy is not kept"),
+    row("Volcano: subgroups by expressions", volcano(4), "one leaf", groups=[group(minMember=4, subGroupPolicy=[
+        {"name": "x", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}])],
+        told="selects by matchExpressions"),
     row("Volcano: ranks by the index of a task", volcano(8), "in ring order"),
     row("Volcano: its pods' own words come first", volcano(4, notes=ours("preferred")), "one spine", HALVES,
         [topology(mode="hard", highestTierAllowed=1)]),
@@ -222,8 +223,12 @@ SETS = [
     row("JobSet: more jobs than blocks", jobset(3, 1, {sets.JOBSET: BLOCK}), "hosts 1+1"),
     row("JobSet: without the word jobs share a rack", jobset(2, 2, {}), "one leaf"),
     row("LWS: a rack for each group", lws(3, 2, {sets.LWS: RACK}), "leaves apart 2"),
-    row("LWS: a group stays together", lws(2, 4), "leaves 4+4"),
-    row("LWS: subgroups", lws(1, 4, {sets.LWS_SUBGROUP: RACK}), "one leaf", told="is not kept"),
+    row(
+        "LWS: a group stays together",
+        lws(2, 2),
+        "leaves 2+2",
+        {name: 8 for name in HOSTS if name not in ("s0l0h0", "s0l0h1", "s1l0h0", "s1l0h1")},
+    ),
 ]
 
 NATIVE = [

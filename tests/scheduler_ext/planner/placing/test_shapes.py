@@ -95,13 +95,14 @@ def test_a_leaf_too_small_for_all_shapes_is_passed_over_for_a_spine():
 class TestLeader:
     """A member without a GPU, in a gang whose others have some."""
 
-    def pods(self, leaders_notes):
+    def pods(self, leaders_notes, others=REQUIRED):
         notes = {labels.VOLCANO_GROUP: "bert"}
         leader = world.pod("bert-0", 0, notes={**notes, **leaders_notes})
-        return [leader, *(world.pod(f"bert-{at}", 8, notes={**notes, **REQUIRED}) for at in (1, 2))]
+        return [leader, *(world.pod(f"bert-{at}", 8, notes={**notes, **others}) for at in (1, 2))]
 
-    def test_one_that_asks_itself_is_placed_in_the_gangs_domain(self):
-        w, pods = World(1, 2), self.pods(REQUIRED)
+    @pytest.mark.parametrize("leaders_notes", [REQUIRED, {}], ids=["it asks itself", "the others ask"])
+    def test_one_in_a_gang_that_must_stay_together_is_placed_in_its_domain(self, leaders_notes):
+        w, pods = World(1, 2), self.pods(leaders_notes)
         placed = w.put(*pods).schedule(*pods)
         assert (len(placed), leaves(placed)) == (3, {"b"})
 
@@ -116,8 +117,8 @@ class TestLeader:
         w.bind(pods[0], host)
         assert leaves(w.schedule(*pods[1:])) == leaf
 
-    def test_one_that_does_not_is_left_to_the_scheduler(self):
-        w, pods = World(1, 2), self.pods({})
+    def test_where_nobody_must_have_a_place_it_is_left_to_the_scheduler(self):
+        w, pods = World(1, 2), self.pods({}, {})
         assert w.put(*pods).fit(pods[0]).answer.all_kept
 
     def test_one_that_asks_waits_where_the_domain_has_no_room_for_it(self):

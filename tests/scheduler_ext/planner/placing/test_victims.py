@@ -47,9 +47,9 @@ def least_price(need, wants, free, victims, worth):
     for gang, value in worth.items():
         own, above = [each for each in victims if each.gang == gang], value.above_min
         some = [each for count in range(min(above, len(own)) + 1) for each in itertools.combinations(own, count)]
-        choices.append([(each, sum(victim.gpus for victim in each)) for each in some])
+        choices.append([(each, sum(victim.lost_gpu_s for victim in each)) for each in some])
         if len(own) > above:
-            choices[-1].append((tuple(own), value.gpus))
+            choices[-1].append((tuple(own), value.lost_gpu_s))
     best = None
     for chosen in itertools.product(*choices):
         price = sum(each for _, each in chosen)
@@ -67,8 +67,8 @@ def test_the_price_is_the_least_on_random_domains():
         need, wants, free, victims, worth = scene(seed)
         bill, best = cheapest(need, wants, free, victims, worth), least_price(need, wants, free, victims, worth)
         assert sum(bill.hosts.values()) >= need
-        assert bill.gpus >= best
-        ours, least = ours + bill.gpus, least + best
+        assert bill.lost_gpu_s >= best
+        ours, least = ours + bill.lost_gpu_s, least + best
     assert ours <= 1.01 * least
 
 
@@ -86,13 +86,13 @@ def test_a_domain_that_is_too_small_whoever_leaves_has_no_price():
 HIGH = world.volcano("high", 2, priority=100)
 
 
-def preempted(w, pods):
+def preempted(w, pods, wall_s=0.0):
     """The nodes on which the members of a gang preempt, asked about one after the other."""
     found = []
     w.put(*pods)
     for pod in pods:
         victims = {name: Victims((f"uid-{name}",)) for name in w.names}
-        found += verbs.preempt(w.plan_cache, w.member(pod), victims, w.now_s)
+        found += verbs.preempt(w.plan_cache, w.member(pod), victims, w.now_s, wall_s)
     return found
 
 
@@ -107,6 +107,31 @@ def test_a_gang_preempts_in_the_leaf_that_costs_the_fewest_gpus(low, leaf):
         at = places.split()
         w.put(*world.volcano(name, len(at), at=at, priority=0)).put_group(name, len(at))
     assert leaves(dict(enumerate(preempted(w, HIGH)))) == {leaf}
+
+
+LATER_S = 1767225600.0 + 7_200  # two hours into 2026, when the pods of this world are created
+
+
+def test_a_gang_that_has_just_begun_loses_less():
+    w = World(2, 2)
+    w.put(*world.volcano("old", 2, at=["a0", "a1"], priority=0)).put_group("old", 2)
+    w.put(*world.volcano("young", 2, at=["b0", "b1"], priority=0, created=7_190)).put_group("young", 2)
+    assert leaves(dict(enumerate(preempted(w, HIGH, LATER_S)))) == {"b"}
+    assert leaves(dict(enumerate(preempted(w, HIGH)))) == {"a"}  # without the time both cost the same
+
+
+def test_more_gpus_for_a_short_time_are_cheaper_than_few_for_a_long_one():
+    w = World(2, 2)
+    w.put(*world.volcano("old", 2, gpus=4, at=["a0", "a1"], priority=0)).put_group("old", 2)
+    w.put(*world.volcano("young", 2, at=["b0", "b1"], priority=0, created=7_190)).put_group("young", 2)
+    assert leaves(dict(enumerate(preempted(w, HIGH, LATER_S)))) == {"b"}
+
+
+def test_a_higher_priority_loses_nobody_while_a_lower_one_suffices():
+    w = World(2, 2)
+    w.put(*world.volcano("low", 2, at=["a0", "a1"], priority=1)).put_group("low", 2)
+    w.put(*world.volcano("middle", 2, gpus=1, at=["b0", "b1"], priority=50, created=7_190)).put_group("middle", 2)
+    assert leaves(dict(enumerate(preempted(w, HIGH, LATER_S)))) == {"a"}
 
 
 def test_members_above_a_min_leave_before_a_whole_gang():

@@ -1,0 +1,115 @@
+"""Layered asks against the exact optimum, and their speed: runs of ranks under a leaf within runs under a spine."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hack.bench.placement import exact
+from hack.bench.placement.baselines import Room
+from hack.bench.support.outcome import Target
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.layers.mesh_plan import hosts_of
+from turnout.topology.layers.nested import in_layers
+from turnout.topology.model import Ask, Entry, Placement
+
+_CLOSES_S = 5.0
+_SIZES = ((2, 1), (4, 2), (6, 2), (6, 3), (8, 4), (12, 4))  # of a spine's runs, and of a leaf's within
+_DEEP = ((2, 64), (1, 8))  # of 512 pods
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredRun:
+    """Totals over instances that CP-SAT closed, and the time of one large ask."""
+
+    closed: int
+    ours: int
+    optimum: int
+    missed: int  # instances that fit and that we refused
+    worst: float
+    p99_ms: float
+
+    def figures(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        ratio = self.ours / max(self.optimum, 1)
+        return {
+            "layered_closed": self.closed,
+            "layered_ours_to_optimum": ratio,
+            "layered_missed": self.missed,
+            "layered_worst_ratio": self.worst,
+            "layered_512_of_50000_p99_ms": self.p99_ms,
+        }
+
+    def targets(self) -> tuple[Target, ...]:
+        """Return what the figures have to reach."""
+        return (
+            Target("layered asks: cost to exact optimum", self.ours / max(self.optimum, 1), "<=", 1.02),
+            Target("layered asks that fit and are refused", self.missed, "<=", 0),
+            Target("512 members in two layers on 50,000 hosts, p99 ms", self.p99_ms, "<=", 50.0),
+        )
+
+
+def measure(count: int, repeats: int) -> LayeredRun:
+    """Place one gang a seed in two layers, and time large ones."""
+    paid: list[tuple[int, int]] = []
+    missed = 0
+    for seed in range(count):
+        fabric, room, pods, layers = draw(seed)
+        least = exact.optimum(fabric, room, pods, _CLOSES_S, layers)
+        found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+        if isinstance(found, Placement):
+            _check(fabric, room, found, pods, layers)
+        if least is None:
+            continue
+        if not isinstance(found, Placement):
+            missed += 1
+            continue
+        paid.append((cost(fabric, hosts_of(found)).total, least))
+    worst = max(((ours + 1) / (least + 1) for ours, least in paid), default=1.0)
+    ours, optimum = (sum(column) for column in zip(*paid, strict=True))
+    return LayeredRun(len(paid), ours, optimum, missed, worst, _p99_ms(repeats))
+
+
+def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
+    """Return a fabric of spines and leaves under cores, its room, and a gang with layers."""
+    dice = random.Random(seed)
+    paths = [
+        (f"c{core}", f"s{spine}", f"l{leaf}")
+        for core in range(dice.randint(1, 3))
+        for spine in range(dice.randint(1, 4))
+        for leaf in range(dice.randint(1, 6))
+    ]
+    hosts = [path for path in paths for _ in range(dice.randint(2, 10))]
+    fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(hosts))
+    room = np.array([dice.choice((0, 0, 1, 1, 2)) for _ in hosts], np.int32)
+    outer, inner = dice.choice(_SIZES)
+    most = max(1, int(room.sum()) // outer // 2)
+    return fabric, room, outer * dice.randint(1, most), ((2, outer), (1, inner))
+
+
+def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequence[tuple[int, int]]) -> None:
+    counts = np.bincount(hosts_of(found), minlength=len(room))
+    whole = all((np.add.reduceat(counts, fabric.starts[tier]) % size == 0).all() for tier, size in layers)
+    if found.placed != pods or (counts > room).any() or not whole:
+        raise RuntimeError("an answer that breaks its layers")
+
+
+def _p99_ms(repeats: int) -> float:
+    """Time asks of 512 pods on 50,000 hosts, each in a room of its own."""
+    places = [(f"c{c}", f"s{s}", f"l{leaf}") for c in range(10) for s in range(25) for leaf in range(25)]
+    fabric = build(Entry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
+    taken = []
+    for seed in range(repeats):
+        dice = np.random.default_rng(seed)
+        room = (dice.random(len(fabric.hosts)) < 0.3 + 0.6 * dice.random()).astype(np.int32) * 8
+        if seed % 2:
+            room = dice.integers(0, 4, len(fabric.hosts)).astype(np.int32)
+        begun = time.perf_counter()
+        in_layers(fabric, room, Ask(512, 512, 512, layers=_DEEP))
+        taken.append((time.perf_counter() - begun) * 1e3)
+    return float(np.percentile(taken, 99))

@@ -1,0 +1,134 @@
+"""Meshes of parallelism: bytes across leaves for Megatron's layouts, against a ring and against DLRover's re-rank.
+
+The traffic is that of topology/layers/mesh.py. A ring is the same gang placed without the wish, ranks along the fabric.
+DLRover's `--enable-topology-rerank` (docs/facts/dlrover.md) permutes the ring's world: pipeline columns are packed
+greedily, each into the leaf that has most places left.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hack.bench.placement.baselines import Hosts, Room
+from hack.bench.support.outcome import Table, Target
+from turnout.topology.fabric import Fabric, build
+from turnout.topology.layers.mesh import Mesh
+from turnout.topology.layers.mesh_order import cheapest_order, outer_axes, price_of
+from turnout.topology.layers.mesh_plan import hosts_of, laid_out
+from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.plan import plan
+
+RANKS_A_POD = 8
+# Megatron's order: tensor, context, expert, data, pipeline, from the innermost; dp and pp change places in some.
+LAYOUTS: tuple[Mesh, ...] = (
+    (("pp", 4), ("dp", 4), ("tp", 8)),
+    (("pp", 2), ("dp", 8), ("tp", 8)),
+    (("pp", 8), ("dp", 2), ("tp", 8)),
+    (("dp", 4), ("pp", 4), ("tp", 8)),
+    (("dp", 4), ("pp", 2), ("cp", 2), ("tp", 8)),
+    (("pp", 4), ("dp", 2), ("cp", 2), ("tp", 8)),
+    (("dp", 4), ("ep", 4), ("tp", 8)),
+    (("pp", 2), ("dp", 4), ("ep", 4), ("tp", 4)),
+    (("dp", 4), ("pp", 2), ("ep", 8), ("tp", 8)),
+    (("pp", 2), ("dp", 2), ("ep", 8), ("tp", 8)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MeshRow:
+    """GB across leaves of one gang."""
+
+    layout: str
+    ring: float
+    rerank: float
+    ours: float
+
+
+def measure(seeds: range) -> list[MeshRow]:
+    """Place one gang a seed."""
+    found: list[MeshRow] = []
+    for seed in seeds:
+        dice = random.Random(seed)
+        mesh = LAYOUTS[seed % len(LAYOUTS)]
+        fabric, room = _cluster(dice)
+        pods = prod(size for _, size in mesh) // RANKS_A_POD
+        ring = plan(fabric, room, Ask(pods, pods, pods))
+        meshed = laid_out(fabric, room, Ask(pods, pods, pods), mesh, RANKS_A_POD)
+        if not isinstance(ring, Placement) or not isinstance(meshed, Placement):
+            continue
+        along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
+        theirs = rerank(fabric, mesh, along)
+        prices = [price_of(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts)]
+        found.append(MeshRow(",".join(f"{name}={size}" for name, size in mesh), *prices))
+    return found
+
+
+def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
+    """Return the host of each pod by rank, as DLRover's rule would have it for the same hosts."""
+    outer = outer_axes(mesh, RANKS_A_POD)
+    names = [name for name, _ in mesh[:outer]]
+    if "pp" not in names:
+        return along
+    block = len(along) // prod(size for _, size in mesh[:outer])
+    ranks = np.arange(len(along)).reshape([*(size for _, size in mesh[:outer]), block])
+    columns = np.moveaxis(ranks, names.index("pp"), -2).reshape(-1, mesh[names.index("pp")][1] * block)
+    free: dict[int, Hosts] = {}
+    for host in along:
+        free.setdefault(int(fabric.switch_of[1][host]), []).append(host)
+    given: dict[int, int] = {}
+    for column in columns.tolist():
+        left = list(column)
+        while left:
+            leaf = max(free, key=lambda one: (len(free[one]) >= len(left), len(free[one]), -one))
+            for rank in left[: len(free[leaf])]:
+                given[rank] = free[leaf].pop(0)
+            left = [rank for rank in left if rank not in given]
+            if not free[leaf]:
+                del free[leaf]
+    return [given[rank] for rank in range(len(along))]
+
+
+def figures(rows: list[MeshRow]) -> dict[str, float]:
+    """Return the ratios of all gangs that are on several leaves at all."""
+    spread = [row for row in rows if row.ring > 0]
+    return {
+        "mesh_gangs": len(spread),
+        "mesh_bytes_ours_to_ring": sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9),
+        "mesh_ours_to_ring_mean": sum(row.ours / row.ring for row in spread) / max(len(spread), 1),
+        "mesh_ours_to_ring_max": max((row.ours / row.ring for row in spread), default=0.0),
+        "mesh_ours_to_rerank_max": max((row.ours / row.rerank for row in spread if row.rerank), default=0.0),
+    }
+
+
+def targets(rows: list[MeshRow]) -> tuple[Target, ...]:
+    """Return what the figures have to reach."""
+    found = figures(rows)
+    return (
+        Target("meshes: GB across leaves to the ring's", found["mesh_bytes_ours_to_ring"], "<=", 0.6),
+        Target("meshes: the worst gang's to the ring's", found["mesh_ours_to_ring_max"], "<=", 1.0),
+        Target("meshes: the worst gang's to DLRover's", found["mesh_ours_to_rerank_max"], "<=", 1.0),
+    )
+
+
+def table(rows: list[MeshRow]) -> Table:
+    """Return GB across leaves by layout, mean over its gangs."""
+    by_layout: dict[str, list[MeshRow]] = {}
+    for row in rows:
+        by_layout.setdefault(row.layout, []).append(row)
+    lines = []
+    for layout, each in by_layout.items():
+        sums = [sum(getattr(row, name) for row in each) / len(each) for name in ("ring", "rerank", "ours")]
+        lines.append((layout, str(len(each)), *(f"{value:.0f}" for value in sums)))
+    return Table("GB across leaves in a step", ("mesh", "gangs", "ring", "re-rank", "ours"), tuple(lines))
+
+
+def _cluster(dice: random.Random) -> tuple[Fabric, Room]:
+    """Four spines of eight leaves of eight hosts, each with one place, some taken; some leaves whole."""
+    entries = [(f"s{leaf // 8}", f"l{leaf}") for leaf in range(32) for _ in range(8)]
+    fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
+    taken = [dice.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
+    return fabric, np.array([int(dice.random() >= taken[at // 8]) for at in range(256)], np.int32)

@@ -1,0 +1,22 @@
+"""Volcano's words on a pod, which mean what networkTopology means on a PodGroup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from turnout.jobs.wishes.model import Wish
+from turnout.jobs.wishes.notes import level
+
+MODE, HIGHEST_TIER = "volcano.sh/network-topology-mode", "volcano.sh/network-topology-highest-tier"
+
+
+def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
+    """Return what the annotations of a pod say; None when they say nothing. Without a mode they are a hard wish."""
+    source = next((key for key in (MODE, HIGHEST_TIER) if key in notes), None)
+    if source is None:
+        return None
+    mode = notes.get(MODE, "hard")
+    if mode not in ("hard", "soft"):
+        faults.append(f"{MODE} is {mode[:40]!r}: it must be hard or soft")
+    at = level(notes, HIGHEST_TIER, faults)
+    return Wish(source, (1 if at is None else at) if mode == "hard" else None)

@@ -1,0 +1,39 @@
+"""The groups within a gang: which members stay together, by the rules of its PodGroup or by a label of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from turnout.jobs.wishes.model import GroupRule, Level
+from turnout.scheduler_ext.cache.pod_info import Member
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """One group of a gang."""
+
+    rule: int  # which of the gang's rules makes it
+    name: tuple[str, ...]  # the values of the rule's labels, or the number of its run
+    tier: int | None = None  # the widest tier allowed; None where it only prefers nearness
+    apart: bool = False  # shares no domain of that tier with another part
+
+
+def parts_of(rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Callable[[Level], int]) -> dict[str, Part]:
+    """Return uid -> part, of the members that are in one. members: in rank order. The first rule that fits counts."""
+    found: dict[str, Part] = {}
+    seen = [0] * len(rules)
+    for member in members:
+        marks = dict(member.belongs.marks)
+        for at, rule in enumerate(rules):
+            if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
+                continue
+            name = tuple(marks[key] for key in rule.keys)
+            if not rule.keys and rule.size:
+                index = member.belongs.rank if member.belongs.rank is not None else seen[at]
+                name = (str(index // rule.size),)
+            seen[at] += 1
+            tier = None if rule.level is None else tier_of(rule.level)
+            found[member.uid] = Part(at, name, tier, rule.apart)
+            break
+    return found

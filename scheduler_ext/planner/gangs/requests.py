@@ -1,0 +1,36 @@
+"""Build the planner's request for a gang: who waits, who holds a host, where members were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.gang import Gang, rank_order
+from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.planner.placing.model import Request, judged_members
+
+
+def request_for(view: GangView, gang: Gang, dropped: Container[str]) -> Request:
+    """Return the request without members to come. dropped: uids of members whose place is ignored."""
+    waiting: list[Member] = []
+    held: list[tuple[Member, int]] = []
+    wished: dict[str, int] = {}
+    for member in judged_members(gang):
+        if member.leaving:
+            continue
+        host = None if member.uid in dropped else view.host_of(member)
+        if host is not None:
+            held.append((member, host))
+            continue
+        if not member.waits:
+            continue
+        waiting.append(member)
+        if (wish := view.wish_of(member)) and member.uid not in dropped:
+            at = view.snapshot.row_of.get(wish)
+            if at is not None:
+                wished[member.uid] = at
+    waiting.sort(key=rank_order)
+    held.sort(key=lambda each: rank_order(each[0]))
+    prefer = {member.shape: view.preferences.of(member) for member in reversed(waiting)}
+    liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
+    return Request(gang, tuple(waiting), tuple(held), wished, liking=liking)

@@ -1,0 +1,106 @@
+"""Cut a gang's waiting members into groups that are placed one after another, and seat each member of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cache.parts import Part
+from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.planner.placing.model import Request, Seat
+from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks
+from turnout.topology.fabric import Fabric
+from turnout.topology.layers.mesh import whole
+from turnout.topology.layers.mesh_order import cheapest_order
+from turnout.topology.rank_order import assign
+from turnout.topology.rank_order import ranks as ranks_along
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The waiting members of one shape, of one part of the gang where it has parts."""
+
+    shape: PodShape
+    members: tuple[Member, ...]
+    missing: int = 0  # members still to be created; counted with the heaviest shape
+    part: Part | None = None
+    ranks_a_pod: int = 1  # its accelerators
+    span: tuple[int, int] | None = None  # the host ids [first, end) that are its own
+
+    @property
+    def pods(self) -> int:
+        """How many pods are to be placed."""
+        return len(self.members) + self.missing
+
+
+def groups_of(request: Request) -> list[Group]:
+    """Return the groups in the order of placing: large parts first, in each the heaviest shape first."""
+    parts = request.gang.parts()
+    by_key: dict[tuple[Part | None, PodShape], list[Member]] = {}
+    for member in request.waiting:
+        by_key.setdefault((parts.get(member.uid), member.shape), []).append(member)
+    gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.held))}
+    if not by_key and request.missing and gpus:
+        by_key = {(None, max(gpus, key=lambda s: (gpus[s], s.requests))): []}
+    size = Counter[Part | None]()
+    for (part, shape), members in by_key.items():
+        size[part] += max(gpus[shape], 1) * len(members) if part is not None else 0
+    ordered = sorted(
+        by_key,
+        key=lambda key: (-size[key[0]], repr(key[0]), -gpus[key[1]], -len(by_key[key]), key[1].requests),
+    )
+    return [
+        Group(shape, tuple(by_key[part, shape]), 0 if at else request.missing, part, max(gpus[shape], 1))
+        for at, (part, shape) in enumerate(ordered)
+    ]
+
+
+def kept_wishes(request: Request, group: Group, room: Rows) -> dict[str, int]:
+    """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
+    kept: dict[str, int] = {}
+    for member in group.members:
+        host = request.wished.get(member.uid)
+        if host is not None and room[host] > 0:
+            room[host] -= 1
+            kept[member.uid] = host
+    return kept
+
+
+def seat(
+    fabric: Fabric, request: Request, group: Group, slots: Sequence[int], ranks: Mapping[str, int]
+) -> tuple[dict[str, int], list[Seat]]:
+    """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
+    seats: dict[str, int] = {}
+    free = Counter(slots)
+    for member in group.members:
+        host = request.wished.get(member.uid)
+        if host is not None and free[host] > 0:
+            free[host] -= 1
+            seats[member.uid] = host
+    fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
+    fixed.update({ranks[uid]: host for uid, host in seats.items()})
+    there = [member for member, _ in request.held] + [m for m in group.members if m.uid in seats]
+    unseated = in_turn([m for m in group.members if m.uid not in seats], request.gang.least_of, there)
+    left = sorted(ranks[m.uid] for m in unseated[: free.total()])
+    to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
+    numbers = sorted([*left, *to_come])
+    given = _as_mesh(fabric, request, group, slots, numbers) if not fixed else None
+    if given is None:
+        given = assign(fabric, sorted((+free).items()), numbers, fixed)
+    seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
+    return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
+
+
+def _as_mesh(
+    fabric: Fabric, request: Request, group: Group, slots: Sequence[int], numbers: Sequence[int]
+) -> dict[int, int] | None:
+    """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
+    mesh = request.gang.mesh
+    if not mesh or not whole(mesh, len(slots), group.ranks_a_pod) or len(numbers) < len(slots):
+        return None
+    along = [host for host, pods in ranks_along(fabric, Counter(slots).items()) for _ in range(pods)]
+    laid = cheapest_order(fabric, mesh, along, group.ranks_a_pod)[1]
+    return dict(zip(numbers, laid, strict=True))

@@ -1,0 +1,117 @@
+"""Define a request to the planner about one gang, the plan that answers it, and which members it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import GangKey
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cache.gang import Gang
+from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Refusal, Rule
+
+RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A gang, and the known places of its members. Members in `waiting` and `held` are judged ones only."""
+
+    gang: Gang
+    waiting: tuple[Member, ...]  # members to place, in rank order
+    held: tuple[tuple[Member, int], ...] = ()  # (member, host) that hold a host
+    # uid -> host where our nominator already sent a waiting member; kept while the host has room
+    wished: Mapping[str, int] = field(default_factory=dict)
+    missing: int = 0  # members not created yet that the min needs
+    hoped: int = 0  # members not created yet above the min; seated only where all of them fit
+    rule: Rule = Rule.ALL_TIERS
+    # shape -> marks of the rows that another filter of the scheduler refuses
+    left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
+    liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
+    # marks of rows in domains of gangs from which it stays away
+    barred: NDArray[np.bool_] | None = field(default=None, compare=False)
+    even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place kept for a member that is still to be created."""
+
+    host: int
+    shape: PodShape
+    rank: int  # the number of the member that fits this place best in the ring
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """The plan of one gang."""
+
+    key: GangKey
+    hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
+    spare: tuple[Seat, ...] = ()  # the seats of members still to be created
+    wanted: tuple[int, ...] = ()  # the hosts of the plan; hosts of members that hold one come first
+    tier: int = 0
+    # why no member, or not every member, has a place; members above the min may be left over
+    refusal: Refusal | None = None
+    shapes: Mapping[str, PodShape] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
+    bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
+
+    def takes(self) -> list[tuple[int, PodShape]]:
+        """Return one (host id, shape) for each pod that the plan keeps room for."""
+        return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [(s.host, s.shape) for s in self.spare]
+
+
+def without_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
+    """Return a plan without some seats: those of members, named by uid, and those of members to come, named by rank."""
+    left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
+    return replace(
+        plan,
+        hosts=left,
+        spare=tuple(seat for seat in plan.spare if seat.rank not in lost),
+        shapes={uid: plan.shapes[uid] for uid in left},
+        ranks={uid: plan.ranks[uid] for uid in left},
+    )
+
+
+def price(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
+    """Return the sort key of a gang's plans, the best first: whole, with most members, on the fewest switches."""
+    used = cost(fabric, list(plan.hosts.values())).switches
+    return plan.refusal is not None, -len(plan.hosts), sum(used)
+
+
+def judged(member: Member, gang: Gang) -> bool:
+    """True if the plan of its gang says where this member goes.
+
+    In a gang with accelerators, a member without one is judged only if it, or the gang, must have its place.
+    """
+    return _judges(member, gang.accelerated, gang.binds_all)
+
+
+def judged_members(gang: Gang) -> list[Member]:
+    """Return the members whose place the plan decides, members being deleted included."""
+    accelerated, binds = gang.accelerated, gang.binds_all
+    return [m for m in gang.members.values() if _judges(m, accelerated, binds)]
+
+
+def _judges(member: Member, accelerated: bool, binds_all: bool) -> bool:
+    if member.silence:
+        return member.silence == "NoGpu" and accelerated and binds_all
+    return bool(member.gpus or member.belongs.wish.source) or not accelerated or binds_all
+
+
+def anchored(member: Member, gang: Gang) -> bool:
+    """True if the gang's tier counts from this member's host: not for one without a GPU in a gang that has some.
+
+    A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
+    """
+    return bool(member.gpus) or not gang.accelerated

@@ -1,0 +1,48 @@
+"""Find for each group of a gang the switch that takes it whole, where the largest first do not all fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+MOST_STEPS = 20_000  # of the search, each a group tried under a switch
+
+
+def arranged(
+    sizes: Sequence[int], room: Sequence[int], fixed: Mapping[int, int], apart: Sequence[bool]
+) -> list[int] | None:
+    """Return a switch for each group, all of them in the room there is; None where none was found.
+
+    sizes: pods of each group. room: pods that each switch takes. fixed: group -> the switch where members of it are.
+    apart: True for a group that shares its switch with no other. Up to eight groups every way is tried that differs.
+    """
+    left = list(room)
+    order = sorted(range(len(sizes)), key=lambda at: (at not in fixed, -sizes[at], at))
+    chosen: dict[int, int] = {}
+    steps = MOST_STEPS
+
+    def fits(group: int, switch: int) -> bool:
+        there = [other for other, at in chosen.items() if at == switch]
+        return left[switch] >= sizes[group] and not (there and any(apart[one] for one in (group, *there)))
+
+    def search(at: int) -> bool:
+        nonlocal steps
+        if at == len(order):
+            return True
+        group, tried = order[at], set[tuple[int, bool]]()
+        for switch in [fixed[group]] if group in fixed else sorted(range(len(left)), key=lambda one: (left[one], one)):
+            alike = (left[switch], switch in chosen.values())  # of switches that are alike one is tried
+            if alike in tried or not fits(group, switch):
+                continue
+            steps -= 1
+            if steps < 0:
+                return False
+            tried.add(alike)
+            chosen[group] = switch
+            left[switch] -= sizes[group]
+            if search(at + 1):
+                return True
+            left[switch] += sizes[group]
+            del chosen[group]
+        return False
+
+    return [chosen[group] for group in range(len(sizes))] if search(0) else None

@@ -1,0 +1,231 @@
+"""Wishes within a gang, as users write them: layers, groups, roles, meshes, even shares, sets that keep apart.
+
+In each row the place that the gang would have without the wish is another one, and is there to be had.
+"""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
+from tests.scheduler_ext.wishes.test_wishes import group, job, koord, leaves, lws, ours, volcano
+from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes import koordinator, kueue, sets
+from turnout.jobs.wishes import volcano as volcano_words
+from turnout.kube import labels
+from turnout.scheduler_ext.model import EventReason
+
+
+def only(**free):
+    """Every host is full but these, which have so many GPUs left; s0l1="3" opens three hosts of that leaf whole."""
+    left = {}
+    for name, much in free.items():
+        if "h" in name:
+            left[name] = much
+        else:
+            left.update({f"{name}h{at}": 8 for at in range(much)})
+    return {name: 8 - left.get(name, 0) for name in HOSTS if left.get(name, 0) < 8}
+
+
+def layers(*sizes):
+    return {kueue.LAYERS: json.dumps([{"topology": level, "size": size} for level, size in sizes])}
+
+
+def gather(*rules):
+    return {koordinator.SPEC: json.dumps({"gatherStrategy": [
+        {"layer": layer, "strategy": "PreferGather", "podCountMultiple": size} for layer, size in rules]})}  # fmt: skip
+
+
+def parted(sizes, gpus=8):
+    """Pods of a Volcano Job whose task is cut into partitions of these sizes."""
+    parts = [part for part, size in enumerate(sizes) for _ in range(size)]
+    return [
+        pod(f"g-{at}", gpus, {labels.VOLCANO_GROUP: "g"}, {labels.VOLCANO_TASK_INDEX: str(at),
+            labels.VOLCANO_TASK_SPEC: "w", "volcano.sh/partition-id": str(part)})
+        for at, part in enumerate(parts)
+    ]  # fmt: skip
+
+
+def policy(least, size=0, tier=1, **more):
+    """A Volcano PodGroup whose partitions each stay in a domain."""
+    rule = {
+        "name": "w", "subGroupSize": size or 1, "labelSelector": {"matchLabels": {labels.VOLCANO_TASK_SPEC: "w"}},
+        "matchLabelKeys": ["volcano.sh/partition-id"],
+        "networkTopology": {"mode": "hard", "highestTierAllowed": tier}, **more,
+    }  # fmt: skip
+    return group(minMember=least, subGroupPolicy=[rule])
+
+
+def roles(**sizes):
+    """Pods of a Volcano Job of several tasks, 8 GPUs each."""
+    return [
+        pod(f"g-{task}-{at}", 8, {labels.VOLCANO_GROUP: "g", labels.VOLCANO_TASK_SPEC: task},
+            {labels.VOLCANO_TASK_INDEX: str(at)})
+        for task, size in sizes.items() for at in range(size)
+    ]  # fmt: skip
+
+
+def subgroups(size, of):
+    """Pods of one group of a LeaderWorkerSet in subgroups, each exclusive in a rack."""
+    made = lws(1, size, {sets.LWS_SUBGROUP: RACK})
+    for at, each in enumerate(made):
+        each["metadata"]["labels"][sets.LWS_SUBGROUP_INDEX] = str(at // of)
+    return made
+
+
+def by_leaf(placed, *names):
+    """The leaves of some pods."""
+    return {placed[name][:4] for name in names}
+
+
+def runs(of, level=4):
+    """Each run of so many neighbouring ranks lies under one switch."""
+    return lambda placed: all(
+        len({placed[f"g-{at}"][:level] for at in range(first, min(first + of, len(placed)))}) == 1
+        for first in range(0, len(placed), of)
+    )
+
+
+def shares(*counts):
+    return lambda placed: leaves(placed) == sorted(counts, reverse=True)
+
+
+def all_of(*checks):
+    return lambda placed: all(check(placed) for check in checks)
+
+
+def no_one(placed):
+    return not placed
+
+
+WHOLE = {"layer": "SpineLayer", "strategy": "MustGather"}
+PAIRS_IN_BLOCKS = layers((BLOCK, 4), (RACK, 2))
+
+ROWS = [
+    # Layers.
+    pytest.param(job(8, notes=PAIRS_IN_BLOCKS), only(s0l0=3, s0l1=3, s1l0=3, s1l1=3), [],
+        all_of(runs(4, 2), runs(2), shares(2, 2, 2, 2)), 8, "", id="Kueue: fours in a block, pairs in a rack"),
+    pytest.param(job(8, notes=PAIRS_IN_BLOCKS), only(s0l0=3, s0l1=1, s1l0=3, s1l1=1), [], no_one, 0, "",
+        id="Kueue: blocks hold four, but not as pairs"),
+    pytest.param(job(8, notes=layers((BLOCK, 4), (RACK, 2), (labels.HOSTNAME, 2)), gpus=4),
+        only(s0l0=1, s0l1=1, s1l0=1, s1l1=1, s1l2h0=4, s1l2h1=4), [],
+        all_of(runs(4, 2), runs(2, 6)), 8, "", id="Kueue: three layers down to the host"),
+    pytest.param(job(8, notes=layers((BLOCK, 6), (RACK, 4))), only(s0l0=4, s0l1=4, s1l0=4), [],
+        lambda placed: len(placed) == 8, 8, "it divides no other", id="Kueue: layers that do not nest are told"),
+    pytest.param(koord(8, notes=gather(("SpineLayer", 4), ("LeafLayer", 2))), only(s0l0=3, s0l1=3, s1l0=3, s1l1=3), [],
+        all_of(runs(4, 2), runs(2)), 8, "", id="koordinator: multiples in two layers"),
+    pytest.param(koord(6, 4, gather(("LeafLayer", 2), ("NodeTopologyLayer", 2))),
+        only(s0l0=1, s0l0h1=4, s0l1=1, s0l2=1), [], runs(2, 6), 6, "", id="koordinator: a leaf and a host"),
+    # Groups.
+    pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [policy(6)],
+        all_of(runs(3), shares(3, 3)), 6, "", id="Volcano: each partition in a leaf"),
+    pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2), [policy(6)], no_one, 0, "", id="Volcano: no leaf for one"),
+    pytest.param(parted([3, 2, 2, 1]), only(s0l0=4, s0l1=4), [policy(8)],
+        lambda placed: all(len(by_leaf(placed, *names)) == 1 for names in (("g-0", "g-1", "g-2"), ("g-3", "g-4"),
+            ("g-5", "g-6"))), 8, "", id="Volcano: unequal partitions fill two leaves to the brim"),
+    pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=2, s0l2=1, s1l0=1), [policy(4, minSubGroups=2)],
+        shares(2, 2), 4, "", id="Volcano: two of three groups are enough, and none is halved"),
+    pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=1, s1l0=1), [policy(2, minSubGroups=2)], no_one, 0, "",
+        id="Volcano: fewer groups than must start"),
+    pytest.param(volcano(6), only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [group(minMember=6, subGroupPolicy=[{"name": "w",
+        "subGroupSize": 3, "networkTopology": {"mode": "hard", "highestTierAllowed": 1}}])],
+        all_of(runs(3), shares(3, 3)), 6, "", id="Volcano: groups by their size alone"),
+    pytest.param(subgroups(4, 2), only(s0l0=4, s1l0=2), [], shares(2, 2), 4, "",
+        id="LWS: no two subgroups in one rack"),
+    # Roles.
+    pytest.param(roles(ps=2, worker=4), only(s0l0=4), [group(minMember=4, minTaskMember={"ps": 1, "worker": 3})],
+        lambda placed: Counter(name.split("-")[1] for name in placed) == {"ps": 1, "worker": 3}, 4, "",
+        id="Volcano: as many of each task as must start"),
+    pytest.param(roles(ps=2, worker=2), only(s0l0=3), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})],
+        no_one, 0, "", id="Volcano: not enough of one task"),
+    # Words on PodGroups and plain pods.
+    pytest.param(volcano(4, notes={volcano_words.MODE: "hard", volcano_words.HIGHEST_TIER: "1"}),
+        only(s0l0=2, s0l1=2), [], no_one, 0, "", id="Volcano: hard on the pods"),
+    pytest.param(volcano(4, notes={volcano_words.MODE: "hard", volcano_words.HIGHEST_TIER: "2"}),
+        only(s0l0=2, s0l1=2), [], shares(2, 2), 4, "", id="Volcano: a higher tier on the pods"),
+    # Even shares.
+    pytest.param(job(6, notes=ours("preferred", balanced="true")), only(s0l0=4, s0l1=3), [], shares(3, 3), 6, "",
+        id="balanced: three and three"),
+    pytest.param(job(6, notes={labels.BALANCED: "true"}), only(s0l0=4, s0l1=2), [], shares(4, 2), 6, "",
+        id="balanced: as nearly as there is room"),
+    pytest.param(job(8, 4, {labels.BALANCED: "true", labels.PODS_PER_HOST_MULTIPLE: "2"}), only(s0l0=3, s0l1=2), [],
+        shares(4, 4), 8, "", id="balanced: in multiples a host"),
+    pytest.param(job(4, notes={labels.BALANCED: "true"}), only(s0l0=4, s0l1=4), [], shares(4), 4, "",
+        id="balanced: one leaf that holds all is better"),
+    pytest.param(job(4, notes={labels.BALANCED: "true", **layers((RACK, 2))}), only(s0l0=3, s0l1=2), [], shares(2, 2),
+        4, "balanced is not kept beside layers", id="balanced: beside layers"),
+    # Meshes.
+    pytest.param(job(4, notes={labels.MESH: "dp=2,ep=2,tp=8"}), only(s0l0=3, s0l1=2), [], all_of(runs(2), shares(2, 2)),
+        4, "", id="mesh: experts under a leaf"),
+    pytest.param(job(8, 1, {labels.MESH: "dp=2,tp=4"}), only(s0l0h0=6, s0l0h1=4), [], runs(4, 6), 8, "",
+        id="mesh: tensor groups in a host"),
+    pytest.param(volcano(3, notes={labels.MESH: "dp=2,tp=8"}), only(s0l0=3), [group(minMember=3)], shares(3), 3,
+        "turnout.dev/mesh is not kept",
+        id="mesh: not of the gang's size"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pods", "taken", "groups", "lands", "count", "told"), ROWS)
+def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
+    stage = Stage(taken)
+    for each in groups:
+        stage.group(each)
+    placed = stage.schedule(pods)
+    assert len(placed) == count, placed
+    assert lands(placed), placed
+    details = "".join(notice.detail for notice in stage.told if notice.word is EventReason.WISH_NOT_KEPT)
+    assert told in details
+    assert bool(told) == bool(details)
+
+
+@pytest.mark.parametrize(("notes", "fault"), [
+    pytest.param({labels.MESH: "dp=2;tp=8"}, labels.MESH, id="not a mesh"),
+    pytest.param({labels.MESH: "dp=2,dp=4"}, labels.MESH, id="an axis twice"),
+    pytest.param({labels.MESH: "dp=99999,tp=99999"}, labels.MESH, id="more ranks than anybody has"),
+    pytest.param({labels.MESH: "x=2"}, labels.MESH, id="an unknown axis"),
+    pytest.param({labels.MESH: "tp=" + "8" * 5_000}, labels.MESH, id="a long number"),
+    pytest.param({labels.BALANCED: "yes"}, labels.BALANCED, id="not true or false"),
+    pytest.param({labels.TOGETHER: "a b"}, labels.TOGETHER, id="not a name"),
+    pytest.param({koordinator.GROUPS: "a,b"}, koordinator.GROUPS, id="koordinator: groups that are no list"),
+    pytest.param({volcano_words.MODE: "firm"}, volcano_words.MODE, id="Volcano: an unknown mode"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_told(notes, fault):
+    stage = Stage()
+    stage.schedule(job(2, notes=notes))
+    (detail,) = {notice.detail for notice in stage.told if notice.word is EventReason.BAD_ANNOTATION}
+    assert fault in detail
+
+
+def test_gangs_of_one_named_set_stay_apart_and_others_do_not():
+    notes = {labels.APART: RACK, labels.APART_SET: "serving"}
+    stage = Stage(only(s0l0=4, s0l1=2))
+    placed = stage.schedule([*job(2, notes=notes, name="a"), *job(2, notes=notes, name="b"), *job(2, name="c")])
+    assert by_leaf(placed, "a-0", "a-1") != by_leaf(placed, "b-0", "b-1")
+    assert len(placed) == 6
+
+
+def test_apart_without_a_set_is_told():
+    stage = Stage()
+    stage.schedule(job(2, notes={labels.APART: RACK}))
+    assert [labels.APART_SET in notice.detail for notice in stage.told] == [True]
+
+
+def test_a_koordinator_podgroup_says_where_its_pods_go():
+    stage = Stage(only(s0l0=2, s0l1=2))
+    made = group(minMember=4)
+    made["metadata"]["annotations"] = {koordinator.SPEC: json.dumps({"gatherStrategy": [
+        {"layer": "LeafLayer", "strategy": "MustGather"}]})}  # fmt: skip
+    stage.group(made, Dialect.KOORDINATOR)
+    marks = {labels.KOORD_POD_GROUP: "g"}
+    assert not stage.schedule([pod(f"g-{at}", 8, {}, marks) for at in range(4)])
+
+
+def test_the_page_for_users_names_each_word_that_is_read():
+    page = (Path(__file__).parents[3] / "docs" / "wishes.md").read_text()
+    words = [labels.MESH, labels.BALANCED, labels.APART, labels.APART_SET, labels.TOGETHER, volcano_words.MODE,
+             volcano_words.HIGHEST_TIER, koordinator.GROUPS, kueue.GROUP, "minTaskMember", "minSubGroups",
+             "matchLabelKeys", sets.LWS_SUBGROUP_INDEX, "kai.scheduler/topology"]  # fmt: skip
+    assert [word for word in words if not re.search(rf"`{re.escape(word)}[`:]", page)] == []

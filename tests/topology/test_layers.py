@@ -1,0 +1,59 @@
+"""Runs of ranks within runs: kept whole, near the exact optimum, and found wherever they fit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hack.bench.placement import exact, layered
+from tests.support.examples import scaled
+from turnout.topology.cost import cost
+from turnout.topology.fabric import build, under
+from turnout.topology.layers.mesh_plan import hosts_of
+from turnout.topology.layers.nested import in_layers
+from turnout.topology.model import Ask, Entry, Placement
+
+FEW = settings(max_examples=scaled(30), deadline=None)
+
+
+@FEW
+@given(st.integers(10_000, 90_000))
+def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
+    fabric, room, pods, layers = layered.draw(seed)
+    found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    least = exact.optimum(fabric, room, pods, 5.0, layers)
+    assert (least is None) == (not isinstance(found, Placement))
+    if least is None:
+        return
+    hosts = hosts_of(found)
+    assert len(hosts) == pods
+    assert (np.bincount(hosts, minlength=len(room)) <= room).all()
+    for tier, size in layers:
+        assert not (np.bincount(fabric.switch_of[tier][hosts]) % size).any()
+    assert cost(fabric, hosts).total <= 1.6 * least + 1
+
+
+@pytest.mark.parametrize(("pods", "layers", "counts"), [
+    pytest.param(10, ((1, 4),), [4, 4, 2], id="a last run that is shorter"),
+    pytest.param(4, ((3, 2), (1, 2)), [4], id="a layer as wide as the fabric asks for nothing"),
+    pytest.param(8, ((2, 4), (1, 2)), [4, 4], id="fours under a spine, pairs under a leaf"),
+])  # fmt: skip
+def test_how_many_are_under_each_leaf(pods, layers, counts):
+    fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
+    found = in_layers(fabric, np.ones(16, np.int32), Ask(pods, pods, pods, layers=layers))
+    under_leaf = np.bincount(fabric.switch_of[1][hosts_of(found)])
+    assert sorted(under_leaf[under_leaf > 0].tolist(), reverse=True) == counts
+
+
+def test_a_run_that_members_have_begun_is_completed_first():
+    fabric = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(12))
+    room = np.array([0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], np.int32)
+    found = in_layers(fabric, room, Ask(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
+    assert np.bincount(fabric.switch_of[1][hosts_of(found)]).tolist() in ([2, 4], [2, 0, 4])
+
+
+def test_a_part_of_a_fabric_counts_its_hosts_from_its_first():
+    fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
+    part = under(fabric, 2, 1)
+    assert part.hosts == fabric.hosts[8:]
+    assert part.switch_of.tolist() == [list(range(8)), [0] * 4 + [1] * 4, [0] * 8]

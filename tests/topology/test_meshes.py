@@ -1,0 +1,59 @@
+"""A mesh of parallelism sends no more between leaves than the ring of the same gang, or than DLRover's re-rank."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hack.bench.placement import meshes
+from tests.support.examples import scaled
+from turnout.topology.fabric import build
+from turnout.topology.layers.mesh import crossing_gb, layouts
+from turnout.topology.layers.mesh_order import cheapest_order, in_order
+from turnout.topology.model import Entry
+
+SIXTEEN = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
+
+
+@pytest.mark.parametrize(("mesh", "switches", "gb"), [
+    pytest.param((("tp", 4),), [0, 0, 1, 1], 2 * 80.0, id="a ring of tensor parallel ranks is cut twice"),
+    pytest.param((("pp", 4),), [0, 0, 1, 1], 1.0, id="a pipeline is cut once"),
+    pytest.param((("ep", 2),), [0, 1], 2 * 80.0, id="each of two experts sends to the other"),
+    pytest.param((("ep", 4),), [0, 0, 1, 1], 8 / 3 * 80.0, id="of all pairs of experts two in three are cut"),
+    pytest.param((("dp", 2), ("tp", 2)), [0, 0, 1, 1], 4 * 9.0, id="data parallel ranks on two leaves"),
+    pytest.param((("dp", 2), ("tp", 2)), [0, 0, 0, 0], 0.0, id="one leaf"),
+])  # fmt: skip
+def test_what_a_mesh_sends(mesh, switches, gb):
+    assert crossing_gb(mesh, switches) == pytest.approx(gb)
+
+
+def test_dlrovers_rule_restated_crosses_as_its_authors_say():
+    """16 nodes on four leaves, pp4 dp4: no pipeline edge leaves a leaf, and all 16 data edges do."""
+    laid = meshes.rerank(SIXTEEN, (("pp", 4), ("dp", 4), ("tp", 8)), list(range(16)))
+    leaves = [host // 4 for host in laid]
+    assert crossing_gb((("pp", 4), ("dp", 4)), leaves) == 16 * 9.0
+
+
+def test_each_pod_has_one_place_in_any_order_of_the_axes():
+    mesh = (("dp", 4), ("pp", 2), ("ep", 2), ("tp", 8))
+    assert sorted(in_order(mesh, (2, 0, 1, 3), list(range(16)), 8)) == list(range(16))
+    assert in_order(mesh, (0, 1, 2, 3), list(range(16)), 8) == list(range(16))
+
+
+def test_pipelines_that_run_outermost_may_be_laid_along_a_leaf():
+    price, hosts = cheapest_order(SIXTEEN, (("dp", 4), ("pp", 4), ("tp", 8)), list(range(16)), 8)
+    assert [hosts[at] // 4 for at in range(4)] == [0, 1, 2, 3]
+    assert price[0] == 12 * 8.0
+
+
+def test_ways_to_place_a_mesh_are_few_and_the_last_asks_for_nothing():
+    ways = list(layouts((("dp", 8), ("pp", 8), ("cp", 4), ("ep", 8), ("tp", 8)), 1, 16_384, 8, 4))
+    assert len(ways) <= 11
+    assert ways[-1] == (1, ())
+
+
+@settings(max_examples=scaled(20), deadline=None)
+@given(st.integers(1_000, 9_000))
+def test_no_mesh_sends_more_between_leaves_than_its_ring_or_a_re_rank(seed):
+    for row in meshes.measure(range(seed, seed + 1)):
+        assert row.ours <= row.ring + 1e-6
+        assert row.ours <= row.rerank + 1e-6

@@ -1,0 +1,114 @@
+"""Place a gang in runs of neighbouring ranks, and runs within runs, each under one switch of its tier.
+
+From the outermost layer inwards: the switches of its tier are the hosts of a smaller problem, in which runs are
+multiples. Then each switch takes its runs as a gang of its own, under it alone. A last run may be shorter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.topology.fabric import Fabric, above, under
+from turnout.topology.layers.whole_runs import by_whole_runs
+from turnout.topology.model import Ask, Placement, Reason, Refusal
+from turnout.topology.multiples import gathered, in_multiples, topped_up
+
+Room = npt.NDArray[np.int32]
+
+
+def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
+    """Place a gang in its layers. Where all pods fit nowhere so, the ask's least are placed, else none.
+
+    room: as for plan(). Runs that members have begun are completed first. Layers as wide as the gang's own domain, or
+    as the fabric, ask for nothing.
+    """
+    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
+    ask = replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
+    if not ask.layers:
+        return in_multiples(fabric, room, ask)
+    tier, size = ask.layers[0]
+    answer: Placement | Refusal = Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
+    for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
+        answer = _placed(fabric, room, replace(ask, pods=pods, least=pods))
+        if isinstance(answer, Placement):
+            break
+    return answer
+
+
+def capacity(fabric: Fabric, room: Room, ask: Ask) -> Room:
+    """Return how many pods each switch of the outermost layer's tier holds in whole runs of the layers within it."""
+    held, at = room // ask.multiple * ask.multiple, 0
+    for tier, size in reversed(ask.layers[1:]):
+        held = np.add.reduceat(held, _starts(fabric, at, tier)) // size * size
+        at = tier
+    return np.add.reduceat(held, _starts(fabric, at, ask.layers[0][0])).astype(np.int32)
+
+
+def _starts(fabric: Fabric, below: int, tier: int) -> npt.NDArray[np.int32]:
+    """Return the first switch of tier `below` under each switch of a tier."""
+    first: npt.NDArray[np.int32] = fabric.switch_of[below][fabric.starts[tier]]
+    return first
+
+
+def _placed(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
+    """Try room for whole runs alone first. A run that is cut short may fit where whole ones do not."""
+    answer: Placement | Refusal = Refusal(Reason.NO_ROOM)
+    if not ask.anchors and (found := by_whole_runs(fabric, room, ask)) is not None:
+        return found
+    for held in _capacities(fabric, room, ask):
+        answer = _shared(fabric, room, ask, held)
+        if isinstance(answer, Placement):
+            break
+    return answer
+
+
+def _capacities(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Room]:
+    yield capacity(fabric, room, ask)
+    inner = [ask.multiple, *(size for _, size in ask.layers[1:])]
+    if any(ask.pods % size for size in inner):
+        yield np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
+
+
+def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Refusal:
+    """Share the pods among the switches of the outermost layer, then place each share under its switch."""
+    tier, size = ask.layers[0]
+    there = Counter[int]()
+    for host, pods in ask.anchors:
+        there[int(fabric.switch_of[tier][host])] += pods
+    held = held.copy()
+    counts = Counter(topped_up(there.elements(), size, ask.pods, held))
+    pods = ask.pods - counts.total()
+    if pods:
+        widest = None if ask.widest_tier is None else ask.widest_tier - tier
+        wanted = Ask(pods, pods, max(pods, ask.most), size, widest, tuple(sorted((there + counts).items())))
+        found = in_multiples(_above(fabric, tier), held, wanted)
+        if isinstance(found, Refusal):
+            return found
+        counts.update(dict(found.slots))
+    slots: list[tuple[int, int]] = []
+    for switch, count in sorted(counts.items()):
+        part = _inside(fabric, room, ask, tier, switch, count)
+        if isinstance(part, Refusal):
+            return part
+        slots += part
+    return gathered(fabric, slots, ask)
+
+
+def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | Refusal:
+    """Place some pods under one switch, in the layers within the outermost one."""
+    first, end = fabric.span(tier, switch)
+    near = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
+    liking = None if ask.liking is None else ask.liking[first:end]
+    inner = Ask(pods, pods, pods, ask.multiple, None, near, ask.rule, ask.layers[1:], liking)
+    found = in_layers(_under(fabric, tier, switch), room[first:end], inner)
+    return found if isinstance(found, Refusal) else [(host + first, count) for host, count in found.slots]
+
+
+_above = lru_cache(maxsize=8)(above)
+_under = lru_cache(maxsize=512)(under)
