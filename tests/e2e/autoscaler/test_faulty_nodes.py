@@ -153,7 +153,7 @@ def verdict(kind):
 
 
 @pytest.mark.contract("DL-82")
-async def test_an_admins_own_key_is_the_taint_and_a_check_that_passes_takes_it_away(stage):
+async def test_an_admins_own_key_is_the_taint_and_a_passing_check_takes_it_away(stage):
     key = "gpus.example.com/broken"
     await stage.build(leaves=1, hosts_per_leaf=2, gpus=2)
     start_autoscaler(stage, "--act", "--taint-nodes", "--taint-key", key)
