@@ -111,7 +111,7 @@ async def both(module_plane):
 
 
 async def hold_transitions(both, name):
-    """Hold what conditions the job has had, in their order, to the Training Operator's. Returns those that were true."""
+    """Hold what conditions the job has had, in order, to the Training Operator's. Returns those that were true."""
     now = compared.conditions((await both.job(name))[1])
     theirs, ours = await both.transitions(name, lambda newest: newest == now)
     assert ours == theirs
