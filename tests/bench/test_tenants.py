@@ -40,7 +40,7 @@ def test_a_min_raised_while_nobody_leads_costs_nobody_anything():
     assert (beside.wait_s, beside.faults) == (alone.wait_s, 0)
 
 
-def test_lies_about_all_nodes_cost_some_and_keep_nobodys_real_fault_from_being_told():
+def test_lies_about_all_nodes_cost_some_and_hide_no_real_fault():
     beside, told = words_story.verdicts(lies=False), words_story.verdicts(lies=True)
     assert (beside.share, beside.lost) == (1.0, 0)
     assert (round(told.share * 98), told.lost) == (93, 0)  # five of the hundred nodes

@@ -118,7 +118,7 @@ class _Clock:
 
 
 class _Store:
-    """Where Events are written."""
+    """A place for Events."""
 
     def __init__(self, clock: _Clock) -> None:
         self._clock, self.wait_s = clock, list[float]()

@@ -43,7 +43,7 @@ Raw = dict[str, Any]
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen when all was over. wanted: workers by job. made: pods, each time that one was created.
+    """The end of a scenario. wanted: workers by job. made: pods, each time that one was created.
 
     succeeded: pods that a job's status counts as such, by job; -1 for one that has not succeeded.
     """

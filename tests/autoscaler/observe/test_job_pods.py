@@ -159,7 +159,7 @@ ADMITTED = [
         pytest.param({GPU: "0"}, None, id="nothing"),
     ],
 )
-def test_a_pod_of_another_role_counts_whatever_an_api_server_has_added_to_it(asked, tolerations):
+def test_a_pod_of_another_role_counts_whatever_was_added_to_it(asked, tolerations):
     view = view_of(("MSJob", mindspore(2, gpus=1)))
     scheduler = pod("j-scheduler-0", gpus=0, **trained(0, **{labels.TRAINING_TYPE: "scheduler"}))
     scheduler.spec.containers[0].resources.requests, scheduler.spec.tolerations = asked, tolerations
@@ -184,7 +184,7 @@ BIG_ADMITTED = replace(BIG, tolerations=(("a", "Exists", "", ""),))
         pytest.param([], (0, 0), id="none"),
     ],
 )
-def test_pods_of_other_roles_are_counted_by_what_they_ask_for_as_far_as_it_tells(there, counts):
+def test_pods_of_other_roles_are_counted_by_what_they_ask_for(there, counts):
     assert job_pods.beside(((BIG, 1), (SMALL, 2)), there) == counts
 
 

@@ -154,7 +154,7 @@ def test_a_line_that_cannot_be_right_is_told_and_the_next_is_read(spoil, says):
     assert (good.fault, good.differs, good.decisions) == ("", "", 1)
 
 
-def test_a_line_whose_parts_contradict_one_another_is_told_and_the_next_is_read():
+def test_a_line_that_contradicts_itself_is_told_and_the_next_is_read():
     at = world([4], seen(job("a", least=1), [0]))
     (line,) = told(at)
     (odd, good) = replay([line.replace(b'"kinds"', b'"unknown"'), line])

@@ -157,7 +157,7 @@ async def test_a_master_that_says_the_job_has_failed_fails_it(world):
 
 
 @pytest.mark.contract("DL-93", "DL-95")
-async def test_spent_process_restarts_replace_the_pod_and_spent_pods_fail_the_job_with_a_reason(world, folder):
+async def test_spent_restarts_replace_the_pod_and_spent_pods_fail_the_job(world, folder):
     job = await reached(world, "spent", "Failed")
     pods = [f"spent-edljob-worker-{id_}" for id_ in range(2)]
     assert (folder / "spent").read_text().split() == [pods[0]] * 2 + [pods[1]] * 2  # the process, and its one restart
