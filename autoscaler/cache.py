@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -307,8 +306,8 @@ class Cache:
         mine, rest = job_pods.split(marks, job.role, pods)
         workers = job_pods.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._ground.row)
         workers = tuple(each if each.row is not None else self._lacking(job, each, now_s, steady_s) for each in workers)
-        others = Counter(self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
-        beside = tuple(min(others[shape], wanted) for shape, wanted in job.beside)
+        placed = (self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
+        beside = job_pods.beside(job.beside, placed)
         done = sum(pod.status.phase == "Succeeded" for pod in mine)
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
         job = replace(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -11,6 +12,7 @@ from turnout.autoscaler.model import Worker
 from turnout.jobs.model import Job, JobKey, JobKind
 from turnout.jobs.pod_identity import USUAL, PodMarks, Said
 from turnout.kube.objects import OwnerReference, Pod
+from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import since_1970
 
 _ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
@@ -83,6 +85,35 @@ def split(marks: PodMarks, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], l
         theirs = marks.role(said(pod), pod.metadata.name) if role else ""
         (mine if theirs in ("", role) else rest).append(pod)
     return mine, rest
+
+
+def beside(wanted: Sequence[tuple[PodShape, int]], there: Iterable[PodShape]) -> tuple[int, ...]:
+    """Count the pods of each other role that have a node, no more than are wanted of it.
+
+    wanted: by template. A pod differs from its template: API servers add tolerations, a LimitRange requests. Those that
+    are alike count first, then those that ask for the same, then any.
+    """
+    left, counts = Counter(there), [0] * len(wanted)
+    for alike in (_equal, _same_requests, _any):
+        for at, (shape, most) in enumerate(wanted):
+            for each in left:
+                if alike(each, shape):
+                    taken = min(left[each], most - counts[at])
+                    counts[at] += taken
+                    left[each] -= taken
+    return tuple(counts)
+
+
+def _equal(pod: PodShape, template: PodShape) -> bool:
+    return pod == template
+
+
+def _same_requests(pod: PodShape, template: PodShape) -> bool:
+    return pod.requests == template.requests
+
+
+def _any(pod: PodShape, template: PodShape) -> bool:
+    return True
 
 
 def workers(marks: PodMarks, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:

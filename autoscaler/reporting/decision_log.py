@@ -146,7 +146,7 @@ class Reader:
         except BadLog:
             self._number = None
             raise
-        except (msgspec.DecodeError, ValueError, LookupError, TypeError) as error:
+        except (msgspec.DecodeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             self._number = None
             raise BadLog(f"it cannot be read: {error}") from error
         self._number = line.number

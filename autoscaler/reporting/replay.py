@@ -10,6 +10,8 @@ from turnout.autoscaler.model import Step
 from turnout.autoscaler.reporting.decision_log import Reader
 from turnout.autoscaler.reporting.log_codec import BadLog, Told, digest, words
 
+_CONTRADICTIONS = (LookupError, ValueError, TypeError, ArithmeticError)
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -33,7 +35,11 @@ def replay(lines: Iterable[bytes]) -> Iterator[Replayed]:
         except BadLog as error:
             yield Replayed(number, fault=str(error))
             continue
-        steps = decide(told.seen, told.policy, told.now_s)
+        try:
+            steps = decide(told.seen, told.policy, told.now_s)
+        except _CONTRADICTIONS as error:  # whatever the autoscaler has decided was whole
+            yield Replayed(number, fault=f"its parts contradict one another: {error!r:.200}")
+            continue
         yield Replayed(number, len(steps), differs=difference(told, steps), program=told.program)
 
 

@@ -143,6 +143,7 @@ CLUSTER_WIDE = frozenset(
     {
         "Node",
         "Namespace",
+        "PersistentVolume",
         "ClusterRole",
         "ClusterRoleBinding",
         "PriorityClass",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from hack.fuzz.mutate import changed
-from hack.fuzz.targets import Target
+from hack.fuzz.target import Target
 
 
 @dataclass(frozen=True, slots=True)

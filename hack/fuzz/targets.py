@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from hack.fuzz.cluster_targets import CLUSTER_TARGETS
+from hack.fuzz.target import Target
 from turnout.launcher.checkpoint.format import arena_layout, daemon_messages, manifest, replication_messages
 from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of, pack, read_head
 from turnout.launcher.errors import LauncherError
@@ -20,17 +21,6 @@ from turnout.scheduler_ext import extender_v1
 from turnout.scheduler_ext.errors import ExtenderError
 from turnout.topology.accept import draw
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One reader. corpus: inputs that it takes. refuses: what it may raise; all else is a defect."""
-
-    name: str
-    corpus: tuple[bytes, ...]
-    read: Callable[[bytes], object]
-    refuses: tuple[type[Exception], ...] = ()
-
 
 _MEMBER = Member("w0/1", "w0", "h0", "10.0.0.1", 29_400, 8, ("spine", "leaf"))
 _JOIN = messages.Join(2, "job", b"n" * 16, b"p" * 32, _MEMBER, ElasticSpec(), messages.LastWorld(), RestartBudget())
@@ -150,4 +140,5 @@ TARGETS = (
         (b"spine:\n  leaf1: [h0, h1]\n  leaf2:\n    - h[2-3]\n", b"a: &x [h0]\nb: *x\n"),
         _map(YAML_KEY),
     ),
+    *CLUSTER_TARGETS,
 )

@@ -53,6 +53,7 @@ class Sources:
 
     config_maps: Mapping[str, Object] = field(default_factory=dict)
     secrets: Mapping[str, Object] = field(default_factory=dict)
+    claims: Mapping[str, Object] = field(default_factory=dict)  # to the PersistentVolume of each
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:

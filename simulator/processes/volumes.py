@@ -41,10 +41,11 @@ class Volume:
     make: bool = False  # True: `host_path` is created when it is missing
 
 
-def wanted_objects(pod: Object) -> tuple[set[str], set[str]]:
-    """Return the names of the ConfigMaps and Secrets that a pod refers to, in volumes and environments."""
-    maps, secrets = set(), set()
+def wanted_objects(pod: Object) -> tuple[set[str], set[str], set[str]]:
+    """Return the names of the ConfigMaps, Secrets and claims that a pod refers to, in volumes and environments."""
+    maps, secrets, claims = set(), set(), set()
     for each in pod["spec"].get("volumes") or ():
+        claims.add((each.get("persistentVolumeClaim") or {}).get("claimName"))
         for source in [each, *((each.get("projected") or {}).get("sources") or ())]:
             maps.add((source.get("configMap") or {}).get("name"))
             secrets.add((source.get("secret") or {}).get("secretName") or (source.get("secret") or {}).get("name"))
@@ -56,7 +57,9 @@ def wanted_objects(pod: Object) -> tuple[set[str], set[str]]:
             origin = each.get("valueFrom") or {}
             maps.add((origin.get("configMapKeyRef") or {}).get("name"))
             secrets.add((origin.get("secretKeyRef") or {}).get("name"))
-    return {name for name in maps if name}, {name for name in secrets if name}
+    named = (maps, secrets, claims)
+    maps, secrets, claims = ({name for name in each if name} for each in named)
+    return maps, secrets, claims
 
 
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
@@ -66,6 +69,8 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
         return Volume(name, in_memory=empty.get("medium") == "Memory")
     if (host := volume.get("hostPath")) is not None:
         return Volume(name, host_path=host["path"], make=host.get("type") in ("DirectoryOrCreate", "FileOrCreate"))
+    if (claim := volume.get("persistentVolumeClaim")) is not None:
+        return Volume(name, host_path=_folder_of(sources.claims.get(claim["claimName"]), claim["claimName"]))
     files: dict[str, File] = {}
     tokens: dict[str, Token] = {}
     projected = volume.get("projected")
@@ -76,6 +81,16 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
         else:
             files.update(_files(pod, source, sources, mode))
     return Volume(name, files, tokens)
+
+
+def _folder_of(persistent: Object | None, claim: str) -> str:
+    """Return the folder of the PersistentVolume to which a claim is bound; None is for a claim without one."""
+    if persistent is None:
+        raise NotToBeHad(f'persistentvolumeclaim "{claim}" is not bound to a volume')
+    for source in ("hostPath", "local"):
+        if path := (persistent["spec"].get(source) or {}).get("path"):
+            return str(path)
+    raise NotToBeHad(f"the volume of claim {claim} is neither hostPath nor local, which alone are done here")
 
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:

@@ -2,6 +2,7 @@
 
 import statistics
 
+from hack.bench.tenants import words_story
 from hack.bench.tenants.attacks import ATTACKS, nothing, plain
 from hack.bench.tenants.lending_attacks import ATTACKS as ON_JOBS
 from hack.bench.tenants.lending_attacks import NONE
@@ -37,3 +38,17 @@ def test_a_min_raised_while_nobody_leads_costs_nobody_anything():
     attack = named(ON_JOBS, "a min raised while nobody leads").attack
     alone, beside = (LendingStory(2_400, each, 20).run() for each in (NONE.attack, attack))
     assert (beside.wait_s, beside.faults) == (alone.wait_s, 0)
+
+
+def test_lies_about_all_nodes_cost_some_and_hide_no_real_fault():
+    beside, told = words_story.verdicts(lies=False), words_story.verdicts(lies=True)
+    assert (beside.share, beside.lost) == (1.0, 0)
+    assert (round(told.share * 98), told.lost) == (93, 0)  # five of the hundred nodes
+    assert told.wait_s == beside.wait_s == [0.0, 0.0]
+
+
+def test_events_wait_longer_beside_a_flood_and_none_is_lost():
+    beside, told = words_story.events(flood=False), words_story.events(flood=True)
+    assert statistics.fmean(beside.wait_s) < statistics.fmean(told.wait_s) < 1.0
+    assert len(told.wait_s) == len(beside.wait_s)
+    assert told.lost == 0

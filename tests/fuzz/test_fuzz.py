@@ -12,10 +12,11 @@ import pytest
 
 from hack.fuzz.mutate import MAX_BYTES, changed
 from hack.fuzz.run import feed
-from hack.fuzz.targets import TARGETS, Target
+from hack.fuzz.target import Target
+from hack.fuzz.targets import TARGETS
 
 CASES = Path(__file__).with_name("cases")
-SHORT_S, LONG_S = 3.5, 70.0  # of each reader: a minute for all of them, twenty in the long run
+SHORT_S, LONG_S = 60.0 / len(TARGETS), 1_200.0 / len(TARGETS)  # a minute for all of them, twenty in the long run
 READERS = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
 

@@ -13,13 +13,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from hack.bench.controllers.audit import Audit
 from hack.bench.controllers.results import Results
 from hack.bench.controllers.scene import FULL, QUICK, Size
 from hack.bench.controllers.sides import Side
-from hack.bench.controllers.trials import Rest, Trial, opened, rest, trial
+from hack.bench.controllers.trials import Rest, Trial, deletions, opened, rest, trial
 from hack.bench.support.outcome import Outcome
+from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
 
 
@@ -49,10 +51,21 @@ async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
             for side, found in turns if again % 2 == 0 else reversed(turns):
                 found.append(await trial(side, api, audit, size, random.Random(again)))
                 _progress(side, found[-1])
+        deleted = [await _both_deleted(api, (their_side, our_side), size, again) for again in range(size.turns)]
         at_rest = await rest(our_side, their_side, api, audit, size)
         for side, each in zip((our_side, their_side), at_rest, strict=True):
             _progress_at_rest(side, each)
-    return Results(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0])
+    return Results(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
+
+
+async def _both_deleted(api: Api, sides: tuple[Side, Side], size: Size, again: int) -> tuple[float, float]:
+    """Give the median seconds until a deleted job's children are gone, beside each of two controllers."""
+    found = {}
+    for side in sides if again % 2 == 0 else reversed(sides):
+        found[side.name] = median(await deletions(side, api, size))
+        print(f"{side.name}: a deleted job's children gone after {found[side.name] * 1e3:.0f} ms", file=sys.stderr)
+    theirs, ours = (found[side.name] for side in sides)
+    return theirs, ours
 
 
 def _progress(side: Side, found: Trial) -> None:

@@ -19,7 +19,7 @@ OF_JOB = "training.kubeflow.org/job-name"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much one run does. jobs: of `workers` pods each. lost, deleted: pods and jobs, one after the other.
+    """How much one run does. jobs: of `workers` pods each. lost: pods that are lost, one after the other.
 
     steady: jobs of one worker each, which then rest for `steady_s` seconds. times: how often each controller is run.
     """
@@ -27,10 +27,11 @@ class Size:
     jobs: int
     workers: int
     lost: int
-    deleted: int
+    deleted: int  # jobs that are deleted one after the other, in each of `turns`
     steady: int
     steady_s: float
     times: int = 1
+    turns: int = 5  # of both controllers: a few ms between two sides are the garbage collector's, not theirs
 
     @property
     def pods(self) -> int:

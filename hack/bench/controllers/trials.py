@@ -32,15 +32,14 @@ class Trial:
     """One controller's run. running_s: from the first job's creation until all are Running, all workers active.
 
     used: until nothing more was sent. requests: of the controller, by verb and resource, in that time. lost_s: from
-    the deletion of a pod until its replacement was seen, each. deleted_s: from the deletion of a job until its pods
-    and Services were gone, each; all_deleted_s: of all that were left, at once.
+    the deletion of a pod until its replacement was seen, each. all_deleted_s: from the deletion of all jobs at once
+    until their pods and Services were gone.
     """
 
     running_s: float
     used: Usage
     requests: Counter[str] = field(default_factory=Counter)
     lost_s: Sequence[float] = ()
-    deleted_s: Sequence[float] = ()
     all_deleted_s: float = 0.0
 
 
@@ -88,12 +87,24 @@ async def trial(side: Side, api: Api, audit: Audit, size: Size, rng: random.Rand
         await _quiet(audit, side)
         after, requests = side.usage(), audit.since(began_at, side.agent)
         lost_s = await _lost(api, size, rng)
-        deleted_s = [await _deleted(api, f"job-{at:05d}") for at in range(size.deleted)]
         all_deleted_s = await _cleared(api)
     finally:
         await side.stop()
     used = Usage(after.cpu_s - before.cpu_s, after.peak_mib)
-    return Trial(running_s, used, requests, lost_s, deleted_s, all_deleted_s)
+    return Trial(running_s, used, requests, lost_s, all_deleted_s)
+
+
+async def deletions(side: Side, api: Api, size: Size) -> list[float]:
+    """Run one controller over a few jobs and delete them, one after the other.
+
+    Returns the seconds from each job's deletion until its pods and Services were gone.
+    """
+    await side.start()
+    try:
+        await _made(api, jobs(size.deleted, size.workers), size.workers)
+        return [await _deleted(api, f"job-{at:05d}") for at in range(size.deleted)]
+    finally:
+        await side.stop()
 
 
 async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> tuple[Rest, Rest]:

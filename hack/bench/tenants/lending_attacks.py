@@ -55,6 +55,17 @@ def _comes_and_goes(story: LendingStory, second: int) -> None:
     story.stray(f"ghost{turn}", {})
 
 
+def _groups(each: int) -> Attack:
+    """Create PodGroups without pods, each of this many GPUs, under other names each minute."""
+
+    def attack(story: LendingStory, second: int) -> None:
+        if second % 60 == 0:
+            for number in range(4):
+                story.group(f"group{second}-{number}", each)
+
+    return attack
+
+
 def _strangers_pods(story: LendingStory, second: int) -> None:
     """Pods of another namespace that name honest jobs as their owners, and report steps that grow slower."""
     for victim in ("vision", "speech", "search"):
@@ -102,6 +113,7 @@ ATTACKS = (
     Named("pods of an unknown scheduler", _ghosts({"schedulerName": "nobody"})),
     Named("pods that claim what is not there", _ghosts(_CLAIMS), _THERE_AND_BACK),
     Named("pods that look bindable", _comes_and_goes, _THERE_AND_BACK),
+    Named("PodGroups without pods", _groups(6), _THERE_AND_BACK),
     Named("a stranger's pods that speak for jobs", _strangers_pods),
     Named("jobs of priority 100", _jobs(_FIRST), "", _jobs({})),
 )

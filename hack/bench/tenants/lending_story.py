@@ -18,10 +18,12 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.fence import decided
 from turnout.autoscaler.memory import Memory, read, written
 from turnout.autoscaler.model import Policy, Step
+from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.autoscaler.observe.idle import Idle
 from turnout.autoscaler.scaling.job_annotations import notes_of
 from turnout.autoscaler.scaling.promises import Promises
 from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -72,6 +74,7 @@ class LendingStory:
         self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
         self.jobs: dict[tuple[str, str], Job] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
+        self.groups: list[unmanaged_gangs.Group] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
         self.told, self.second, self._version = Told(), 0, 0
         self._lead(Memory())
@@ -89,6 +92,8 @@ class LendingStory:
             self._show(job)
         for made in self.strays.values():
             self._view.put_pod(msgspec.convert(made, Pod))
+        for group in self.groups:
+            self._view.strays.put_group(group)
         self._view.recall(memory.terms)
         self._unused.recall(memory.strikes, float(self.second))
 
@@ -147,6 +152,15 @@ class LendingStory:
         made = {"metadata": told, "spec": {"containers": [{"name": "m", "resources": asks}], **spec}}
         self.strays[uid] = made
         self._view.put_pod(msgspec.convert(made, Pod))
+
+    def group(self, name: str, members: int) -> None:
+        """Create a PodGroup of Volcano without a pod, which says that it has an owner and that it waits."""
+        meta: Raw = {"name": name, "namespace": GREEDY, "uid": name, "creationTimestamp": rfc3339(self._now_s)}
+        meta["ownerReferences"] = [{"kind": "Job", "name": name, "uid": f"{name}-owner", "controller": True}]
+        spec = {"minMember": members, "queue": "q", "minResources": {GPU: str(members)}}
+        raw = {"metadata": meta, "spec": spec, "status": {"phase": "Inqueue"}}
+        self.groups.append(unmanaged_gangs.read(Dialect.VOLCANO, raw))
+        self._view.strays.put_group(self.groups[-1])
 
     def drop(self, uid: str) -> None:
         """Delete such a pod."""

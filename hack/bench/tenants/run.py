@@ -1,8 +1,8 @@
 """Measure what honest tenants get beside one that attacks, and beside the same pods with nothing written on them.
 
-Three parts. Gangs: minutes of a full cluster through the extender's real handlers. Jobs: elastic and rigid jobs under
-the autoscaler's real parts, through the death of a leader. Questions: the shipped extender over HTTP. A ratio of 1
-means that the attack changes nothing. The first row of each table, without an attack, is the anchor.
+Gangs: minutes of a full cluster through the extender's real handlers. Jobs: elastic and rigid jobs under the
+autoscaler's real parts, through the death of a leader. Words: verdicts on nodes, Events, and jobs for the shipped
+turnout-controller. Questions: the shipped extender over HTTP. A ratio of 1 means that the attack changes nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from hack.bench.support.outcome import Outcome, Table, Target
 from hack.bench.support.percentiles import rank_above
-from hack.bench.tenants import lending_attacks, lending_story
+from hack.bench.tenants import lending_attacks, lending_story, words_story
 from hack.bench.tenants.attacks import ATTACKS, nothing
+from hack.bench.tenants.job_flood import flooded
 from hack.bench.tenants.lending_story import LendingStory
 from hack.bench.tenants.served import NODES, Asked, served
 from hack.bench.tenants.story import TENANTS, Size, Told, tell
@@ -28,6 +29,10 @@ LENDING_S, GAP_S = 2_400, 20
 LEAST_RATIO, MOST_MS = 0.98, 100.0
 GANGS = ("attack on the extender", "wait s", "beside s", "as soon", "least", "together", "neutral", "fair share says")
 JOBS = ("attack on the autoscaler", "wait s", "beside s", "as soon", "least", "together", "faults", "fair share says")
+WORDS = ("attack on the others", "wait s", "beside s", "as soon", "nodes", "together", "lost", "fair share says")
+LIES = "half of the share of nodes that may be tainted is one namespace's to say"
+HALF = "while both have jobs to be looked at, each namespace has every other turn"
+TURNS = "Events are written five a second, a namespace after another"
 ASKED = (
     "attack, over HTTP",
     "filter p50 ms",
@@ -73,11 +78,14 @@ def run(quick: bool) -> Outcome:
         gangs = list(pool.map(_gangs, range(-1, len(ATTACKS)), [quick] * (len(ATTACKS) + 1)))
         of_jobs = range(-1, len(lending_attacks.ATTACKS))
         jobs = list(pool.map(_jobs, of_jobs, [seeds] * len(of_jobs)))
+        words = list(pool.map(_words, range(len(_WORDS))))
+    words.append(_flooded(quick))
     asked = dict(_asked(quick))
-    figures = dict(_figures(gangs, jobs, asked))
+    figures = dict(_figures(gangs, jobs, words, asked))
     tables = (
         Table("gangs of honest tenants in a full cluster", GANGS, [row.texts() for row in gangs]),
         Table("jobs of honest tenants in a queue that lends", JOBS, [row.texts() for row in jobs]),
+        Table("what honest tenants say and submit", WORDS, [row.texts() for row in words]),
         Table(f"questions at {NODES:,} nodes", ASKED, [_told(name, each) for name, each in asked.items()]),
     )
     size = QUICK if quick else FULL
@@ -88,7 +96,7 @@ def run(quick: bool) -> Outcome:
         f"no core (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores); of several rounds the best.",
     )
     return Outcome(
-        "tenants: kept apart", tables, figures, tuple(_targets(gangs, jobs, asked, quick)), notes, strict=True
+        "tenants: kept apart", tables, figures, tuple(_targets(gangs, jobs, words, asked, quick)), notes, strict=True
     )
 
 
@@ -123,6 +131,30 @@ def _jobs(number: int, seeds: int) -> Row:
     return Row(named.name, named.fair, waits[0], waits[1], least, sum(one.faults for one in told), together)
 
 
+_WORDS = (
+    ("lying verdicts on every node", LIES, words_story.verdicts),
+    ("a flood of Events", TURNS, words_story.events),
+)
+
+
+def _words(number: int) -> Row:
+    """Play one attack by words that others are told."""
+    name, fair, story = _WORDS[number]
+    print(name, file=sys.stderr, flush=True)
+    beside, told = story(False), story(True)
+    wait_s, beside_s = (statistics.fmean(each.wait_s) for each in (told, beside))
+    share = told.share / beside.share
+    return Row(name, fair, wait_s, beside_s, share, told.lost, share)
+
+
+def _flooded(quick: bool) -> Row:
+    """Flood the job controllers, while nothing else runs here."""
+    name = "a flood of jobs at turnout-controller"
+    print(name, file=sys.stderr, flush=True)
+    told, beside = flooded(quick)
+    return Row(name, HALF, statistics.fmean(told.wait_s), statistics.fmean(beside.wait_s), 1.0, 0)
+
+
 def _asked(quick: bool) -> Iterator[tuple[str, Asked]]:
     """Ask beside each attack; the first answer is that without one."""
     rounds, questions = (2, 150) if quick else (3, 1_000)
@@ -151,8 +183,10 @@ def _told(name: str, asked: Asked) -> tuple[str, ...]:
     return name, *times, f"{asked.greedy:,}", f"{asked.unanswered}"
 
 
-def _figures(gangs: Sequence[Row], jobs: Sequence[Row], asked: dict[str, Asked]) -> Iterator[tuple[str, float]]:
-    for part, rows, word in (("gangs", gangs, "share"), ("jobs", jobs, "size")):
+def _figures(
+    gangs: Sequence[Row], jobs: Sequence[Row], words: Sequence[Row], asked: dict[str, Asked]
+) -> Iterator[tuple[str, float]]:
+    for part, rows, word in (("gangs", gangs, "share"), ("jobs", jobs, "size"), ("words", words, "nodes")):
         for row in rows:
             yield f"{part}_wait_s_{_word(row.name)}", row.wait_s
             yield f"{part}_soon_{_word(row.name)}", row.soon
@@ -164,15 +198,18 @@ def _figures(gangs: Sequence[Row], jobs: Sequence[Row], asked: dict[str, Asked])
                 yield f"{what}_p{share}_ms_{_word(name)}", _ms(series, share / 100)
 
 
-def _targets(gangs: Sequence[Row], jobs: Sequence[Row], asked: dict[str, Asked], quick: bool) -> Iterator[Target]:
+def _targets(
+    gangs: Sequence[Row], jobs: Sequence[Row], words: Sequence[Row], asked: dict[str, Asked], quick: bool
+) -> Iterator[Target]:
     """Give the targets. Of jobs the worst-off tenant counts; where seeds are few, luck looks like harm: all of them."""
-    for rows, word in ((gangs, "least share"), (jobs, "size" if quick else "least size")):
-        for row in rows[1:]:
+    attacked = ((gangs[1:], "least share"), (jobs[1:], "size" if quick else "least size"), (words, "nodes"))
+    for rows, word in attacked:
+        for row in rows:
             if not row.fair:
-                of = row.together if rows is jobs and quick else row.least
+                of = row.together if word == "size" else row.least
                 yield Target(f"placed as soon beside {row.name}", row.soon, ">=", LEAST_RATIO)
                 yield Target(f"{word} beside {row.name}", of, ">=", LEAST_RATIO)
-            yield Target(f"answers without opinion, jobs without decision: {row.name}", row.faults, "<=", 0)
+            yield Target(f"answers without opinion, jobs without decision, words lost: {row.name}", row.faults, "<=", 0)
     for name, each in asked.items():
         yield Target(f"filter p99 ms over HTTP, {name}", _ms(each.filter_s, 0.99), "<=", MOST_MS)
         yield Target(f"healthz p99 ms, {name}", _ms(each.healthz_s, 0.99), "<=", MOST_MS)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hack.chaos.chart import changes, upgrades
+from hack.chaos.controllers import strikes
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios import (
     api_faults,
@@ -56,6 +57,11 @@ def _certificates(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[St
     return [asyncio.run(certificates.play(seed))]
 
 
+def _controllers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+    folder.mkdir(parents=True)
+    return [asyncio.run(ended_by_sigterm(strikes.play(seed, folder)))]
+
+
 def _chart(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
     asked = asyncio.run(ended_by_sigterm(changes.play(seed, folder / "asked")))
     return [asked, upgrades.play(seed, folder / "training")]
@@ -64,6 +70,7 @@ def _chart(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
 _BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
     "api": (_api, frozenset(api_faults.INJECTORS)),
     "cluster": (_cluster, frozenset(cluster_faults.INJECTORS)),
+    "controllers": (_controllers, frozenset({Kind.LEADER_PAUSED})),
     "partition": (_partition, frozenset({Kind.PARTITION})),
     "checkpoint": (checkpoint_faults.play, frozenset(checkpoint_faults.SCENARIOS)),
     "leavers": (_leavers, frozenset({Kind.LEAVERS})),

@@ -28,17 +28,25 @@ class Objects:
 
     async def of(self, pod: Object) -> Sources:
         """Return every existing object that a pod refers to. Raises ApiError, aiohttp.ClientError."""
-        maps, secrets = wanted_objects(pod)
-        namespace = pod["metadata"]["namespace"]
+        maps, secrets, claims = wanted_objects(pod)
+        mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
         return Sources(
-            await self._all(namespace, "configmaps", maps),
-            await self._all(namespace, "secrets", secrets, "Secret"),
+            await self._all(f"{mine}/configmaps", maps),
+            await self._all(f"{mine}/secrets", secrets, "Secret"),
+            await self._claimed(f"{mine}/persistentvolumeclaims", claims),
         )
 
-    async def _all(self, namespace: str, plural: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
+    async def _claimed(self, path: str, names: Iterable[str]) -> dict[str, Object]:
+        """Return the PersistentVolume of each claim that is bound to one."""
+        claims = await self._all(path, names)
+        bound = {name: str(each["spec"].get("volumeName", "")) for name, each in claims.items()}
+        volumes = await self._all("/api/v1/persistentvolumes", filter(None, bound.values()))
+        return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
+
+    async def _all(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
         async def one(name: str) -> tuple[str, Object | None]:
             try:
-                found: Object = await self._api.call("GET", f"/api/v1/namespaces/{namespace}/{plural}/{name}")
+                found: Object = await self._api.call("GET", f"{path}/{name}")
             except ApiError as error:
                 if error.code == 404:
                     return name, None

@@ -1,9 +1,12 @@
 """Pods are told apart by job, and by which go first, from each kind's labels: XD-05, VE-28, VE-32."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.jobs.kinds.manifests import SAMPLES, colossal, mindspore, mpi, train
 from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.observe import job_pods
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
@@ -17,7 +20,9 @@ from turnout.kube.objects import (
     PodSpec,
     PodStatus,
     Resources,
+    Toleration,
 )
+from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
 LWS, RAY, DLROVER = "leaderworkerset.sigs.k8s.io", "ray.io", "elasticjob.dlrover"
@@ -138,6 +143,49 @@ def test_the_gpus_of_an_ms_jobs_workers_count_in_its_queue():
     observed = view.observation(0.0)
     (only,) = observed.jobs
     assert (observed.queues["q"].used[GPU], only.placed, only.beside, only.waits) == (2, 2, (1,), False)
+
+
+ADMITTED = [
+    Toleration("node.kubernetes.io/not-ready", "Exists", effect="NoExecute"),
+    Toleration("node.kubernetes.io/unreachable", "Exists", effect="NoExecute"),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "tolerations"),
+    [
+        pytest.param({GPU: "0"}, ADMITTED, id="tolerations that every API server adds"),
+        pytest.param({"cpu": "100m"}, ADMITTED, id="requests that a LimitRange adds"),
+        pytest.param({GPU: "0"}, None, id="nothing"),
+    ],
+)
+def test_a_pod_of_another_role_counts_whatever_was_added_to_it(asked, tolerations):
+    view = view_of(("MSJob", mindspore(2, gpus=1)))
+    scheduler = pod("j-scheduler-0", gpus=0, **trained(0, **{labels.TRAINING_TYPE: "scheduler"}))
+    scheduler.spec.containers[0].resources.requests, scheduler.spec.tolerations = asked, tolerations
+    view.put_pod(scheduler)
+    for at in range(2):
+        view.put_pod(pod(f"j-worker-{at}", gpus=1, **trained(at, **{labels.TRAINING_TYPE: "worker"})))
+    (only,) = seen(view)
+    assert (only.placed, only.beside, only.waits) == (2, (1,), False)
+
+
+BIG, SMALL, ODD = (PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (8, 1, 3))
+BIG_ADMITTED = replace(BIG, tolerations=(("a", "Exists", "", ""),))
+
+
+@pytest.mark.parametrize(
+    ("there", "counts"),
+    [
+        pytest.param([BIG, SMALL, SMALL], (1, 2), id="each as its template says"),
+        pytest.param([BIG_ADMITTED, SMALL], (1, 1), id="with tolerations more, by what it asks for"),
+        pytest.param([ODD, BIG], (1, 1), id="one that asks for something else fills what is lacking"),
+        pytest.param([BIG, BIG, BIG, BIG], (1, 2), id="never more than are wanted"),
+        pytest.param([], (0, 0), id="none"),
+    ],
+)
+def test_pods_of_other_roles_are_counted_by_what_they_ask_for(there, counts):
+    assert job_pods.beside(((BIG, 1), (SMALL, 2)), there) == counts
 
 
 def test_jobs_of_one_name_in_two_groups_are_two():

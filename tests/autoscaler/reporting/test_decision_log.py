@@ -142,6 +142,7 @@ def zip_parts(room):
         pytest.param(
             lambda line: line.replace(b'"least":1', b'"least":9'), "1 <= least <= most", id="no bounds at all"
         ),
+        pytest.param(lambda line: b'{"look":' + b"[" * 20_000, "it cannot be read", id="nested without end"),
     ],
 )
 def test_a_line_that_cannot_be_right_is_told_and_the_next_is_read(spoil, says):
@@ -150,6 +151,14 @@ def test_a_line_that_cannot_be_right_is_told_and_the_next_is_read(spoil, says):
     spoilt, orphan, good = replay([spoil(first), second, first])
     assert says in spoilt.fault
     assert "missing" in orphan.fault
+    assert (good.fault, good.differs, good.decisions) == ("", "", 1)
+
+
+def test_a_line_that_contradicts_itself_is_told_and_the_next_is_read():
+    at = world([4], seen(job("a", least=1), [0]))
+    (line,) = told(at)
+    (odd, good) = replay([line.replace(b'"kinds"', b'"unknown"'), line])
+    assert "contradict one another" in odd.fault
     assert (good.fault, good.differs, good.decisions) == ("", "", 1)
 
 

@@ -16,7 +16,7 @@ from hack.bench.controllers.trials import Rest, Trial
 from hack.bench.controllers.watching import Pods
 from hack.controlplane.plane import ControlPlane
 
-SIZE = Size(jobs=3, workers=2, lost=3, deleted=1, steady=5, steady_s=1.0)
+SIZE = Size(jobs=3, workers=2, lost=3, deleted=1, steady=5, steady_s=1.0, turns=2)
 
 
 def line(agent, verb, resource, sub=""):
@@ -60,13 +60,15 @@ async def test_a_pod_is_replaced_when_another_of_its_name_is_seen():
 
 
 def trial(seconds, requests):
-    return Trial(seconds, Usage(seconds / 2, 10 * seconds), Counter({"create pods": requests}), [0.1], [0.2], seconds)
+    return Trial(seconds, Usage(seconds / 2, 10 * seconds), Counter({"create pods": requests}), [0.1], seconds)
 
 
 def test_a_ratio_is_the_median_of_those_within_repetitions():
     rests = Rest(1.0, 0.2, 50.0, 2.0, 0, 1), Rest(1.0, 0.01, 50.0, 12.0, 0, 0)
     theirs, ours = [trial(4, 8), trial(40, 8), trial(4, 8)], [trial(2, 4), trial(20, 4), trial(8, 16)]
-    outcome = Results(SIZE, theirs, ours, *rests).outcome(quick=True)
+    deleted = [(0.1, 0.2), (0.1, 0.08), (0.2, 0.1)]
+    outcome = Results(SIZE, theirs, ours, *rests, deleted).outcome(quick=True)
+    assert outcome.figures["ratio_deleted_ms"] == pytest.approx(0.8)
     assert outcome.figures["ratio_running_s"] == 0.5
     assert outcome.figures["ratio_requests_per_job"] == 0.5
     assert outcome.figures["theirs_cpu_s"] == 2
@@ -93,7 +95,8 @@ async def test_both_controllers_run_all_jobs_and_leave_nothing_of_them(tmp_path)
     for one in (*found.theirs, *found.ours):
         assert one.requests["create pods"] == one.requests["create services"] == SIZE.pods
         assert len(one.lost_s) == 3
-        assert len(one.deleted_s) == 1
-        assert all(took > 0 for took in (one.running_s, *one.lost_s, *one.deleted_s, one.used.peak_mib))
+        assert all(took > 0 for took in (one.running_s, *one.lost_s, one.used.peak_mib))
+    assert len(found.deleted) == SIZE.turns
+    assert all(took > 0 for turn in found.deleted for took in turn)
     assert found.our_rest.wrote == found.our_rest.wrote_again == 0
     assert left == [SIZE.steady, SIZE.steady]  # those at rest alone

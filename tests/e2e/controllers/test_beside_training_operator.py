@@ -28,10 +28,29 @@ def size(job):
 
 
 class Both:
-    """The two namespaces, and what lies in each by job."""
+    """The two namespaces, what lies in each by job, and which conditions each job has had there, one after another."""
 
     def __init__(self, api):
         self.api = api
+        self._had = {THEIRS: {}, OURS: {}}
+        self._news = asyncio.Condition()
+
+    async def follow(self, namespace):
+        """Write down each set of conditions that differs from the one before, until cancelled."""
+        had = self._had[namespace]
+        async for jobs in self.api.watch(JOBS.format(namespace)):
+            for job in jobs:
+                now, seen = compared.conditions(job), had.setdefault(job["metadata"]["name"], [])
+                if now and (not seen or seen[-1] != now):
+                    seen.append(now)
+            async with self._news:
+                self._news.notify_all()
+
+    async def transitions(self, name, come):
+        """Return the conditions that a job has had in both, once the newest of both answer true."""
+        async with asyncio.timeout(30.0), self._news:
+            await self._news.wait_for(lambda: all(come(had.get(name, [()])[-1]) for had in self._had.values()))
+        return [had[name] for had in self._had.values()]
 
     async def listed(self, path, job):
         found = []
@@ -76,6 +95,7 @@ async def both(module_plane):
             await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         await install(plane, api, "--namespace", OURS)
         both = Both(api)
+        following = [asyncio.create_task(both.follow(namespace)) for namespace in (THEIRS, OURS)]
         jobs = [*SHAPES.values(), *(each[0] for each in (*STORIES.values(), *CHANGES.values()))]
         for namespace in (THEIRS, OURS):
             await api.create_all(jobs, namespace)
@@ -85,6 +105,17 @@ async def both(module_plane):
         busy = sum(size(job) > 0 for job in jobs)
         await both.until(JOBS, lambda now: sum(_is(each, "Running") for each in now) >= busy)
         yield both
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+
+async def hold_transitions(both, name):
+    """Hold what conditions the job has had, in order, to the Training Operator's. Returns those that were true."""
+    now = compared.conditions((await both.job(name))[1])
+    theirs, ours = await both.transitions(name, lambda newest: newest == now)
+    assert ours == theirs
+    return [{type_ for type_, said, _ in each if said == "True"} for each in ours]
 
 
 def _is(job, type_):
@@ -115,6 +146,7 @@ async def test_a_jobs_children_and_status_are_those_of_the_training_operator(bot
         assert {key: plain(each) for key, each in ours.items()} == {key: plain(each) for key, each in theirs.items()}
     theirs, ours = map(compared.status, await both.job(name))
     assert ours == theirs
+    await hold_transitions(both, name)
 
 
 @pytest.mark.parametrize(("job", "events", "comes_to", "left"), STORIES.values(), ids=STORIES)
@@ -123,7 +155,8 @@ async def test_a_job_comes_to_the_same_end_whatever_becomes_of_its_pods(both, jo
     before = [sorted(each["metadata"]["uid"] for each in found.values()) for found in await both.listed(PODS, name)]
     for role, index, phase, code in events:
         await both.become(phase, code, job_name=name, replica_type=role, replica_index=str(index))
-    if any(phase == "Failed" for _, _, phase, _ in events) and comes_to == "Running":
+    anew = any(phase == "Failed" for _, _, phase, _ in events) and comes_to == "Running"
+    if anew:
         for namespace, uids in zip((THEIRS, OURS), before, strict=True):
             await both.api.until(PODS.format(namespace), lambda now, uids=uids: _anew(now, name, uids, left), 30)
         await both.become("Running", job_name=name)
@@ -131,6 +164,8 @@ async def test_a_job_comes_to_the_same_end_whatever_becomes_of_its_pods(both, jo
         await both.until(JOBS, lambda now: any(_is(each, comes_to) for each in now if each["metadata"]["name"] == name))
     else:
         await both.until(JOBS, lambda now: all(each["metadata"]["name"] != name for each in now) or None)
+        theirs, ours = await both.transitions(name, lambda newest: "Succeeded" in [type_ for type_, *_ in newest])
+        assert ours == theirs
         return
     await both.until(PODS, lambda now: _left(now, name) == left)
     if comes_to != "Running":  # both count what was active as succeeded, or as nothing, in a look of its own
@@ -146,6 +181,8 @@ async def test_a_job_comes_to_the_same_end_whatever_becomes_of_its_pods(both, jo
         # Upstream leaves once the Master has succeeded: in the random order of a Go map, before it comes to the Worker.
         theirs["replicaStatuses"]["Worker"]["selector"] = ours["replicaStatuses"]["Worker"]["selector"]
     assert ours == theirs
+    had = await hold_transitions(both, name)
+    assert any("Restarting" in each for each in had) == anew
 
 
 @pytest.mark.parametrize(("job", "steps"), CHANGES.values(), ids=CHANGES)
@@ -165,6 +202,7 @@ async def test_a_job_comes_to_the_same_when_its_owner_changes_it(both, job, step
         assert list(ours) == list(theirs)
     theirs, ours = map(compared.status, await both.job(name))
     assert ours == theirs
+    await hold_transitions(both, name)
 
 
 def _settled(job):

@@ -23,6 +23,7 @@ GROUP = "/apis/elastic.iml.github.io/v1alpha1"
 JOBS = f"{GROUP}/namespaces/default/elasticjobs"
 TRAIN = Path(__file__).parents[1] / "launcher/train.py"
 RUN = "dlrover-run --nnodes=$NODE_NUM --nproc_per_node=1 --max_restarts=3 --no-fork --last-call-s=20"
+ALONE = "dlrover-run --standalone --nproc_per_node=1 --max_restarts=1 --no-fork --no-python"  # no master hears of it
 # The agent is killed when the test says so: the container ends with 137, as one that the kernel kills.
 KILLED = """{run} & agent=$!
 while kill -0 $agent 2>/dev/null; do [ -e {folder}/kill-$POD_NAME ] && kill -9 $agent; sleep 0.05; done
@@ -31,10 +32,10 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
 
 
-def job(name, command, replicas=1, namespace="default", **more):
+def job(name, command, replicas=1, namespace="default", of_workers=(), **more):
     """A job of this many workers, which run the command in a shell."""
     container = {"command": ["bash", "-c", command], "imagePullPolicy": "IfNotPresent"}
-    made = elasticjobs.job(elasticjobs.worker(replicas, container, NOBODY), name=name, **more)
+    made = elasticjobs.job(elasticjobs.worker(replicas, container, NOBODY, **dict(of_workers)), name=name, **more)
     return {**made, "metadata": {"name": name, "namespace": namespace}}
 
 
@@ -57,6 +58,7 @@ async def world(module_plane, folder, tmp_path_factory):
         job("alone", f"{alone}default"),
         job("alone", f"{alone}other", namespace="other"),
         job("fails", f"{RUN} --max_restarts=0 --no-python false"),
+        job("spent", f"{ALONE} sh -c 'echo $POD_NAME >> {folder}/spent; exit 5'", of_workers={"restartCount": 1}),
         job("asleep", f"{alone}woken", suspend=True),
         job("grows", "sleep infinity"),
         job("strange", "true", distributionStrategy="ParameterServerStrategy"),
@@ -152,6 +154,18 @@ async def test_a_master_that_says_the_job_has_failed_fails_it(world):
     job = await reached(world, "fails", "Failed")
     assert "completionTime" in job["status"]
     await world.until(lambda: world.codes["elasticjob-fails-dlrover-master-0"] == [1])
+
+
+@pytest.mark.contract("DL-93", "DL-95")
+async def test_spent_restarts_replace_the_pod_and_spent_pods_fail_the_job(world, folder):
+    job = await reached(world, "spent", "Failed")
+    pods = [f"spent-edljob-worker-{id_}" for id_ in range(2)]
+    assert (folder / "spent").read_text().split() == [pods[0]] * 2 + [pods[1]] * 2  # the process, and its one restart
+    assert [world.codes[pod] for pod in pods] == [[1], [1]]  # as the agent ends
+    assert "spent-edljob-worker-2" not in world.uids
+    (failed,) = (each for each in job["status"]["conditions"] if each["type"] == "Failed")
+    assert failed["reason"] == "ElasticJobFailed"
+    assert failed["message"] == 'job "spent" is failing because one "worker" failed 1 times and again.'
 
 
 async def test_a_suspended_job_has_its_master_alone_and_runs_once_it_is_resumed(world, folder):

@@ -32,6 +32,16 @@ def job(name, command, replicas=2, **spec):
     return {**made, "metadata": {"name": name}}
 
 
+def bare(name, command):
+    """A job that says nothing but what it runs, and that a failed pod restarts it."""
+    made = job(name, command, policies=policy("RestartJob", event="PodFailed"))
+    (task,) = made["spec"]["tasks"]
+    made["spec"] = {key: made["spec"][key] for key in ("plugins", "policies")} | {
+        "tasks": [{"template": task["template"]}]
+    }
+    return made
+
+
 def policy(action, **of):
     return [{**of, "action": action}]
 
@@ -46,6 +56,7 @@ async def world(module_plane, folder, tmp_path_factory):
             policies=policy("AbortJob", event="PodFailed")),
         job("elastic", "[ $VC_TASK_INDEX = 1 ] && exit 1; exit 0", 3, minAvailable=2),
         job("rigid", "[ $VC_TASK_INDEX = 1 ] && exit 1; exit 0"),
+        bare("bare", f"echo $VC_TASK_INDEX >> {folder}/bare; exit 1"),
         job("asleep", f"touch {folder}/woken"),
         job("strange", "true", plugins={"magic": []}),
     ]  # fmt: skip
@@ -100,6 +111,21 @@ async def test_a_job_is_restarted_by_its_policy_and_completes(world, name, versi
     status = await reached(world, name, "Completed")
     assert (status["retryCount"], status.get("version")) == (1, version)
     assert {pod: len(world.uids[pod]) for pod in incarnations} == incarnations
+
+
+@pytest.mark.contract("VE-15")
+async def test_what_a_job_leaves_out_has_its_default(world, folder):
+    status = await reached(world, "bare", "Failed")
+    assert "it was restarted 3 times already" in status["state"]["message"]
+    assert (folder / "bare").read_text().split() == ["0"] * 4  # one pod, made anew three times
+    assert len(world.uids["bare-default0-0"]) == 4
+    spec = (await world.api.call("GET", f"{JOBS}/bare"))["spec"]
+    assert (spec["maxRetry"], spec["queue"]) == (3, "default")
+    (pod,) = [
+        each for each in (await world.api.call("GET", PODS))["items"] if each["metadata"]["name"] == "bare-default0-0"
+    ]
+    assert pod["spec"]["schedulerName"] == "default-scheduler"  # Volcano's is not there
+    assert pod["metadata"]["labels"]["volcano.sh/task-spec"] == "default0"
 
 
 async def test_a_job_that_is_aborted_stops_what_runs_and_keeps_what_failed(world):

@@ -11,7 +11,7 @@ from turnout.simulator.processes.container_spec import (
     launch_of,
 )
 from turnout.simulator.processes.pod_dns import address, hosts
-from turnout.simulator.processes.volumes import File, Token, volume_of, wanted_objects
+from turnout.simulator.processes.volumes import File, Token, Volume, volume_of, wanted_objects
 
 POD = {
     "metadata": {
@@ -28,7 +28,11 @@ POD = {
     "status": {"podIP": "127.130.0.1", "hostIP": "10.0.0.1"},
 }
 (MAIN,) = POD["spec"]["containers"]
-SOURCES = Sources({"c": {"data": {"k": "v"}}}, {"s": {"kind": "Secret", "data": {"k": "cw=="}}})
+SOURCES = Sources(
+    {"c": {"data": {"k": "v"}}},
+    {"s": {"kind": "Secret", "data": {"k": "cw=="}}},
+    {"host": {"spec": {"hostPath": {"path": "/code"}}}, "nfs": {"spec": {"nfs": {"server": "10.0.0.9", "path": "/"}}}},
+)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +130,12 @@ def test_a_projected_volume_gathers_its_sources():
 @pytest.mark.parametrize(
     ("volume", "why"),
     [
-        ({"persistentVolumeClaim": {"claimName": "x"}}, "persistentVolumeClaim is not done here"),
+        ({"nfs": {"server": "10.0.0.9", "path": "/"}}, "a volume of nfs is not done here"),
         ({"configMap": {"name": "c", "items": [{"key": "k", "path": "../k"}]}}, "leads out of its volume"),
         ({"configMap": {"name": "c", "items": [{"key": "x", "path": "x"}]}}, "has no key 'x'"),
         ({"secret": {"secretName": "x"}}, 'secret "x" not found'),
+        ({"persistentVolumeClaim": {"claimName": "x"}}, 'persistentvolumeclaim "x" is not bound'),
+        ({"persistentVolumeClaim": {"claimName": "nfs"}}, "neither hostPath nor local"),
     ],
 )
 def test_a_volume_that_cannot_be_had_is_told(volume, why):
@@ -137,16 +143,22 @@ def test_a_volume_that_cannot_be_had_is_told(volume, why):
         volume_of(POD, {"name": "v", **volume}, SOURCES)
 
 
+def test_a_claim_leads_to_the_folder_of_its_volume():
+    claim = {"name": "v", "persistentVolumeClaim": {"claimName": "host"}}
+    assert volume_of(POD, claim, SOURCES) == Volume("v", host_path="/code")
+
+
 def test_what_a_pod_refers_to_is_found_everywhere():
     volumes = [
         {"projected": {"sources": [{"secret": {"name": "s1"}}]}},
         {"configMap": {"name": "c1"}},
         {"emptyDir": {}},
+        {"persistentVolumeClaim": {"claimName": "p1"}},
     ]
     env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s2", "key": "k"}}}, {"name": "B", "value": "x"}]
     init = {"name": "i", "envFrom": [{"configMapRef": {"name": "c2"}}]}
     spec = {"volumes": volumes, "containers": [{"name": "m", "env": env}], "initContainers": [init]}
-    assert wanted_objects({"spec": spec}) == ({"c1", "c2"}, {"s1", "s2"})
+    assert wanted_objects({"spec": spec}) == ({"c1", "c2"}, {"s1", "s2"}, {"p1"})
 
 
 def test_addresses_differ_and_are_loopback():

@@ -58,6 +58,12 @@ def status(raw):
     return {"conditions": conditions, "replicaStatuses": replicas, **times}
 
 
+def conditions(raw):
+    """Return a job's conditions without their times, in the order of their types."""
+    found = (raw.get("status") or {}).get("conditions") or ()
+    return tuple(sorted((each["type"], each["status"], each["reason"]) for each in found))
+
+
 def _without_defaults(spec):
     """The API server's own defaults differ with nothing: both went through it. The token's volume has a random name."""
     spec = copy.deepcopy(spec)

@@ -1,7 +1,7 @@
 """The jobs of the guides, as their users have them, come to their ends: torch trains in the pods of a real API server.
 
 Only what no test machine has is changed: images are its own programs, and paths lie in a folder of the test. Sizes,
-devices, restarts, volumes, mounts and environments are those of examples/jobs. ColossalAIJobs have their own stories.
+devices, restarts, volumes, mounts and environments are those of examples/jobs.
 """
 
 import asyncio
@@ -15,22 +15,31 @@ import yaml
 
 from hack.controlplane.plane import free_ports
 from tests.e2e.controllers.installed import ROOT, install
+from tests.e2e.controllers.shared import colossal
 from tests.e2e.controllers.shared.kube_proxy import served
 from tests.e2e.launcher.operated import conditions, operated
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 SCRIPTS = ROOT / "tests/e2e/controllers/scripts"
-KINDS = "PyTorchJob,ElasticJob,MSJob,VolcanoJob"
+KINDS = "PyTorchJob,ElasticJob,MSJob,VolcanoJob,ColossalAIJob"
 PATHS = {
     "elasticjob": "/apis/elastic.iml.github.io/v1alpha1/namespaces/default/elasticjobs",
     "pytorchjob-elastic": "/apis/ctyun.cn/v1/namespaces/default/pytorchjobs",
     "msjob-dataparallel": "/apis/mindspore.gitee.com/v1/namespaces/default/msjobs",
     "volcanojob": "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs",
+    "colossalaijob": colossal.JOBS,
 }
 ROOM = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8", "metax-tech.com/gpu": "16", "pods": "110"}
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
+HARD = 'a "b" $HOME `c` \\'
+TOLD = [  # what the owner of the ColossalAIJob adds to its workers' environment
+    {"name": "DIRECT", "value": "told"},
+    {"name": "HARD", "value": HARD},
+    {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "own", "key": "key"}}},
+]
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own"}, "stringData": {"key": "hidden"}}
 
 
 def fitted(name, folder):
@@ -45,6 +54,7 @@ def fitted(name, folder):
         "volcanojob": {
             '["python", "train.py"]': json.dumps(["sh", "-c", f"{torch} exec python {SCRIPTS}/vc_train.py {folder}"])
         },
+        "colossalaijob": {"/workspace": str(folder), "[train.py, arg1]": f"[train.py, {folder}]"},
     }
     for theirs, ours in paths[name].items():
         assert theirs in text
@@ -55,7 +65,23 @@ def fitted(name, folder):
         made["spec"]["nprocPerNode"] = "1"  # without GPUs torch would start one for each core
         waits = {"name": "PET_RDZV_CONF", "value": "last_call_timeout=15"}  # for a third worker, whom nobody makes
         container["env"] += [{"name": "FOLDER", "value": str(folder)}, waits]
+    if name == "colossalaijob":
+        made["spec"]["launcher"]["env"] = colossal.RUNS
+        made["spec"]["worker"] |= {"procPerWorker": 2, "torchArgs": [f"--master_port={port}"]}
+        colossal.with_sshds_folder(made, TOLD)
     return made
+
+
+def claimed(folder):
+    """The claim of the guide's ColossalAIJob, bound to a volume: this folder of the machine."""
+    size = {"storage": "1Gi"}
+    modes = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    claim = {"name": "colossalai", "namespace": "default"}
+    spec = {**modes, "capacity": size, "hostPath": {"path": str(folder)}, "claimRef": claim}
+    yield {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "colossalai"}, "spec": spec}
+    spec = {**modes, "resources": {"requests": size}, "volumeName": "colossalai"}
+    meta = {**claim, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    yield {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
 def established(definition):
@@ -67,7 +93,10 @@ def established(definition):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     made = {name: tmp_path_factory.mktemp(name) for name in PATHS}
-    shutil.copy(SCRIPTS / "ms_train.py", made["msjob-dataparallel"] / "train.py")
+    made["claim"] = tmp_path_factory.mktemp("claim")
+    for script, folder in (("ms_train.py", made["msjob-dataparallel"]), ("ca_train.py", made["claim"])):
+        shutil.copy(SCRIPTS / script, folder / "train.py")
+        shutil.copy(SCRIPTS / "line.py", folder)
     return made
 
 
@@ -83,6 +112,10 @@ async def world(module_plane, folders, tmp_path_factory):
         for node in (await api.get("/api/v1/nodes"))["items"]:
             status = {"status": {"capacity": ROOM, "allocatable": ROOM}}
             await world.api.call("PATCH", f"/api/v1/nodes/{node['metadata']['name']}/status", status, MERGE)
+        for each in (SECRET, *claimed(folders["claim"])):
+            await api.create(each)
+        world.phases = asyncio.create_task(colossal.phases(world.api, "colossalai-example", "Succeeded"))
+        stack.callback(world.phases.cancel)
         for name, path in PATHS.items():
             await world.api.call("POST", path, fitted(name, folders[name]))
         await stack.enter_async_context(served(world.api, "default", "widedeep-example-scheduler-0"))
@@ -143,3 +176,20 @@ async def test_the_guides_volcano_job_trains_to_its_end(world, folders):
             if (status.get("state") or {}).get("phase") == "Completed":
                 break
     assert (status["succeeded"], status["retryCount"], status["minAvailable"]) == (4, 0, 2)
+
+
+@pytest.mark.root  # sshd listens on port 22
+@pytest.mark.debian("openssh-server")
+@pytest.mark.contract("CA-05", "CA-06", "CA-11", "CA-19", "CA-20")
+async def test_the_guides_colossalaijob_trains_on_every_rank_by_ssh(world, folders):
+    names = ["colossalai-example-launcher", *pods("colossalai-example", 2)]
+    trained = folders["claim"] / "trained"
+    await world.there(trained, names, within_s=120.0)
+    told = json.loads(await asyncio.to_thread(trained.read_text))
+    assert told["last"] < 0.01 * told["first"]
+    assert [each["host"] for each in told["ranks"]] == [names[1], names[1], names[2], names[2]]
+    wanted = {"DIRECT": "told", "SECRET": "hidden", "HARD": HARD, "LOCAL_WORLD_SIZE": "2"}
+    assert all(wanted.items() <= each.items() for each in told["ranks"])
+    seen = await colossal.within(world, names, world.phases)
+    assert seen[-2:] == ["Running", "Succeeded"], world.log(names[0])
+    assert await colossal.names(world.api, "colossalai-example") == names

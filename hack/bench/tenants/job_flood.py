@@ -1,0 +1,98 @@
+"""turnout-controller on a real API server: how soon an honest tenant's pods are made beside a flood of jobs.
+
+Beside stands the same flood of jobs that another controller manages: the API server bears them, and ours passes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.controlplane.api import Api
+from hack.controlplane.plane import ControlPlane, free_ports
+
+GREEDY, HONEST, WORKERS = "greedy", "vision", 4
+ELSEWHERE = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}
+ROOT = Path(__file__).resolve().parents[3]
+_DEFINITION = ROOT / "deploy/crds/pytorchjobs.kubeflow.org.yaml"
+_JOBS = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
+_PODS = f"/api/v1/namespaces/{HONEST}/pods"
+_WITHIN_S = 120.0
+Raw = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Told:
+    """wait_s: from an honest job's creation until all its pods were there, each."""
+
+    wait_s: list[float] = field(default_factory=list)
+
+
+def job(namespace: str, name: str, workers: int, more: Raw | None = None) -> Raw:
+    """Build a PyTorchJob of workers alone."""
+    pod = {"containers": [{"name": "pytorch", "image": "example.org/train:1", "command": ["python", "train.py"]}]}
+    role = {"replicas": workers, "restartPolicy": "Never", "template": {"spec": pod}}
+    head = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name, "namespace": namespace}}
+    return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": role}, **(more or {})}}
+
+
+def flooded(quick: bool) -> tuple[Told, Told]:
+    """Give what honest jobs waited beside a flood of jobs of ours, and beside one of jobs that are another's."""
+    return asyncio.run(_flooded(*((200, 6) if quick else (1_000, 20))))
+
+
+async def _flooded(flood: int, honest: int) -> tuple[Told, Told]:
+    plane = await asyncio.to_thread(ControlPlane().start)
+    try:
+        async with plane.api() as api:
+            for name in (GREEDY, HONEST, "system"):
+                await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            await api.create(yaml.safe_load(await asyncio.to_thread(_DEFINITION.read_text)))
+            await asyncio.to_thread(_start, plane)
+            beside = await _beside(api, "others", flood, honest, ELSEWHERE)
+            told = await _beside(api, "own", flood, honest, {})
+    finally:
+        await asyncio.to_thread(plane.stop)
+    return told, beside
+
+
+def _start(plane: ControlPlane) -> None:
+    (port,) = free_ports(1)
+    argv = [sys.executable, "-m", "turnout.controllers", "--kinds=PyTorchJob", "--lease=system/turnout-controller"]
+    argv += [f"--kubeconfig={plane.kubeconfig}", f"--metrics-bind=127.0.0.1:{port}"]
+    plane.start_program("turnout-controller", argv, f"http://127.0.0.1:{port}/readyz")
+
+
+async def _beside(api: Api, name: str, flood: int, honest: int, more: Raw) -> Told:
+    """Create honest jobs one after the other while a flood of jobs is made, and changed again and again."""
+    told = Told()
+    async with asyncio.TaskGroup() as group:
+        flooding = group.create_task(_flood(api, name, flood, more))
+        for number in range(honest):
+            began_s = time.monotonic()
+            await api.create(job(HONEST, f"{name}-{number}", WORKERS))
+            await api.until(_PODS, partial(_whole, f"{name}-{number}"), _WITHIN_S)
+            told.wait_s.append(time.monotonic() - began_s)
+        flooding.cancel()
+    return told
+
+
+async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
+    await api.create_all([job(GREEDY, f"{name}-{number}", 1, more) for number in range(count)])
+    turn = 0
+    while True:
+        turn += 1
+        notes = {"metadata": {"annotations": {"turn": str(turn)}}}
+        await api.patch(f"{_JOBS.format(GREEDY)}/{name}-{turn % count}", notes)
+
+
+def _whole(name: str, pods: list[Raw]) -> bool:
+    """True once all pods of a job are there."""
+    return sum(str(each["metadata"]["name"]).startswith(f"{name}-worker-") for each in pods) == WORKERS

@@ -1,0 +1,1 @@
+"""The job controllers under seeded faults, on a real API server."""
