@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import GangKey
 from turnout.kube.backoff import Backoff
@@ -21,6 +21,7 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.gates.evictions import hold, make_room, may_preempt
 from turnout.scheduler_ext.gates.model import Evict, Turn
 from turnout.scheduler_ext.gates.patches import eviction
+from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
 
@@ -64,12 +65,7 @@ class Evictor:
         self._view, self._calls, self._clock, self._tell, self._may_write = view, calls, clock, tell, may_write
         self._made: dict[GangKey, _Made] = {}
         self._sent: set[str] = set()  # uids of evicted pods, until they are gone
-        self._count = Counter(
-            "turnout_gate_evictions",
-            "Evictions for gangs behind our gates, by what came of it.",
-            ["came"],
-            registry=registry,
-        )
+        self._count = EvictionCounts(registry).came
         view.on_drop.append(self._sent.discard)
 
     def forget_all(self) -> None:
