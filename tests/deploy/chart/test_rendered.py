@@ -252,7 +252,9 @@ def test_only_who_wishes_it_gives_the_right_to_evict():
     for values, preempts in ((gates, False), ({**gates, "nominator.preempt": "true"}, True)):
         found = rendered(values)
         assert ("--preempt" in container_of(found, "turnout-nominator")["args"]) is preempts
-        assert (("create", "pods/eviction") in rights_of(found, "turnout-nominator")) is preempts
+        roles = {each["metadata"]["name"] for each in found if each["kind"] == "ClusterRole"}
+        assert ("turnout-nominator-preempts" in roles) is preempts
+    assert rights_of(found, "turnout-nominator-preempts") == {("create", "pods/eviction")}
     with pytest.raises(chart.HelmRefused, match=r"nominator.preempt needs nominator.gates"):
         rendered({"nominator.enabled": "true", "nominator.preempt": "true"})
 
