@@ -4,7 +4,9 @@ import pytest
 
 from tests import cluster
 from tests.scheduler_ext.gates.gated_world import Api, Killed, Writer, gang
+from turnout.kube.cli_flags import BadSetting
 from turnout.kube.errors import ServerFault
+from turnout.scheduler_ext.nominator import NominatorSettings
 
 HOSTS = [f"{leaf}{at}" for leaf in "ab" for at in range(4)]
 
@@ -81,6 +83,11 @@ async def test_nobody_is_evicted_unless_an_admin_wishes_it():
     api = full(gang("high", 2, priority=9))
     await Writer(api, 4, 4).work(3)
     assert evicted(api) == []
+
+
+def test_preempting_without_gates_is_refused():
+    with pytest.raises(BadSetting, match="--preempt needs --gates"):
+        NominatorSettings(preempt=True)
 
 
 @pytest.mark.asyncio
