@@ -8,33 +8,40 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from turnout.cli.check.command import add as check_command
 from turnout.cli.commands.run_verb import BadWord
 from turnout.cli.exit_codes import Exit
-from turnout.cli.local_cluster.commands import add as local_commands
-from turnout.cli.release.command import add as release_command
-from turnout.cli.verbs.history import add as history_command
-from turnout.cli.verbs.jobs import add as job_commands
-from turnout.cli.verbs.nodes import add as nodes_commands
-from turnout.cli.verbs.pause import add as pause_commands
-from turnout.cli.verbs.queues import add as queues_commands
-from turnout.cli.verbs.replay import add as replay_command
-from turnout.cli.verbs.simulate import add as simulate_command
-from turnout.cli.verbs.stacks import add as stacks_command
-from turnout.cli.verbs.topology import add as topology_commands
-from turnout.cli.verbs.why import add as why_command
 from turnout.kube.version import add_version
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
+# Whose `add` makes which commands, in the order of the help. Only those of the command that is asked for are imported.
+ROOMS = (
+    (("check",), "turnout.cli.check.command"),
+    (("jobs", "describe", "logs", "suspend", "submit"), "turnout.cli.verbs.jobs"),
+    (("pause", "resume"), "turnout.cli.verbs.pause"),
+    (("why",), "turnout.cli.verbs.why"),
+    (("queues", "top"), "turnout.cli.verbs.queues"),
+    (("topology", "explain"), "turnout.cli.verbs.topology"),
+    (("history",), "turnout.cli.verbs.history"),
+    (("nodes",), "turnout.cli.verbs.nodes"),
+    (("replay-decisions",), "turnout.cli.verbs.replay"),
+    (("simulate",), "turnout.cli.verbs.simulate"),
+    (("stacks",), "turnout.cli.verbs.stacks"),
+    (("local", "yard"), "turnout.cli.local_cluster.commands"),
+    (("release",), "turnout.cli.release.command"),
+)
+OWN = ("demo", "topo", "nominate", "completion")  # these need no room
 SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is its answer."""
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser(words[0] if words else "").parse_args(words)
     if renamed := getattr(args, "old_name", None):
         print(
             "turnout {}: this command is now `turnout {}`; the old name ends with the next release".format(*renamed),
@@ -56,11 +63,23 @@ def stacktrace_viewer() -> int:
     return main(["stacks", *sys.argv[1:]])
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command."""
+def parser(word: str = "") -> argparse.ArgumentParser:
+    """Make the parser of the whole command. word: the first of the command line; where it is a command, of that one."""
     top = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
     commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb")
+    _add_own(commands)
+    rooms = [room for verbs, room in ROOMS if word in verbs]
+    for room in rooms if rooms or word in OWN else [room for _, room in ROOMS]:
+        import_module(room).add(commands)
+    completion = commands.add_parser("completion", help="print a script that completes commands and options")
+    completion.add_argument("shell", choices=SHELLS, help="what it is for")
+    completion.set_defaults(run=_completion)
+    return top
+
+
+def _add_own(commands: Any) -> None:
+    """Add the commands that have no room of their own."""
     demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
     demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
@@ -77,23 +96,6 @@ def parser() -> argparse.ArgumentParser:
     nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     nominate.add_argument("--context", help="of the kubeconfig")
     nominate.set_defaults(run=_nominate_clear)
-    check_command(commands)
-    job_commands(commands)
-    pause_commands(commands)
-    why_command(commands)
-    queues_commands(commands)
-    topology_commands(commands)
-    history_command(commands)
-    nodes_commands(commands)
-    replay_command(commands)
-    simulate_command(commands)
-    stacks_command(commands)
-    local_commands(commands)
-    release_command(commands)
-    completion = commands.add_parser("completion", help="print a script that completes commands and options")
-    completion.add_argument("shell", choices=SHELLS, help="what it is for")
-    completion.set_defaults(run=_completion)
-    return top
 
 
 def _gangs(text: str) -> int:

@@ -46,6 +46,9 @@ class EventReason(Enum):
     GANG_UNKNOWN = "GangUnknown"  # behind our gate, and what says how many must start together is not there
     GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted
     NOBODY_PLACES = "NobodyPlaces"  # behind our gate, and nobody has held the nominator's Lease for a while
+    PREEMPTING = "Preempting"  # behind our gate, and pods of a lower priority leave for it
+    PREEMPTED = "Preempted"  # evicted for a gang of a higher priority
+    EVICTION_REFUSED = "EvictionRefused"  # behind our gate, and a disruption budget keeps who would have to leave
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again

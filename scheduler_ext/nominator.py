@@ -33,6 +33,7 @@ from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
@@ -66,6 +67,7 @@ class NominatorSettings:
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0
     gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
+    preempt: bool = False  # pods of a lower priority are evicted for a gang behind our gate that finds no room
     annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
     hold_incomplete_gangs: bool = False
     confirm_large_changes: bool = False
@@ -86,6 +88,8 @@ class NominatorSettings:
             raise BadSetting("--webhook-bind, --tls-cert and --tls-key go together: an API server calls by TLS only")
         if self.client_ca is not None and not self.webhook_bind:
             raise BadSetting("--client-ca needs --webhook-bind")
+        if self.preempt and not self.gates:
+            raise BadSetting("--preempt needs --gates: for other pods the scheduler preempts itself")
         check_name(self.configmap, "--configmap")
         check_name(self.lease, "--lease")
         if not 4 <= self.lease_seconds <= 3600:
@@ -133,15 +137,20 @@ async def serve(settings: NominatorSettings) -> None:
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
-        works = [Nominator(view, client, choices, clock, metrics.registry, lambda: elector.leading).run]
+
+        def leads() -> bool:
+            return elector.leading
+
+        works = [Nominator(view, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock)
         notices = DecisionEvents(events, settings.configmap, clock)
         telling = [events.run, notices.run] if settings.gates else []
         if settings.gates:
-            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, lambda: elector.leading)
+            evictor = Evictor(view, client, clock, metrics.registry, notices.tell, leads) if settings.preempt else None
+            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, leads, evictor)
             works.append(gates.run)
         if settings.annotate_switch_path:
-            works.append(PathMarker(view, client, clock, metrics.registry, lambda: elector.leading).run)
+            works.append(PathMarker(view, client, clock, metrics.registry, leads).run)
         leading = lead(elector, informers.synced, lambda: together(*works))
         await _answer(settings, view, metrics, clock, [informers.run(), leading, *(tell() for tell in telling)])
 
@@ -210,11 +219,27 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
     parser.add_argument(
         "--expire-s", type=float, default=default.expire_s, help="seconds a nomination may stay unused (%(default)s)"
     )
+    _add_gates(parser, default)
+    parser.add_argument(
+        "--annotate-switch-path",
+        action="store_true",
+        help=f"write {SWITCH_PATH} on the bound pods of gangs, for turnout-run; needs the right to patch pods",
+    )
+    return build(parser, NominatorSettings, argv)
+
+
+def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> None:
+    """Add the flags of scheduling gates."""
     parser.add_argument(
         "--gates",
         action="store_true",
         help=f"lift the scheduling gate {PLACEMENT_GATE}, gang by gang, once a plan stands and is written; needs the "
         "right to patch pods",
+    )
+    parser.add_argument(
+        "--preempt",
+        action="store_true",
+        help="evict pods of a lower priority for a gang behind that gate that finds no room; needs the right to evict",
     )
     parser.add_argument(
         "--webhook-bind",
@@ -224,12 +249,6 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
     parser.add_argument("--tls-cert", type=Path, help="PEM certificate chain of the webhook; followed")
     parser.add_argument("--tls-key", type=Path, help="PEM key of --tls-cert")
     parser.add_argument("--client-ca", type=Path, help="callers of the webhook must be certified by this CA (mTLS)")
-    parser.add_argument(
-        "--annotate-switch-path",
-        action="store_true",
-        help=f"write {SWITCH_PATH} on the bound pods of gangs, for turnout-run; needs the right to patch pods",
-    )
-    return build(parser, NominatorSettings, argv)
 
 
 def _tell(notice: Notice) -> None:

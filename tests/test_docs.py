@@ -24,7 +24,7 @@ from turnout.controllers.runtime.metrics import Metrics as Controls
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
-from turnout.scheduler_ext.gates.runtime.gate_metrics import Gates
+from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts, Gates
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.nominate import Why
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -261,6 +261,7 @@ def metrics():
     page.pass_through(list, RealClock())
     Nominations(page.registry)
     Gates(page.registry)
+    EvictionCounts(page.registry)
     SwitchPaths(page.registry)
     both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
     both += generate_latest(Launched("bert").registry).decode() + Controls(int).page().decode()

@@ -23,6 +23,8 @@ NEXT = {
     "GangIncomplete": "create the members that are missing, or state a smaller min",
     "GangUnknown": "create its PodGroup or owner, or state the min on the pods: turnout.dev/min-workers",
     "NoRoom": "wait: it is let go as soon as all of it fits; or state a smaller min",
+    "Preempting": "wait: pods of a lower priority are leaving for it, and it is let go once they are gone",
+    "EvictionRefused": "ask the owner of the PodDisruptionBudget to loosen it, or wait: it is tried again",
     "TierTooNarrow": "allow a wider turnout.dev/topology-tier, or state a smaller min",
     "NoMap": "ask an admin for the map of the switches, or drop turnout.dev/topology: required",
 }

@@ -69,6 +69,7 @@ PROFILES = {
         {
             **_GATES,
             "nominator.annotateSwitchPath": "true",
+            "nominator.preempt": "true",
             "nominator.readQueues": "true",
             "nominator.failOpenAfterSeconds": "600",
             "autoscaler.act": "true",

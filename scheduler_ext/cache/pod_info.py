@@ -44,6 +44,7 @@ class Member:
     silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
     pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
     prefers: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
+    never_preempts: bool = False  # nobody may be evicted for it
     most_on_host: int | None = None  # by its hard spread constraints, while another host has none
 
     @property
@@ -77,6 +78,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         silence=_silence(pod, shape, belongs, gpu_resources),
         pinned=_pinned(pod),
         prefers=soft_terms(pod),
+        never_preempts=pod.spec.preemption_policy == "Never",
         most_on_host=most_on_host(pod),
     )
 

@@ -6,24 +6,39 @@ takes over after a crash goes on where the last write ended. Source: docs/manage
 
 from __future__ import annotations
 
-from turnout.scheduler_ext.gates.model import GatedPod, Lift, Nominate, Turn, Wait, Why
+from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, MakingRoom, Nominate, Turn, Wait, Why
 from turnout.scheduler_ext.model import EventReason
 
-Writes = tuple[Nominate, ...] | tuple[Lift, ...]
+Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
 
 
 def next_writes(turn: Turn) -> tuple[Writes, Wait | None]:
     """Decide the next writes for a gang, all of which may be sent at once, and why the rest of it waits.
 
-    Lifts are returned only when no nomination is left to write. Raises nothing.
+    Lifts and evictions are returned only when no nomination is left to write. Evictions are sent one after the other,
+    and none after one that is refused. Raises nothing.
     """
     lacking = _lacking(turn)
     going = () if lacking is not None else _going(turn)
+    if not going and turn.making is not None:
+        return _making_room(turn, turn.making)
     if not going:
         taken_back = tuple(Nominate(pod, "") for pod in turn.gated if pod.uid in turn.ours and pod.nominated)
         return taken_back, lacking or turn.lacking
     due = tuple(Nominate(lift.pod, lift.node) for lift in going if _is_due(turn, lift))
     return due or going, turn.lacking
+
+
+def _making_room(turn: Turn, making: MakingRoom) -> tuple[Writes, Wait]:
+    """Nominate a gang for the hosts that others leave, so that the scheduler keeps them from lower pods; then evict."""
+    due = tuple(
+        Nominate(pod, node) for pod in turn.gated if (node := making.hosts.get(pod.uid, "")) and pod.nominated != node
+    )
+    if making.refused:
+        return due or making.victims, Wait(EventReason.EVICTION_REFUSED, making.refused)
+    leaving = len(making.victims) + making.leaving
+    pods = "1 pod of a lower priority leaves" if leaving == 1 else f"{leaving} pods of a lower priority leave"
+    return due or making.victims, Wait(EventReason.PREEMPTING, f"{pods} for it")
 
 
 def _lacking(turn: Turn) -> Wait | None:

@@ -61,6 +61,26 @@ class Lift:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """One eviction of a pod of a lower priority. why: for its owner."""
+
+    uid: str
+    namespace: str
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakingRoom:
+    """The room that is made for a gang: who leaves for it, and where its members are nominated meanwhile."""
+
+    hosts: Mapping[str, str]  # uid -> node
+    victims: tuple[Evict, ...]  # to be evicted, in this order
+    leaving: int  # pods that leave already
+    refused: str = ""  # why the last eviction was not done
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """The reason why a gang stays behind its gates."""
 
@@ -86,6 +106,7 @@ class Turn:
     may_nominate: frozenset[str] = frozenset()
     ours: frozenset[str] = frozenset()  # uids of gated members whose nomination is ours
     unknown: Wait | None = None  # why nobody can say how many must start together
+    making: MakingRoom | None = None  # room, by evictions
     lacking: Wait | None = None  # why not every member has a place in the plan
 
 

@@ -1,4 +1,8 @@
-"""The bodies of the two patches of a gated pod. Each holds for one version of one pod, and narrows it only."""
+"""The bodies of the two patches of a gated pod, and of an eviction.
+
+A patch holds for one version of one pod, and narrows it only. An eviction holds for one pod, not for another of its
+name.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 import msgspec
 
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
-from turnout.scheduler_ext.gates.model import GatedPod, Lift, Nominate
+from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, Nominate
 
 _FIELD = "metadata.name"  # the one field that node affinity knows; the scheduler then looks at that node only
 
@@ -30,6 +34,16 @@ def lifting(lift: Lift) -> dict[str, Any]:
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
     return {"metadata": _meta(lift.pod), "spec": spec}
+
+
+def eviction(wish: Evict) -> dict[str, Any]:
+    """Return the body of an eviction, which disruption budgets may refuse."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": wish.name, "namespace": wish.namespace},
+        "deleteOptions": {"preconditions": {"uid": wish.uid}},
+    }
 
 
 def _on(node: str, term: NodeSelectorTerm) -> NodeSelectorTerm:

@@ -27,6 +27,7 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.planner.above_min import beside_others
 from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
+from turnout.scheduler_ext.planner.gangs.held import HeldHosts
 from turnout.scheduler_ext.planner.gangs.linked import begun, lacking, linked, refused
 from turnout.scheduler_ext.planner.gangs.requests import request_for
 from turnout.scheduler_ext.planner.left_out import LeftOut
@@ -61,11 +62,12 @@ class PlanCache:
         self.steps = 0  # of planning, in all
         self.left_out = LeftOut()
         self.strict = StrictOrder(strict_queues)
+        self.held = HeldHosts()
         self._kept = Reservations(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
         self._hopeless: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
-        self._gains: int | None = None  # of the snapshot and of the view, as they were looked at last
+        self._gains: tuple[int, int] | None = None  # of the snapshot and of what is held, as they were looked at last
         self._layout: int | None = None
 
     # What is asked.
@@ -130,8 +132,9 @@ class PlanCache:
         needed = min(missing, max(0, gang.least - len(gang.living())))
         hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
         ahead = partial(self._hosts_ahead, standing_of(self.view, gang).order)
-        strict = barred_by(self.kept_against(gang), len(self.view.fabric.hosts))
-        barred = either(barred_rows(self.view, gang, ahead), strict)
+        rows = len(self.view.fabric.hosts)
+        strict = barred_by(self.kept_against(gang), rows)
+        barred = either(barred_rows(self.view, gang, ahead), either(strict, self.held.against(gang, rows)))
         request = replace(request, missing=needed, hoped=hoped, rule=self.rule)
         return replace(request, left_out=self.left_out.of(gang.key), barred=barred)
 
@@ -167,18 +170,16 @@ class PlanCache:
         view = self.view
         if view.layout != self._layout:
             self._layout = view.layout
-            for table in (self._kept, self._refused, self._unplanned):
+            for table in (self._kept, self._refused, self._unplanned, self.left_out, self.strict, self.held):
                 table.clear()
-            self.left_out.clear()
-            self.strict.clear()
             view.touched.update(view.gangs)
         for key in view.touched:
             self._look_again(key)
         view.touched.clear()
         self._relieve_all(view.snapshot.changed.intersection(self._kept.rows()))
         view.snapshot.changed.clear()
-        if view.snapshot.gains != self._gains:
-            self._gains = view.snapshot.gains
+        if (gains := (view.snapshot.gains, self.held.changes)) != self._gains:
+            self._gains = gains
             self._hope()
 
     def _look_again(self, key: GangKey) -> None:
@@ -192,15 +193,14 @@ class PlanCache:
                 self._hope()
             return
         if kept is not None:
-            if kept.plan.refusal is None and kept.signature == gang.words:
-                rest = carried_on(self.view, gang, kept.plan, kept.known)
-                if rest is not None:
-                    now = self._replace(gang, kept, rest)
-                    if len(rest.spare) < len(kept.plan.spare) - len(now.known - kept.known):
-                        self._hope()  # seats were given up, not taken
-                    if key in self._unplanned:  # a seat above its min was taken away
-                        self._unplanned[key] = now.at.order
-                    return
+            same = kept.plan.refusal is None and kept.signature == gang.words
+            if same and (rest := carried_on(self.view, gang, kept.plan, kept.known)) is not None:
+                now = self._replace(gang, kept, rest)
+                if len(rest.spare) < len(kept.plan.spare) - len(now.known - kept.known):
+                    self._hope()  # seats were given up, not taken
+                if key in self._unplanned:  # a seat above its min was taken away
+                    self._unplanned[key] = now.at.order
+                return
             self._withdraw(key)
         self._unplanned[key] = standing_of(self.view, gang).order
 

@@ -167,7 +167,9 @@ def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member, wall
     request = replace(plan_cache.request_of(gang), hoped=0, left_out={})
     if {each.shape for each in request.waiting} == {member.shape} and member.shape.requests:
         held, need = [host for _, host in request.held], len(request.waiting) + request.missing
-        most = cheap_hosts(view, member, need, room_of(member.shape, ()), held, gang.tier, wall_s)
+        room = room_of(member.shape, ())
+        room = room if request.barred is None else np.where(request.barred, 0, room)
+        most = cheap_hosts(view, member, need, room, held, gang.tier, wall_s)
         if most is not None:
             cheap = place(view.fabric, replace(request, wished={}), limited(room_of, member.shape, most), work)
             if cheap.refusal is None:

@@ -29,3 +29,15 @@ class Gates:
             ["obeyed"],
             registry=registry,
         )
+
+
+class EvictionCounts:
+    """The series of who leaves for gangs behind our gates."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.came = Counter(
+            "turnout_gate_evictions",
+            "Evictions for gangs behind our gates, by what came of each.",
+            ["came"],
+            registry=registry,
+        )

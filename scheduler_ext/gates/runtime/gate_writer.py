@@ -24,8 +24,9 @@ from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import since_1970
 from turnout.scheduler_ext.gates import patches
-from turnout.scheduler_ext.gates.decide import next_writes
-from turnout.scheduler_ext.gates.model import GatedPod, Lift, Nominate, Wait, Why, gated_pod
+from turnout.scheduler_ext.gates.decide import Writes, next_writes
+from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, Nominate, Wait, Why, gated_pod
+from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_metrics import Gates
 from turnout.scheduler_ext.gates.turn import turn_of
 from turnout.scheduler_ext.model import EventReason, Notice
@@ -74,14 +75,15 @@ class GateWriter:
         registry: CollectorRegistry,
         tell: Callable[[Notice], None],
         may_write: Callable[[], bool],
+        evictor: Evictor | None = None,
     ) -> None:
         """Start watching pods.
 
         tell: receives the notices for the owners of pods. may_write: True while the Lease is ours; called before each
-        patch.
+        patch. evictor: None where nobody is evicted for a gang.
         """
         self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
-        self._tell, self._may_write = tell, may_write
+        self._tell, self._may_write, self._evictor = tell, may_write, evictor
         self._counts = Gates(registry)
         self._gated: dict[str, GatedPod] = {}
         self._lifted: dict[str, tuple[int, str]] = {}  # uid -> version since, and its node: until it is seen bound
@@ -137,6 +139,8 @@ class GateWriter:
         self._busy.clear()
         self._postponed.clear()
         self._strikes.clear()
+        if self._evictor is not None:
+            self._evictor.forget_all()
         self._view.plan_cache.plan_anew()  # ours may differ from those by which a former leader has written
         self._leads = True
         try:
@@ -180,6 +184,8 @@ class GateWriter:
                 looked_s, room = now_s, now
                 for key in [key for key in self._waiting if key not in self._view.gangs.gangs]:
                     del self._waiting[key]
+                if self._evictor is not None:
+                    self._evictor.forget_gone()
                 for name in [name for name, (_, until_s) in self._strikes.items() if until_s + PAUSE.most_s < now_s]:
                     del self._strikes[name]
                 for uid in self._gated:
@@ -199,7 +205,7 @@ class GateWriter:
 
     # What to write.
 
-    def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, tuple[Nominate, ...] | tuple[Lift, ...]]]:
+    def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, Writes]]:
         """Take due gangs, as many as may be planned at once, and return what to write for them."""
         plans, found = self._view.plan_cache, []
         before = plans.steps
@@ -209,17 +215,21 @@ class GateWriter:
                 found.append((key, writes))
         return found
 
-    def _writes(self, key: GangKey) -> tuple[Nominate, ...] | tuple[Lift, ...]:
+    def _writes(self, key: GangKey) -> Writes:
         """Return the next writes for a gang, and tell its owner why the rest waits."""
         gang = self._view.gangs.gangs.get(key)
         if gang is None or not any(uid in self._gated for uid in gang.members):
             self._waiting.pop(key, None)
+            if self._evictor is not None:
+                self._evictor.forget(key)
             return ()
         if not self._may_try(key):
             return ()
         now_s, plans = self._clock.monotonic(), self._view.plan_cache
         plans.view.settle(now_s)
         turn = turn_of(plans, gang, self._gated, self._lifted, self._choices.schedulers, now_s)
+        if self._evictor is not None:
+            turn = self._evictor.with_room(turn, gang)
         writes, wait = next_writes(turn)
         self._tell_of(key, turn.gated, wait)
         if self._is_crossed(key, writes) and now_s - self._postponed.setdefault(key, now_s) < POSTPONED_S:
@@ -232,7 +242,7 @@ class GateWriter:
         """True unless writes for a gang, or a lone pod, failed a short while ago."""
         return self._clock.monotonic() >= self._strikes.get(key, (0, 0.0))[1]
 
-    def _is_crossed(self, key: GangKey, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> bool:
+    def _is_crossed(self, key: GangKey, writes: Writes) -> bool:
         """True if a gate is to be lifted while a gated pod of another gang is nominated for the node, but not planned.
 
         The scheduler would keep that node for the other pod. Its nomination is cleared or moved at that gang's turn.
@@ -265,11 +275,11 @@ class GateWriter:
 
     # Writing.
 
-    async def _release(self, key: GangKey, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> None:
+    async def _release(self, key: GangKey, writes: Writes) -> None:
         """Write for a gang until nothing is left to write, or a write failed: then the next look says what to do."""
         try:
             for _ in range(ROUNDS):
-                if not all(await asyncio.gather(*map(self._write, writes))):
+                if not await self._send(key, writes):
                     return
                 writes = self._writes(key)
                 if not writes:
@@ -279,6 +289,13 @@ class GateWriter:
             if self._postponed:
                 self._dirty.update(dict.fromkeys(self._postponed))
                 self._news.set()
+
+    async def _send(self, key: GangKey, writes: Writes) -> bool:
+        """Send the writes of a gang. True if all were taken."""
+        evictions = tuple(each for each in writes if isinstance(each, Evict))
+        if evictions:
+            return self._evictor is not None and await self._evictor.evict(key, evictions)
+        return all(await asyncio.gather(*(self._write(each) for each in writes if not isinstance(each, Evict))))
 
     async def _release_alone(self, uid: str) -> None:
         pod = self._gated.get(uid)
@@ -324,11 +341,11 @@ class GateWriter:
         if created_s is not None:
             self._counts.waited.observe(max(0.0, self._clock.wall() - created_s))
 
-    def _expect(self, writes: tuple[Nominate, ...] | tuple[Lift, ...]) -> None:
+    def _expect(self, writes: Writes) -> None:
         """Count on writes before they are sent, so that no gang that is planned meanwhile takes their places."""
         view, now_s = self._view.gangs, self._clock.monotonic()
         for each in writes:
-            if (member := view.pods.get(each.pod.uid)) is None:
+            if isinstance(each, Evict) or (member := view.pods.get(each.pod.uid)) is None:
                 continue
             if isinstance(each, Nominate):
                 view.sent[each.pod.uid] = each.node  # whoever is nominated goes before a newcomer

@@ -106,7 +106,7 @@ def test_every_toggle_renders_valid_objects(schema_folder, tmp_path):
 
 # What else an admin chooses: each value's two settings, where both stand together with every other's.
 CHOICES = {
-    "nominator.gates,nominator.gatePods": "true",
+    "nominator.gates,nominator.gatePods,nominator.preempt": "true",
     "nominator.readQueues": "true",
     "nominator.failOpenAfterSeconds": "600",
     "nominator.annotateSwitchPath": "true",
@@ -245,6 +245,18 @@ def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
             ("list", "clusterqueues.kueue.x-k8s.io") in rights_of(found, name) for found in (rendered(values), plain)
         ]
         assert listed == [True, False]
+
+
+def test_only_who_wishes_it_gives_the_right_to_evict():
+    gates = {"nominator.enabled": "true", "nominator.gates": "true"}
+    for values, preempts in ((gates, False), ({**gates, "nominator.preempt": "true"}, True)):
+        found = rendered(values)
+        assert ("--preempt" in container_of(found, "turnout-nominator")["args"]) is preempts
+        roles = {each["metadata"]["name"] for each in found if each["kind"] == "ClusterRole"}
+        assert ("turnout-nominator-preempts" in roles) is preempts
+    assert rights_of(found, "turnout-nominator-preempts") == {("create", "pods/eviction")}
+    with pytest.raises(chart.HelmRefused, match=r"nominator.preempt needs nominator.gates"):
+        rendered({"nominator.enabled": "true", "nominator.preempt": "true"})
 
 
 def test_failing_open_is_chosen_and_bounded():

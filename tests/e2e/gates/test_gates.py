@@ -12,6 +12,7 @@ import pytest
 
 from hack.controlplane.tools.parts import NEXT
 from tests import cluster
+from tests.e2e.stories import create_priority_class
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -32,6 +33,12 @@ def gang(name, size, **more):
 def gated(pods):
     """The names of the pods that are behind a gate."""
     return {pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates")}
+
+
+def being_deleted(pods, count):
+    """The names of the pods that are being deleted, once they are so many."""
+    found = {pod["metadata"]["name"] for pod in pods if pod["metadata"].get("deletionTimestamp")}
+    return found if len(found) >= count else None
 
 
 async def begin(stage, leaves=8, **more):
@@ -86,6 +93,36 @@ async def test_a_gang_that_does_not_fit_stays_gated_and_goes_when_room_comes(sta
             await api.delete(f"{PODS}/{name}")
         placed = await api.until(PODS, cluster.bound(8), within_s=10)
     assert len(set(placed.values())) == 8
+
+
+async def test_a_higher_priority_evicts_exactly_the_cheapest_gang_and_lands(stage):
+    await stage.build(leaves=2)
+    stage.plane.start_scheduler()
+    stage.start_nominator("nominator", "--gates", "--preempt", "--lease-seconds", "4")
+    async with stage.plane.api() as api:
+        for priority, name in ((0, "cheap"), (5, "dear"), (9, "high")):
+            await create_priority_class(api, name, priority)
+        for name, size, of in (("big", 8, "dear"), ("cheap", 4, "cheap"), ("small", 4, "dear")):
+            pods = gang(name, size, priorityClassName=of)
+            for pod in pods if of == "cheap" else ():
+                pod["metadata"]["finalizers"] = ["example.com/ends-slowly"]
+            await api.create_all(pods)
+            await stage.landed(name, size)
+        await api.create_all(gang("low", 4, priorityClassName="cheap"))
+        await api.create_all(gang("high", 4, priorityClassName="high"))
+        cheap = {f"cheap-{at}" for at in range(4)}
+        leaving = await api.until(PODS, lambda pods: being_deleted(pods, 4))
+        assert leaving == cheap
+        assert gated(await api.pods()) == {f"{name}-{at}" for name in ("low", "high") for at in range(4)}
+        nodes = {each["spec"]["nodeName"] for each in await api.pods() if each["metadata"]["name"] in cheap}
+        for name in sorted(cheap):
+            await api.patch(f"{PODS}/{name}", {"metadata": {"finalizers": None}})
+        placed = await stage.landed("high", 4)
+        assert set(placed.values()) == nodes
+        assert gated(await api.pods()) == {f"low-{at}" for at in range(4)}
+        assert not [each for each in await api.pods() if each["metadata"].get("deletionTimestamp")]
+    told = await stage.events("Preempted")
+    assert {event["involvedObject"]["name"] for event in told} <= cheap
 
 
 async def test_members_that_never_come_are_told_and_the_rest_stays_gated(stage):

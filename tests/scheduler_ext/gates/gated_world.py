@@ -13,8 +13,9 @@ from tests.kube.world import ManualClock, settle
 from tests.world import World, group
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.kube.errors import Conflict, NotFound, ServerFault
+from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
@@ -46,6 +47,7 @@ class Api:
         self.pods, self.writes, self.seen_by = {}, [], []
         self.asked, self.kill_at, self.kill_after, self.away = 0, None, False, False
         self.slow_after, self.goes_on, self.faults = None, asyncio.Event(), {}
+        self.budgets = set()  # names of pods that no eviction takes
         self._number = 100
         for pod in pods:
             self.create(pod)
@@ -83,9 +85,7 @@ class Api:
         return msgspec.json.decode(msgspec.json.encode(raw), type=Pod)
 
     async def patch(self, path, body, *, field_manager):
-        self.asked += 1
-        if self.kill_at and (self.asked > self.kill_at or (self.asked == self.kill_at and not self.kill_after)):
-            raise Killed  # and so is whatever the process had on its way
+        self._ask()
         if self.slow_after is not None and self.asked > self.slow_after:
             await self.goes_on.wait()
         if self.away:
@@ -110,6 +110,32 @@ class Api:
             raise Killed
         self._show(pod)
         return msgspec.json.encode(pod)
+
+    def _ask(self):
+        self.asked += 1
+        if self.kill_at and (self.asked > self.kill_at or (self.asked == self.kill_at and not self.kill_after)):
+            raise Killed  # and so is whatever the process had on its way
+
+    async def evict(self, path, body):
+        """Let a pod begin to leave, unless its budget keeps it."""
+        self._ask()
+        if self.away:
+            raise ServerFault("POST", path, 503, "away")
+        name = path.split("/")[6]
+        if (pod := self.pods.get(name)) is None:
+            raise NotFound("POST", path, 404, "gone")
+        if pod["metadata"]["uid"] != body["deleteOptions"]["preconditions"]["uid"]:
+            raise Conflict("POST", path, 409, "another")
+        if name in self.budgets:
+            raise TooManyRequests("POST", path, 429, "its disruption budget", retry_after_s=10.0)
+        self.writes.append((name, "evicted"))
+        pod["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        if self.asked == self.kill_at:
+            self._number += 1
+            pod["metadata"]["resourceVersion"] = str(self._number)
+            raise Killed
+        self._show(pod)
+        return b"{}"
 
     def _nominate(self, pod, node):
         self.writes.append((pod["metadata"]["name"], f"to {node}" if node else "cleared"))
@@ -150,10 +176,17 @@ class Api:
         return all(what == "lifted" for what in mine[first:])
 
 
+class Evictions:
+    """The eviction subresource of an Api's pods."""
+
+    def __init__(self, api):
+        self.create = api.evict
+
+
 class Writer:
     """A writer of gates as a process of its own: it knows what an API server shows it, and no more."""
 
-    def __init__(self, api, *leaves, groups=(), mapped=True, leads=True, rules=None):
+    def __init__(self, api, *leaves, groups=(), mapped=True, leads=True, rules=None, preempts=False):
         self.api, self.clock, self.notices, self.leads = api, ManualClock(), [], leads
         rules = rules or Rules()
         view = Extender(rules, self.clock, Metrics(), lambda notice: None)
@@ -165,7 +198,9 @@ class Writer:
         self.registry = CollectorRegistry()
         self.view = view
         choices = Nominating(rules, CHOICES.schedulers)
-        self.writer = GateWriter(view, api, choices, self.clock, self.registry, self.notices.append, lambda: self.leads)
+        tools = self.clock, self.registry, self.notices.append, lambda: self.leads
+        evictor = Evictor(view, Evictions(api), *tools) if preempts else None
+        self.writer = GateWriter(view, api, choices, *tools, evictor)
         for name, least in groups:
             self.put_group(name, least)
         for raw in api.pods.values():
