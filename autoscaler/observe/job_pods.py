@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -17,10 +18,13 @@ from turnout.kube.times import since_1970
 
 _ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
 
+_CLAIMS: list[dict[str, Any]] = [{"persistentVolumeClaim": {}}]  # all that is kept of the volumes of a pod that waits
+
 
 def slim(pod: Pod) -> Pod:
     """Drop from a pod, in place, what no decision reads: tens of thousands are held. Nobody else may hold it yet."""
-    pod.spec.volumes = None
+    claims = not pod.spec.node_name and any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ())
+    pod.spec.volumes = _CLAIMS if claims else None
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         if container.env:
             container.env = [each for each in container.env if each.name in _ASKED] or None

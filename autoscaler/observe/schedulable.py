@@ -1,11 +1,12 @@
 """Whether a scheduler can bind a pod now, as far as the pod itself shows it.
 
-A tenant writes a pod's spec; its conditions are written by schedulers alone. What neither shows, a volume that is
-missing or an affinity to nobody, comes out by the room that stays unused: autoscaler/scaling/unused_room.py.
+A tenant writes a pod's spec; its conditions are written by schedulers alone. What neither shows, such as an affinity to
+nobody, comes out by the room that stays unused: autoscaler/scaling/unused_room.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from turnout.kube.labels import PLACEMENT_GATE
@@ -13,6 +14,9 @@ from turnout.kube.objects import Pod
 
 USUAL_SCHEDULER = "default-scheduler"  # where a pod names none, as the API server has it
 SCHEDULERS = (USUAL_SCHEDULER, "volcano", "koord-scheduler")
+# kube-scheduler looks for claims before it looks at any node, so it says this however few GPUs are free.
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]{1,253})" not found')
+_LOOKS_AT_ONCE = (USUAL_SCHEDULER, "koord-scheduler")  # Volcano looks once a PodGroup may go on
 
 
 def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
@@ -25,10 +29,27 @@ def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
     name = pod.spec.scheduler_name or USUAL_SCHEDULER
     if name not in schedulers and not _looked_at(pod):
         return f"pod {pod.metadata.name} waits for scheduler {name[:63]!r}, which has never looked at it"
-    return ""
+    return _without_its_claim(pod, name)
+
+
+def _without_its_claim(pod: Pod, scheduler: str) -> str:
+    """Why a pod waits for a claim and not for room. A claim is believed in once the scheduler has not missed it."""
+    if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
+        return ""
+    said = _no_node(pod)
+    if said is None:
+        unseen = scheduler in _LOOKS_AT_ONCE
+        return f"pod {pod.metadata.name} claims a volume, and its scheduler has not looked for it yet" if unseen else ""
+    missing = _NO_CLAIM.search(said)
+    return f"pod {pod.metadata.name} claims volume {missing[1]!r}, which is not there" if missing else ""
 
 
 def _looked_at(pod: Pod) -> bool:
-    """True if a scheduler has said that it found no node for the pod. Nobody else may write conditions."""
+    """True if a scheduler has said that it found no node for the pod."""
+    return _no_node(pod) is not None
+
+
+def _no_node(pod: Pod) -> str | None:
+    """Return why a scheduler found no node for the pod, None if none has looked. Nobody else may write conditions."""
     told = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
-    return any(each.status == "False" and each.reason == "Unschedulable" for each in told)
+    return next((each.message for each in told if each.status == "False" and each.reason == "Unschedulable"), None)

@@ -27,6 +27,7 @@ from tests.e2e.autoscaler.lending import (
     start_around,
     start_autoscaler,
     told,
+    written,
 )
 from tests.e2e.autoscaler.webhook import Webhook, admission
 from tests.e2e.stage import Stage
@@ -64,21 +65,49 @@ def refusals(stage):
     return sum(float(line.rsplit(" ", 1)[1]) for line in mine)
 
 
-async def test_room_for_a_pod_whose_volume_is_missing_goes_back_to_its_giver(stage):
+NOBODY = {
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "nobody"}}, "topologyKey": "kubernetes.io/hostname"}
+        ]
+    }
+}
+
+
+async def test_room_for_a_pod_that_wants_to_be_near_nobody_goes_back_to_its_giver(stage):
     """kube-scheduler binds no such pod, and nothing that the pod itself shows tells so beforehand."""
-    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "nobody-made-it"}}
     async with stage.plane.api() as api:
         await api.create(lends("giver", 2, 8))
         await runs(stage, giver=8)
-        await api.create(cluster.make_pod("ghost", 1, volumes=[volume]))
+        await api.create(cluster.make_pod("ghost", 1, affinity=NOBODY))
         try:
             await api.until(JOBS, sized("giver", 7), 30.0)
             (why,) = (await api.until(f"{PODS}?fieldSelector=metadata.name%3Dghost", cluster.unschedulable(1))).values()
-            assert 'persistentvolumeclaim "nobody-made-it" not found' in why
+            assert "nvidia.com/gpu" in why or "pod affinity rules" in why
             await api.until(JOBS, sized("giver", 8), 60.0)
             await api.until(PODS, here("giver", 8), 30.0)
         finally:
             await api.delete(f"{PODS}/ghost")
+
+
+async def test_a_pod_whose_volume_is_missing_costs_nobody_a_worker(stage):
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "nobody-made-it"}}
+    async with stage.plane.api() as api:
+        await api.create(lends("whole", 2, 8))
+        await runs(stage, whole=8)
+        await api.create(cluster.make_pod("claims", 1, volumes=[volume]))
+        try:
+            (why,) = (
+                await api.until(f"{PODS}?fieldSelector=metadata.name%3Dclaims", cluster.unschedulable(1))
+            ).values()
+            assert 'persistentvolumeclaim "nobody-made-it" not found' in why
+            await api.create(cluster.make_pod("asks", 1))
+            await api.until(f"{PODS}?fieldSelector=metadata.name%3Dasks", cluster.bound(1), 30.0)
+            shrinks = [(was, size) for job, was, size in written(stage) if job == "whole" and size < was]
+            assert shrinks == [(8, 7)], "room for who can be bound, and for nobody else"
+        finally:
+            await api.delete(f"{PODS}/claims")
+            await api.delete(f"{PODS}/asks")
 
 
 async def test_a_webhook_that_refuses_growth_is_asked_less_often_and_others_grow(stage):
