@@ -111,7 +111,7 @@ ATTACKS = (
     Named("a curve of a million", _says(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"),
     Named("pods behind a gate", _ghosts({"schedulingGates": [{"name": "hold"}]})),
     Named("pods of an unknown scheduler", _ghosts({"schedulerName": "nobody"})),
-    Named("pods that claim what is not there", _ghosts(_CLAIMS), _THERE_AND_BACK),
+    Named("pods that claim what is not there", _ghosts(_CLAIMS)),
     Named("pods that look bindable", _comes_and_goes, _THERE_AND_BACK),
     Named("PodGroups without pods", _groups(6), _THERE_AND_BACK),
     Named("a stranger's pods that speak for jobs", _strangers_pods),

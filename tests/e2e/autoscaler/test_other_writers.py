@@ -74,7 +74,7 @@ NOBODY = {
 }
 
 
-async def test_room_for_a_pod_that_wants_to_be_near_nobody_goes_back_to_its_giver(stage):
+async def test_room_for_a_pod_that_wants_to_be_near_nobody_returns_to_its_giver(stage):
     """kube-scheduler binds no such pod, and nothing that the pod itself shows tells so beforehand."""
     async with stage.plane.api() as api:
         await api.create(lends("giver", 2, 8))
