@@ -53,6 +53,8 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
+    if (why := _unformed(request)) is not None:
+        return GangPlan(request.gang.key, refusal=why)
     groups = groups_of(request)
     if any(group.part is not None for group in groups):
         return _in_parts(fabric, request, groups, room_of, work)
@@ -93,6 +95,17 @@ def _together(
             if found.refusal is None:
                 return found
     return None
+
+
+def _unformed(request: Request) -> Refusal | None:
+    """Refuse a gang whose PodGroup cuts it into groups, until as many pods exist as start: who is in which is unknown.
+
+    Groups that pods say themselves are not waited for: a LeaderWorkerSet may create its workers after its leader runs.
+    """
+    gang, there = request.gang, len(request.gang.living())
+    if gang.sizing is None or not gang.sizing.wish.groups or request.held or there >= gang.least:
+        return None
+    return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {there} of {gang.least} pods")
 
 
 def _in_parts(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:

@@ -58,6 +58,11 @@ class Stage:
         self.view.drop_pod(f"uid-{name}")
         self.free[name.removeprefix("there-")] = 8
 
+    def leave_pod(self, name):
+        """A pod that was placed is gone, and its host is free again."""
+        self.view.drop_pod(f"uid-{name}")
+        self.free[self.placed.pop(name)] = 8
+
     def schedule(self, pods, verb=Verb.FILTER):
         """Show all pods, then ask about each as a scheduler does, and bind it where the answer leaves one node."""
         for each in pods:

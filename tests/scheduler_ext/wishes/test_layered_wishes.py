@@ -164,6 +164,17 @@ def test_what_cannot_be_read_is_told(notes, fault):
     assert fault in detail
 
 
+def test_groups_wait_until_as_many_pods_exist_as_must_start():
+    stage = Stage(only(s0l0=3, s0l1=3))
+    stage.group(policy(4))
+    pods = parted([2, 2])
+    assert not stage.schedule(pods[:3])
+    assert any("3 of 4 pods" in notice.detail for notice in stage.told)
+    placed = stage.schedule(pods)
+    assert len(placed) == 4
+    assert all_of(runs(2), shares(2, 2))(placed)
+
+
 def test_gangs_of_one_named_set_stay_apart_and_others_do_not():
     notes = {labels.APART: RACK, labels.APART_SET: "serving"}
     stage = Stage(only(s0l0=4, s0l1=2))
