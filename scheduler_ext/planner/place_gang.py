@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.parts import Part
-from turnout.scheduler_ext.planner.placing.groups import Group, groups_of, kept_wishes, seat
+from turnout.scheduler_ext.planner.placing.groups import Group, groups_of, kept_wishes, mesh_pulls, seat
 from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, RoomOf, Seat, anchored
 from turnout.scheduler_ext.planner.placing.near import answer
 from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
@@ -346,4 +346,5 @@ def _beside_neighbours(
     to_come = missing_ranks(ranks, min(max(group.missing, gang.total - len(ranks)), MOST_ABSENT))
     others = [ranks[member.uid] for member in request.waiting if member.shape != group.shape]
     seats = [*wanted, *to_come[: group.missing]]
-    return beside_neighbours(fabric, room, seats, [*to_come, *others], placed, gang.tier)
+    pulls = mesh_pulls(gang, group)
+    return beside_neighbours(fabric, room, seats, [*to_come, *others], placed, gang.tier, pulls)
