@@ -132,8 +132,9 @@ class PlanCache:
         ahead = partial(self._hosts_ahead, order)
         strict = barred_by(self.kept_against(gang), len(self.view.fabric.hosts))
         barred = either(barred_rows(self.view, gang, ahead), strict)
-        room_of = self._kept.room(self._kept.open_to(order, hoped=False))
-        barred = either(barred, outside(self.view, gang, self.standing, room_of))
+        if gang.one_domain:
+            room_of = self._kept.room(self._kept.open_to(order, hoped=False))
+            barred = either(barred, outside(self.view, gang, self.standing, room_of))
         left_out = self.left_out.of(gang.key)
         return replace(request, missing=needed, hoped=hoped, rule=self.rule, left_out=left_out, barred=barred)
 

@@ -93,7 +93,10 @@ def _measured(seeds: Sequence[int], gangs: int, apart: str, order: str) -> Row:
         failed += sent.failed
     return Row(
         f"{apart}, {order}",
-        *(statistics.fmean(each) for each in (of_best, crossings, leaves_of_best, leaves)),
+        statistics.fmean(of_best),
+        statistics.fmean(crossings),
+        statistics.fmean(leaves_of_best),
+        statistics.fmean(leaves),
         wider,
         failed,
     )

@@ -20,25 +20,22 @@ from turnout.scheduler_ext.planner.placing.model import GangPlan, RoomOf
 def outside(
     view: GangView, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows outside the domain that a gang shares with others; None where it shares none, or all rows will do.
+    """Mark the rows outside the domain that a gang shares with others; None where nobody is there, or all rows will do.
 
     plan_of: gives the plan of another gang as it stands: its places count as taken by its members. Where they must have
     one domain and none has room, all rows are marked.
     """
-    together = linked(view, gang) if gang.one_domain else []
+    together = linked(view, gang)
     if len(together) < 2:
         return None
     every = _as_one(gang, together)
     request = request_for(view, every, ())
-    planned = {
-        uid: host
-        for other in together
-        if other is not gang and (plan := plan_of(other.key)) is not None
-        for uid, host in plan.hosts.items()
-    }
+    plans = {other.key: plan for other in together if other is not gang and (plan := plan_of(other.key)) is not None}
+    planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
     seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)
     waiting = tuple(member for member in request.waiting if member.uid not in planned)
-    missing = sum(max(0, other.least - len(other.living())) for other in together if other.key not in planned)
+    unplanned = [other for other in together if other.key not in plans or not plans[other.key].hosts]
+    missing = sum([max(0, other.least - len(other.living())) for other in unplanned])
     request = replace(request, waiting=waiting, held=(*request.held, *seated), missing=missing)
     plan = place(view.fabric, request, room_of)
     if plan.refusal is not None:
