@@ -12,7 +12,7 @@ MESH = "turnout.dev/mesh"  # axes of parallelism, the outermost first: dp=4,pp=4
 BALANCED = "turnout.dev/balanced"  # true: as many pods under each leaf that is used
 APART = "turnout.dev/apart"  # the level of a domain that a gang shares with no other of its set
 APART_SET = "turnout.dev/apart-set"  # the set's name, in its namespace; without it, the gang's JobSet or LWS
-TOGETHER = "turnout.dev/together"  # a name: gangs of one namespace that say it are placed all or none
+TOGETHER = "turnout.dev/together"  # name or name/3: gangs of one namespace that say it are placed all or none
 RANK = "turnout.dev/rank"
 PRIORITY = "turnout.dev/priority"  # of a job in its namespace, 0 to 100
 PAUSED = "turnout.dev/paused"  # true | grow | shrink: changes that the autoscaler leaves alone

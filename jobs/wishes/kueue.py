@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from turnout.jobs.wishes.model import Layer, Mode, Wish
-from turnout.jobs.wishes.notes import count, level, nested
+from turnout.jobs.wishes.notes import count, level, nested, word
 
 _KUEUE = "kueue.x-k8s.io/podset-"
 REQUIRED, PREFERRED = f"{_KUEUE}required-topology", f"{_KUEUE}preferred-topology"
@@ -29,7 +29,7 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     mode = Mode.FILL if source == UNCONSTRAINED and notes[source].lower() == "true" else Mode.NEAR
     unkept: list[str] = []
     layers = _layers(notes, faults, unkept)
-    together = notes.get(GROUP, "")[:63]
+    together = word(notes, GROUP, faults)
     required = level(notes, REQUIRED, faults)
     return Wish(source, required, layers=layers, together=together, one_domain=bool(together), mode=mode,
                 unkept=tuple(unkept))  # fmt: skip

@@ -10,6 +10,7 @@ Level = int | str
 
 MOST_LAYERS = 4
 MOST_GROUPS = 16  # rules of one PodGroup
+MOST_TOGETHER = 16  # gangs that start together
 
 
 class Mode(Enum):
@@ -55,7 +56,8 @@ class Wish:
     apart: Level | None = None  # shares no domain of this level with another gang of its set that asks the same
     apart_set: str = ""  # the set, where the pod names one: else its job's
     together: str = ""  # a name: gangs that say the same are placed all or none
-    one_domain: bool = False  # such gangs are one, whose wishes count for all members
+    together_of: int = 0  # how many gangs say so in all; 0: as many as there are
+    one_domain: bool = False  # such gangs share one domain, and what one asks counts for all
     mode: Mode = Mode.NEAR
     unkept: tuple[str, ...] = ()  # what was read and is not kept, a sentence each
 

@@ -45,6 +45,17 @@ def word(notes: Mapping[str, str], key: str, faults: list[str]) -> str:
     return text
 
 
+def set_of(notes: Mapping[str, str], key: str, most: int, faults: list[str]) -> tuple[str, int]:
+    """Return a name, and how many carry it, from "name" or "name/3"; 0: not said. ("", 0) where it cannot be read."""
+    text, slash, number = notes.get(key, "").partition("/")
+    told = not slash or (re.fullmatch(r"[1-9][0-9]?", number) is not None and 2 <= int(number) <= most)
+    if notes.get(key) and not (_WORD.fullmatch(text) and told):
+        wanted = f"a name of up to 63 letters, digits, dots and dashes, or name/N with N from 2 to {most}"
+        faults.append(f"{key} is {notes[key][:40]!r}: it must be {wanted}")
+        return "", 0
+    return text, int(number) if slash else 0
+
+
 def nested(source: str, layers: Iterable[Layer], unkept: list[str]) -> tuple[Layer, ...]:
     """Return the layers, the largest first; of two whose sizes do not divide one another the larger is kept.
 

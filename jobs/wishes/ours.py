@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from turnout.jobs.wishes import mesh
-from turnout.jobs.wishes.model import Mode, Wish
-from turnout.jobs.wishes.notes import count, level, word
+from turnout.jobs.wishes.model import MOST_TOGETHER, Mode, Wish
+from turnout.jobs.wishes.notes import count, level, set_of, word
 from turnout.kube import labels
 
 WORDS = ("required", "preferred", "unconstrained", "none")
@@ -61,13 +61,15 @@ def _besides(notes: Mapping[str, str], faults: list[str]) -> Wish:
     if balanced not in ("true", "false"):
         faults.append(f"{labels.BALANCED} is {balanced[:40]!r}: it must be true or false")
     apart, apart_set = level(notes, labels.APART, faults), word(notes, labels.APART_SET, faults)
+    together, together_of = set_of(notes, labels.TOGETHER, MOST_TOGETHER, faults)
     unkept = (f"{labels.APART_SET} has no meaning without {labels.APART}",) if apart_set and apart is None else ()
     return Wish(
         mesh=mesh.read(notes, faults),
         balanced=balanced == "true",
         apart=apart,
         apart_set=apart_set,
-        together=word(notes, labels.TOGETHER, faults),
+        together=together,
+        together_of=together_of,
         unkept=unkept,
     )
 

@@ -46,6 +46,7 @@ def _beside(first: Wish, own: Wish) -> Wish:
         apart=first.apart if own.apart is None else own.apart,
         apart_set=own.apart_set or first.apart_set,
         together=own.together or first.together,
+        together_of=own.together_of,
         one_domain=first.one_domain and not own.together,
         unkept=own.unkept + first.unkept,
     )

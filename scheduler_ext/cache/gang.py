@@ -73,7 +73,7 @@ class Gang:
         """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
         sizes = self.least, self.total, self.most, self.least_of
         near = self.tier, self.multiple, self.layers, self.groups, self.mesh, self.balanced, self.fills
-        return sizes, near, self.apart, self.apart_set, self.together
+        return sizes, near, self.apart, self.apart_set, self.together, self.together_of, self.one_domain
 
     @property
     def least_of(self) -> tuple[tuple[str, int], ...]:
@@ -195,6 +195,11 @@ class Gang:
         return next((wish.together for wish in self._all_wishes() if wish.together), "")
 
     @property
+    def together_of(self) -> int:
+        """The number of gangs that share that name, where one of its members says so; else 0."""
+        return max((wish.together_of for wish in self._all_wishes()), default=0)
+
+    @property
     def one_domain(self) -> bool:
         """True if such gangs share one domain."""
         return any(wish.one_domain for wish in self._all_wishes())
@@ -241,8 +246,6 @@ class Gang:
                 found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
             if wish.mesh and not self._is_mesh(wish.mesh):
                 found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
-            if wish.one_domain:
-                found.append(f"{wish.source}: that the gangs of its podset group share one domain is not kept")
             if wish.apart is not None and not self.apart_set:
                 found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
         return list(dict.fromkeys(found))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.parts import Part
-from turnout.scheduler_ext.planner.placing.groups import Group, groups_of, kept_wishes, seat
+from turnout.scheduler_ext.planner.placing.groups import Group, groups_of, kept_wishes, mesh_pulls, seat
 from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, RoomOf, Seat, anchored
 from turnout.scheduler_ext.planner.placing.near import answer
 from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
@@ -53,6 +53,8 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
+    if (why := _unformed(request)) is not None:
+        return GangPlan(request.gang.key, refusal=why)
     groups = groups_of(request)
     if any(group.part is not None for group in groups):
         return _in_parts(fabric, request, groups, room_of, work)
@@ -93,6 +95,17 @@ def _together(
             if found.refusal is None:
                 return found
     return None
+
+
+def _unformed(request: Request) -> Refusal | None:
+    """Refuse a gang whose PodGroup cuts it into groups, until as many pods exist as start: who is in which is unknown.
+
+    Groups that pods say themselves are not waited for: a LeaderWorkerSet may create its workers after its leader runs.
+    """
+    gang, there = request.gang, len(request.gang.living())
+    if gang.sizing is None or not gang.sizing.wish.groups or request.held or there >= gang.least:
+        return None
+    return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {there} of {gang.least} pods")
 
 
 def _in_parts(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:
@@ -333,4 +346,5 @@ def _beside_neighbours(
     to_come = missing_ranks(ranks, min(max(group.missing, gang.total - len(ranks)), MOST_ABSENT))
     others = [ranks[member.uid] for member in request.waiting if member.shape != group.shape]
     seats = [*wanted, *to_come[: group.missing]]
-    return beside_neighbours(fabric, room, seats, [*to_come, *others], placed, gang.tier)
+    pulls = mesh_pulls(gang, group)
+    return beside_neighbours(fabric, room, seats, [*to_come, *others], placed, gang.tier, pulls)

@@ -29,7 +29,8 @@ from turnout.scheduler_ext.planner.arrivals import carried_on
 from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
 from turnout.scheduler_ext.planner.gangs.held import HeldHosts
 from turnout.scheduler_ext.planner.gangs.linked import begun, lacking, linked, refused
-from turnout.scheduler_ext.planner.gangs.requests import request_for
+from turnout.scheduler_ext.planner.gangs.one_domain import outside
+from turnout.scheduler_ext.planner.gangs.requests import request_for, to_come
 from turnout.scheduler_ext.planner.left_out import LeftOut
 from turnout.scheduler_ext.planner.place_gang import place, whole_ask
 from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
@@ -128,15 +129,16 @@ class PlanCache:
     def request_of(self, gang: Gang, without: Iterable[str] = ()) -> Request:
         """Build the planner's request for a gang. without: uids of members whose place is ignored."""
         request = request_for(self.view, gang, set(without))
-        missing = 0 if gang.groups else self.view.missing(gang)
-        needed = min(missing, max(0, gang.least - len(gang.living())))
-        hoped = missing - needed if missing - needed <= MOST_HOPED - self._kept.hoped_in(gang.key) else 0
-        ahead = partial(self._hosts_ahead, standing_of(self.view, gang).order)
-        rows = len(self.view.fabric.hosts)
+        needed, hoped = to_come(self.view, gang, MOST_HOPED - self._kept.hoped_in(gang.key))
+        order, rows = standing_of(self.view, gang).order, len(self.view.fabric.hosts)
+        ahead = partial(self._hosts_ahead, order)
         strict = barred_by(self.kept_against(gang), rows)
         barred = either(barred_rows(self.view, gang, ahead), either(strict, self.held.against(gang, rows)))
-        request = replace(request, missing=needed, hoped=hoped, rule=self.rule)
-        return replace(request, left_out=self.left_out.of(gang.key), barred=barred)
+        if gang.one_domain:
+            room_of = self._kept.room(self._kept.open_to(order, hoped=False))
+            barred = either(barred, outside(self.view, gang, self.standing, room_of))
+        left_out = self.left_out.of(gang.key)
+        return replace(request, missing=needed, hoped=hoped, rule=self.rule, left_out=left_out, barred=barred)
 
     def kept_against(self, gang: Gang) -> Kept | None:
         """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
@@ -259,19 +261,14 @@ class PlanCache:
         for other in together:
             if other.key in self._unplanned:
                 moved |= self._plan_one(other.key, work)
-        waits_for = lacking(together, self._goes)
-        for gang in together if waits_for else ():
+        why = lacking(self.view, together, self.standing)
+        for gang in together if why else ():
             kept = self._kept.get(gang.key)
             if kept is not None and kept.plan.hosts and not begun(self.view, gang):
                 self._remove(gang.key)
-                self._put(gang, refused(gang.key, waits_for), kept.at)
+                self._put(gang, refused(gang.key, why), kept.at)
                 self._hope()
         return moved - {gang.key for gang in together}
-
-    def _goes(self, gang: Gang) -> bool:
-        """True if a gang runs, or has its places."""
-        plan = self.standing(gang.key)
-        return begun(self.view, gang) or (plan is not None and bool(plan.hosts))
 
     def _plan_one(self, key: GangKey, work: Work | None) -> set[GangKey]:
         """Plan one gang, and return the gangs that had to make room for it."""

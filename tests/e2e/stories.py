@@ -30,6 +30,15 @@ async def tempt(stage, free_leaf_at=5):
     return whole
 
 
+async def fill(stage, left):
+    """Fill all but so many nodes of each leaf with strangers."""
+    by_leaf = {}
+    for node, ip in sorted(stage.ip_of.items()):
+        by_leaf.setdefault(stage.leaf[ip], []).append(node)
+    nodes = [node for each in by_leaf.values() for node in each[left:]]
+    await stage.submit(*(cluster.make_pod(f"stranger-{node}", 8, nodeName=node) for node in nodes))
+
+
 async def landed_where(stage, selector, size, within_s=25.0):
     """Wait until `size` pods with a label are bound; {pod: node}."""
     async with stage.plane.api() as api:

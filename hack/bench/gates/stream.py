@@ -1,4 +1,4 @@
-"""Streams of gangs on a real kube-scheduler without extender: what each gang's ring costs, and how soon it is bound."""
+"""Streams of gangs on a real kube-scheduler: what each gang's ring costs, and how soon it is bound."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hack.bench.placement import streams, trickling
+from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
 from hack.controlplane.nodes import gpu_node
 from hack.controlplane.plane import ControlPlane, free_ports
@@ -28,13 +29,14 @@ _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb=
 
 @dataclass(slots=True)
 class Sent:
-    """One stream: crossings of each gang, seconds from its last pod's creation to its last binding.
+    """One stream: crossings and hosts by rank of each gang, seconds from its last pod's creation to its last binding.
 
     failed: gangs not bound in time. obeyed, placed: pods on their nominated node, and pods counted. patches: of pods,
     by whomever. pods: bound ones.
     """
 
     crossings: list[int] = field(default_factory=list)
+    hosts: list[list[int]] = field(default_factory=list)
     bound_s: list[float] = field(default_factory=list)
     failed: int = 0
     obeyed: float = 0.0
@@ -43,17 +45,20 @@ class Sent:
     pods: int = 0
 
 
-async def send(events: Sequence[int], seed: int, apart_s: float, gated: bool, release: str = "") -> Sent:
-    """Send one stream through a fresh control plane. gated: our nominator lifts gates, else nobody of ours runs.
+async def send(
+    events: Sequence[int], seed: int | None, apart_s: float, gated: bool, release: str = "", *, asks: bool = False
+) -> Sent:
+    """Send one stream through a fresh control plane. gated: our nominator lifts gates. asks: the scheduler asks us.
 
-    release: of Kubernetes, as ControlPlane takes it.
+    seed: of the order in which each gang's pods come; None for that of their ranks. release: of Kubernetes, as
+    ControlPlane takes it.
     """
-    tree, dice, found = streams.fabric(), random.Random(seed), Sent()
+    tree, dice, found = streams.fabric(), None if seed is None else random.Random(seed), Sent()
     plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
             await _build(api, tree)
-            await asyncio.to_thread(plane.start_scheduler)
+            await asyncio.to_thread(start_asking if asks else ControlPlane.start_scheduler, plane)
             health = await asyncio.to_thread(start_nominator, plane) if gated else 0
             await warm(api, gated)
             before = await patches(api)
@@ -89,6 +94,15 @@ async def _build(api: Api, tree: Fabric) -> None:
     await api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
 
 
+def start_asking(plane: ControlPlane) -> None:
+    """Start our extender, and a scheduler in the shipped configuration that asks it."""
+    port, health = free_ports(2)
+    argv = [sys.executable, "-m", "turnout.scheduler_ext", "--kubeconfig", str(plane.kubeconfig), "--configmap", MAP]
+    argv += ["--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{health}", "--log-level", "warning"]
+    plane.start_program("extender", argv, f"http://127.0.0.1:{health}/readyz")
+    plane.start_scheduler(scheduler_config.shipped(f"http://127.0.0.1:{port}"))
+
+
 def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -> int:
     """Start our nominator with gates, as a program of this name. Returns the port of its metrics."""
     (health,) = free_ports(1)
@@ -100,7 +114,7 @@ def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -
 
 
 async def _come(
-    api: Api, number: int, size: int, dice: random.Random, apart_s: float, gated: bool, tree: Fabric, found: Sent
+    api: Api, number: int, size: int, dice: random.Random | None, apart_s: float, gated: bool, tree: Fabric, found: Sent
 ) -> None:
     """Let a gang come, and note what its ring costs and when it was bound."""
     try:
@@ -110,17 +124,20 @@ async def _come(
         return
     found.bound_s.append(bound_s)
     found.pods += size
-    found.crossings.append(cost(tree, [tree.index[nodes[f"gang-{number}-{at}"]] for at in range(size)]).total)
+    found.hosts.append([tree.index[nodes[f"gang-{number}-{at}"]] for at in range(size)])
+    found.crossings.append(cost(tree, found.hosts[-1]).total)
 
 
 async def come(
-    api: Api, gang: str, size: int, dice: random.Random, apart_s: float, gated: bool
+    api: Api, gang: str, size: int, dice: random.Random | None, apart_s: float, gated: bool
 ) -> tuple[dict[str, str], float]:
-    """Create a gang's pods in any order. Return their nodes, and the seconds from the last creation to all bound.
+    """Create a gang's pods. Return their nodes, and the seconds from the last creation to all bound.
 
+    dice: for the order in which they come; None for that of their ranks.
     Raises TimeoutError when they are not bound in time.
     """
-    pods = [pod(gang, index, size, gated) for index in dice.sample(range(size), size)]
+    order = range(size) if dice is None else dice.sample(range(size), size)
+    pods = [pod(gang, index, size, gated) for index in order]
     if apart_s:
         for each in pods:
             await api.create(each)

@@ -17,7 +17,17 @@ from functools import partial
 
 import numpy as np
 
-from hack.bench.placement import baselines, exact, instances, layered, meshes, streams, trickling
+from hack.bench.placement import (
+    baselines,
+    exact,
+    instances,
+    layered,
+    many_streams,
+    meshes,
+    preemptions,
+    streams,
+    trickling,
+)
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.cost import cost
@@ -34,8 +44,8 @@ def run(quick: bool) -> Outcome:
     single = _single(80 if quick else 800)
     flowing = {full: _streams(full) for full in ((streams.FULL,) if quick else _CEILINGS)}
     trickled = trickling.measure(ours, range(1, 4) if quick else streams.SEEDS)
-    inner = _within_gangs(quick)
-    speed = _speed(9 if quick else 31)
+    inner = _within_and_beside(quick)
+    speed = _speed(9 if quick else 31, 20 if quick else 200)
     worst = max(flowing[streams.FULL], key=lambda row: row.ours - row.best_fit)
     figures = {
         **single.figures(),
@@ -48,7 +58,7 @@ def run(quick: bool) -> Outcome:
         **dict(speed),
     }
     worse = single.worse + sum(row.worse for rows in flowing.values() for row in rows)
-    quickest = max(value for name, value in speed if name.startswith("plan_512_of_50000"))
+    slowest = max(value for name, value in speed if name.startswith("p99_512_of_50000"))
     return Outcome(
         title="placement: rings that cross few switches",
         tables=(
@@ -65,17 +75,21 @@ def run(quick: bool) -> Outcome:
             _of_streams(figures["stream_90_ours_to_best_fit"]),
             Target("seeds on which pods that trickle in cost a ring more", figures["trickle_seeds_worse"], "<=", 0),
             *inner.targets,
-            Target("512 members on 50,000 hosts, slowest scene's median ms", quickest, "<=", 50.0),
+            Target("512 members on 50,000 hosts, slowest scene's p99 ms", slowest, "<=", 50.0),
         ),
         notes=_notes(single, worst),
     )
 
 
-def _within_gangs(quick: bool) -> Outcome:
+def _within_and_beside(quick: bool) -> Outcome:
+    """Measure what is within one gang, and gangs beside others."""
     meshed = meshes.measure(range(60 if quick else 400))
     runs = layered.measure(60, 40) if quick else layered.measure(500, 200)
-    figures = {**meshes.figures(meshed), **runs.figures()}
-    return Outcome("within gangs", (meshes.table(meshed),), figures, (*meshes.targets(meshed), *runs.targets()))
+    many = many_streams.measure(many_streams.SEEDS[:50] if quick else many_streams.SEEDS)
+    found = preemptions.measure(60 if quick else 1_000)
+    figures = {**meshes.figures(meshed), **runs.figures(), **many.figures(), **found.figures()}
+    targets = (*meshes.targets(meshed), *runs.targets(), *many.targets(), *found.targets())
+    return Outcome("within gangs and beside others", (meshes.table(meshed),), figures, targets)
 
 
 def _of_streams(ratio: float) -> Target:
@@ -262,11 +276,14 @@ def _stream_table(full: float, rows: list[_Seed]) -> Table:
     return Table(title, columns, lines)
 
 
-def _speed(repeats: int) -> list[tuple[str, float]]:
-    """Return (name, median ms) per scene, one view a call: sums of room are made anew each time, as in a request."""
-    small, large = _tree(1, 25, 25), _tree(10, 25, 25)
+def _speed(repeats: int, often: int) -> list[tuple[str, float]]:
+    """Return (name, median ms) per scene, one view a call: sums of room are made anew each time, as in a request.
+
+    often: repeats of the largest ask, whose 99th percentile is told, too.
+    """
+    few, many = _tree(1, 25, 25), _tree(10, 25, 25)
     found = []
-    for name, fabric, hosts in (("5000", small, 5_000), ("50000", large, 50_000)):
+    for name, fabric, hosts in (("5000", few, 5_000), ("50000", many, 50_000)):
         dice = np.random.default_rng(hosts)
         empty = np.full(hosts, 8, np.int32)
         crumbs = np.where(dice.random(hosts) < 0.5, 0, dice.integers(0, 4, hosts)).astype(np.int32)
@@ -279,7 +296,11 @@ def _speed(repeats: int) -> list[tuple[str, float]]:
             (f"plan_512_of_{name}_whole_nodes_ms", nodes, 512),
         ]
         for scene, room, pods in scenes:
-            found.append((scene, _median_ms(partial(plan, fabric, room, Ask(pods, pods, pods)), repeats)))
+            large = (pods, hosts) == (512, 50_000)
+            taken = _times_ms(partial(plan, fabric, room, Ask(pods, pods, pods)), often if large else repeats)
+            found.append((scene, statistics.median(taken)))
+            if large:
+                found.append((scene.replace("plan_", "p99_"), float(np.percentile(taken, 99))))
     return found
 
 
@@ -288,19 +309,19 @@ def _tree(cores: int, spines: int, leaves: int) -> Fabric:
     return build(Entry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
 
 
-def _median_ms(call: Callable[[], object], repeats: int) -> float:
+def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
     call()
     taken = []
     for _ in range(repeats):
         begun = time.perf_counter()
         call()
         taken.append((time.perf_counter() - begun) * 1e3)
-    return statistics.median(taken)
+    return taken
 
 
 def _speed_table(speed: list[tuple[str, float]]) -> Table:
     rows = [(name.removesuffix("_ms").replace("_", " "), f"{value:.3f}") for name, value in speed]
-    return Table("one plan, median ms", ("scene: members of hosts", "ms"), rows)
+    return Table("one plan, median and 99th percentile ms", ("scene: members of hosts", "ms"), rows)
 
 
 def _mean(values: Iterable[float]) -> float:

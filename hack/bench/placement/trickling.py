@@ -61,7 +61,7 @@ def table(rows: Sequence[Trickle]) -> Table:
     )
 
 
-class _Clock(RealClock):
+class SimulatedClock(RealClock):
     """A clock moved by hand; nobody here waits."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _SimulatedExtender:
     """An extender that sees an empty cluster of whole nodes, and what it was told since."""
 
     def __init__(self, tree: Fabric) -> None:
-        self.tree, self.clock, metrics = tree, _Clock(), Metrics()
+        self.tree, self.clock, metrics = tree, SimulatedClock(), Metrics()
         self.view = Extender(Rules(), self.clock, metrics, _say_nothing)
         self.view.waiting_for = _ready
         self.dispatcher = Dispatcher(self.view, metrics)

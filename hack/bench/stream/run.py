@@ -1,120 +1,113 @@
-"""The streams of gangs once more, on a real kube-scheduler that asks our extender, with pods that come one by one.
+"""Streams of gangs on a real kube-scheduler that asks our extender, held against best fit in memory.
 
-Each gang's pods are created some milliseconds apart and shuffled, as no job controller promises an order; the next
-gang comes when all are bound. What they cost a ring is held against the plan for the whole gang, made in memory.
+Each gang's pods are created together or some milliseconds apart, in the order of their ranks or shuffled, as no job
+controller promises an order; the next gang comes when all are bound.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import math
 import statistics
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from hack.bench.placement import streams, trickling
-from hack.bench.placement.run import ours
+from hack.bench.gates.stream import APART_S, send
+from hack.bench.placement import baselines, streams
+from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Outcome, Table, Target
-from hack.controlplane import scheduler_config
-from hack.controlplane.api import Api
-from hack.controlplane.nodes import gpu_node
-from hack.controlplane.plane import ControlPlane, free_ports
-from turnout.kube import labels
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric
 
-MAP = "default/node-topology-config"
-GANGS = 40
-BOUND_S = 60.0  # a gang's pods are all bound by then
-_PODS = "/api/v1/namespaces/default/pods"
+ORDERS = {"in order": False, "shuffled": True}
+_ROOM = 8  # nodes of a leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to create pods: what best fit pays in memory, and what was paid, a gang.
+
+    leaves: used over the fewest that could hold the gang. wider: gangs whose ring crosses more than it spans.
+    """
+
+    way: str
+    best_fit: float
+    paid: float
+    best_fit_leaves: float
+    leaves: float
+    wider: int
+    failed: int
 
 
 def run(quick: bool) -> Outcome:
-    """Send the first gangs of a few streams through a real scheduler. quick: one seed and fewer gangs."""
-    seeds, gangs = ((1,), 15) if quick else ((1, 2, 3), GANGS)
-    rows = []
-    for seed in seeds:
-        events = streams.first(streams.committed()[seed], gangs)
-        together = streams.replay(streams.fabric(), events, ours)
-        print(f"seed {seed}", file=sys.stderr, flush=True)
-        trickled = asyncio.run(_send(events, seed))
-        rows.append((seed, statistics.fmean(together.total), statistics.fmean(trickled)))
-    worse = sum(trickled > together for _, together, trickled in rows)
-    title = f"ring crossings a gang, {gangs} gangs, pods {trickling.APART_S * 1e3:.0f} ms apart and shuffled"
-    lines = [(str(seed), f"{together:.3f}", f"{trickled:.3f}") for seed, together, trickled in rows]
+    """Send the first gangs of the streams through real schedulers. quick: one seed, fewer gangs, shuffled alone."""
+    seeds, gangs = ((1,), 10) if quick else (tuple(streams.SEEDS)[:10], 40)
+    ways = [(apart, order) for apart in APART_S for order in ORDERS if not quick or ORDERS[order]]
+    rows = [_measured(seeds, gangs, apart, order) for apart, order in ways]
+    lines = [
+        (row.way, f"{row.best_fit:.3f}", f"{row.paid:.3f}", f"{row.best_fit_leaves:.3f}", f"{row.leaves:.3f}",
+         str(row.wider), str(row.failed))
+        for row in rows
+    ]  # fmt: skip
+    columns = ("pods", "best fit", "ours", "leaves to fewest: best fit", "ours", "wider than its span", "failed")
+    title = f"ring crossings a gang, {gangs} gangs, {len(seeds)} seeds"
     return Outcome(
-        title="stream: gangs that trickle in, on a real kube-scheduler",
-        tables=(Table(title, ("seed", "planned whole", "as they landed"), lines),),
-        figures={
-            **{f"planned_{seed}": together for seed, together, _ in rows},
-            **{f"landed_{seed}": trickled for seed, _, trickled in rows},
-        },
-        targets=(Target("seeds on which pods that trickle in cost a ring more", worse, "<=", 0),),
+        title="stream: gangs on a real kube-scheduler that asks us",
+        tables=(Table(title, columns, lines),),
+        figures={f"{row.way}: {name}": getattr(row, name) for row in rows
+                 for name in ("best_fit", "paid", "best_fit_leaves", "leaves", "wider", "failed")},
+        targets=(
+            Target("crossings to best fit's in memory, worst way", max(r.paid / r.best_fit for r in rows), "<=", 1.02),
+            Target("leaves to best fit's, worst way", max(r.leaves / r.best_fit_leaves for r in rows), "<=", 1.01),
+            Target("gangs whose ring crosses more than it spans", sum(row.wider for row in rows), "<=", 0),
+            Target("gangs that failed", sum(row.failed for row in rows), "<=", 0),
+        ),
+    )  # fmt: skip
+
+
+def _measured(seeds: Sequence[int], gangs: int, apart: str, order: str) -> Row:
+    """Send every seed's stream with pods created in one way."""
+    tree = streams.fabric()
+    crossings: list[int] = []
+    of_best: list[int] = []
+    leaves: list[float] = []
+    leaves_of_best: list[float] = []
+    wider = failed = 0
+    for seed in seeds:
+        print(f"{apart}, {order}: seed {seed}", file=sys.stderr, flush=True)
+        events = streams.first(streams.committed()[seed], gangs)
+        sent = asyncio.run(send(events, seed if ORDERS[order] else None, APART_S[apart], gated=False, asks=True))
+        best: list[Hosts] = []
+
+        def best_fit(fabric: Fabric, room: Room, pods: int, best: list[Hosts] = best) -> Hosts | None:
+            hosts = baselines.best_fit(fabric, room, pods)
+            best.append(list(hosts or ()))
+            return hosts
+
+        of_best += streams.replay(tree, events, best_fit).total
+        leaves_of_best += [_over_fewest(tree, hosts) for hosts in best]
+        crossings += sent.crossings
+        leaves += [_over_fewest(tree, hosts) for hosts in sent.hosts]
+        wider += sum(_is_wider(tree, hosts) for hosts in sent.hosts)
+        failed += sent.failed
+    return Row(
+        f"{apart}, {order}",
+        statistics.fmean(of_best),
+        statistics.fmean(crossings),
+        statistics.fmean(leaves_of_best),
+        statistics.fmean(leaves),
+        wider,
+        failed,
     )
 
 
-async def _send(events: Sequence[int], seed: int) -> list[int]:
-    """Return what each gang's ring costs."""
-    tree, dice = streams.fabric(), random.Random(seed)
-    plane = await asyncio.to_thread(lambda: ControlPlane().start())
-    try:
-        async with plane.api() as api:
-            await _build(api, tree)
-            await asyncio.to_thread(_start, plane)
-            paid: list[int] = []
-            sizes: list[int] = []
-            for event in events:
-                if event <= 0:
-                    await asyncio.gather(*(api.delete(f"{_PODS}/gang-{-event}-{at}") for at in range(sizes[-event])))
-                    continue
-                nodes = await _come(api, len(sizes), event, dice)
-                sizes.append(event)
-                paid.append(cost(tree, [tree.index[node] for node in nodes]).total)
-            return paid
-    finally:
-        await asyncio.to_thread(plane.stop)
+def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:
+    """Return how many leaves some hosts are under, over the fewest that could have held as many."""
+    return len({int(tree.switch_of[1][host]) for host in hosts}) / math.ceil(len(hosts) / _ROOM)
 
 
-async def _build(api: Api, tree: Fabric) -> None:
-    lines = [f"{'.'.join(tree.paths[host])} {tree.paths[host][0]} {host}" for host in tree.hosts]
-    meta = {"name": MAP.partition("/")[2], "namespace": "default"}
-    data = {"topology_config": "\n".join(lines) + "\n"}
-    await api.create_all([gpu_node(host, f"10.1.{at // 250}.{at % 250 + 1}") for at, host in enumerate(tree.hosts)])
-    await api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
-
-
-def _start(plane: ControlPlane) -> None:
-    """Start our extender, and a scheduler in the shipped configuration that asks it."""
-    port, health = free_ports(2)
-    argv = [sys.executable, "-m", "turnout.scheduler_ext", "--kubeconfig", str(plane.kubeconfig), "--configmap", MAP]
-    argv += ["--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{health}", "--log-level", "warning"]
-    plane.start_program("extender", argv, f"http://127.0.0.1:{health}/readyz")
-    plane.start_scheduler(scheduler_config.shipped(f"http://127.0.0.1:{port}"))
-
-
-async def _come(api: Api, number: int, size: int, dice: random.Random) -> list[str]:
-    """Create a gang's pods one by one in any order, and return their nodes by rank once all are bound."""
-    for index in dice.sample(range(size), size):
-        await api.create(_pod(number, index, size))
-        await asyncio.sleep(trickling.APART_S)
-
-    def bound(pods: list[dict[str, Any]]) -> dict[str, str]:
-        found = {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}
-        return found if len(found) == size and all(found.values()) else {}
-
-    nodes = await api.until(f"{_PODS}?labelSelector=gang%3Dgang-{number}", bound, BOUND_S)
-    return [nodes[f"gang-{number}-{index}"] for index in range(size)]
-
-
-def _pod(number: int, index: int, size: int) -> dict[str, Any]:
-    asks = {"nvidia.com/gpu": "8"}
-    name = f"gang-{number}"
-    container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": asks, "limits": asks}}
-    notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(size)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"{name}-{index}", "namespace": "default", "labels": {"gang": name}, "annotations": notes},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
-    }
+def _is_wider(tree: Fabric, hosts: Sequence[int]) -> bool:
+    """True if a ring leaves switches of some tier more often than a ring over as many of them must."""
+    paid = cost(tree, hosts)
+    return any(crossed > (used if used > 1 else 0) for crossed, used in zip(paid.crossings, paid.switches, strict=True))

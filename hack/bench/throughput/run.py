@@ -154,6 +154,7 @@ def _targets(results: dict[Cell, list[Result]], quick: bool) -> list[Target]:
         ]
     found = []
     for load in WORKLOADS:
+        found.append(Target(f"256 nodes, {load}: both verbs to none", end_to_end(256, BOTH, load), ">=", 0.95))
         found.append(Target(f"1,000 nodes, {load}: both verbs to none", end_to_end(1000, BOTH, load), ">=", 0.95))
         found.append(Target(f"5,000 nodes, {load}: both verbs to none", end_to_end(5000, BOTH, load), ">=", 1.2))
     for load, wide in (("gangs of 8", 3.5), ("singles", 3.0)):

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from turnout.jobs.gang import GangKey
+from turnout.jobs.wishes.model import MOST_TOGETHER
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.planner.placing.model import GangPlan, judged_members
 from turnout.topology.model import Reason, Refusal
 
-MOST_LINKED = 16
-
 
 def linked(view: GangView, gang: Gang) -> list[Gang]:
     """Return all gangs of its set, itself among them, the oldest first; nothing where it is in none.
 
-    A gang that comes after MOST_LINKED others is placed by itself.
+    A gang that comes after MOST_TOGETHER others is placed by itself.
     """
     name = gang.together
     if not name:
         return []
     theirs = [other for key, other in view.gangs.items() if key.namespace == gang.key.namespace]
     found = sorted((other for other in theirs if other.together == name), key=lambda other: (other.age, other.key))
-    return found[:MOST_LINKED] if gang in found[:MOST_LINKED] else []
+    return found[:MOST_TOGETHER] if gang in found[:MOST_TOGETHER] else []
 
 
 def begun(view: GangView, gang: Gang) -> bool:
@@ -31,16 +30,26 @@ def begun(view: GangView, gang: Gang) -> bool:
     return any(view.host_of(member) is not None for member in judged_members(gang))
 
 
-def lacking(together: list[Gang], goes: Callable[[Gang], bool]) -> str:
-    """Return the gang for which the others of a set wait, "" for none: it cannot go, or is listed and not shown yet."""
+def lacking(view: GangView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]) -> str:
+    """Say why the gangs of a set cannot start: one of them has no place, or is announced and not there; "" if they can.
+
+    Announced are those that koordinator's groups list, and as many as our own name says.
+    """
     if not together:
         return ""
-    listed = [name for name in together[0].together.split(",") if "/" in name]
+    for gang in together:
+        if begun(view, gang) or ((plan := plan_of(gang.key)) is not None and plan.hosts):
+            continue
+        return f"it starts together with {gang.key}, which cannot start"
     shown = {str(gang.key) for gang in together}
-    blocked = (str(gang.key) for gang in together if not goes(gang))
-    return next(blocked, "") or next((name for name in listed if name not in shown), "")
+    if absent := [name for name in together[0].together.split(",") if "/" in name and name not in shown]:
+        return f"it starts together with {absent[0][:120]}, which is not there"
+    announced = max(gang.together_of for gang in together)
+    if len(together) < announced:
+        return f"of {announced} gangs of this name {len(together)} are there"
+    return ""
 
 
-def refused(key: GangKey, waits_for: str) -> GangPlan:
+def refused(key: GangKey, why: str) -> GangPlan:
     """Return the plan of a gang that fits and must wait for another."""
-    return GangPlan(key, refusal=Refusal(Reason.NO_ROOM, f"it starts together with {waits_for}, which cannot start"))
+    return GangPlan(key, refusal=Refusal(Reason.NO_ROOM, why))

@@ -10,6 +10,13 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.placing.model import Request, judged_members
 
 
+def to_come(view: GangView, gang: Gang, most_hoped: int) -> tuple[int, int]:
+    """Return how many members are not created yet: those that its min needs, and those above it if not too many."""
+    missing = 0 if gang.groups else view.missing(gang)
+    needed = min(missing, max(0, gang.least - len(gang.living())))
+    return needed, missing - needed if missing - needed <= most_hoped else 0
+
+
 def request_for(view: GangView, gang: Gang, dropped: Container[str]) -> Request:
     """Return the request without members to come. dropped: uids of members whose place is ignored."""
     waiting: list[Member] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.parts import Part
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.placing.model import Request, Seat
@@ -15,6 +16,7 @@ from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks
 from turnout.topology.fabric import Fabric
 from turnout.topology.layers.mesh import whole
 from turnout.topology.layers.mesh_order import cheapest_order
+from turnout.topology.layers.mesh_repair import Pulls, leaves_in_mesh, pulls_of
 from turnout.topology.rank_order import assign
 from turnout.topology.rank_order import ranks as ranks_along
 
@@ -88,10 +90,40 @@ def seat(
     to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
     numbers = sorted([*left, *to_come])
     given = _as_mesh(fabric, request, group, slots, numbers) if not fixed else None
+    if given is None and fixed and (pulls := mesh_pulls(request.gang, group)) is not None:
+        given = _in_mesh(fabric, +free, numbers, fixed, pulls)
     if given is None:
         given = assign(fabric, sorted((+free).items()), numbers, fixed)
     seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
     return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
+
+
+def mesh_pulls(gang: Gang, group: Group) -> Pulls | None:
+    """Return what the pods of a gang that is a mesh exchange; None for another gang."""
+    if not gang.mesh or not whole(gang.mesh, gang.total, group.ranks_a_pod):
+        return None
+    return pulls_of(gang.mesh, group.ranks_a_pod)
+
+
+def _in_mesh(
+    fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: Pulls
+) -> dict[int, int] | None:
+    """Return rank -> host for members that join a mesh; None where some of them have no number in it."""
+    if any(rank >= len(pulls) for rank in (*numbers, *fixed)):
+        return None
+    leaf_of = fabric.switch_of[1]
+    holes = Counter[int]()
+    for host, pods in free.items():
+        holes[int(leaf_of[host])] += pods
+    chosen = leaves_in_mesh(pulls, numbers, {rank: int(leaf_of[host]) for rank, host in fixed.items()}, holes)
+    slots = sorted(free.elements())
+    given: dict[int, int] = {}
+    for rank in sorted(numbers, key=lambda rank: (rank not in chosen, rank)):
+        at = next((host for host in slots if chosen.get(rank, int(leaf_of[host])) == int(leaf_of[host])), None)
+        if at is not None:
+            slots.remove(at)
+            given[rank] = at
+    return given
 
 
 def _as_mesh(

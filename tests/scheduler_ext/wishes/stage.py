@@ -58,16 +58,22 @@ class Stage:
         self.view.drop_pod(f"uid-{name}")
         self.free[name.removeprefix("there-")] = 8
 
-    def schedule(self, pods):
-        """Show all pods, then ask about each as a scheduler does, and bind it where the answer allows one node."""
+    def leave_pod(self, name):
+        """A pod that was placed is gone, and its host is free again."""
+        self.view.drop_pod(f"uid-{name}")
+        self.free[self.placed.pop(name)] = 8
+
+    def schedule(self, pods, verb=Verb.FILTER):
+        """Show all pods, then ask about each as a scheduler does, and bind it where the answer leaves one node."""
         for each in pods:
             self.view.put_pod(msgspec.convert(each, Pod))
         for each in pods:
             self.clock.now_s += 0.01
             name, gpus = each["metadata"]["name"], gpus_of(each)
+            if name in self.placed:
+                continue
             names = [host for host in HOSTS if self.free[host] >= gpus]
-            body = json.dumps({"Pod": each, "Nodes": None, "NodeNames": names}).encode()
-            kept = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)["NodeNames"] or []
+            kept = self._asked(verb, {"Pod": each, "Nodes": None, "NodeNames": names})
             if len(kept) != 1:
                 self.refused[name] = len(kept)
                 continue
@@ -76,6 +82,14 @@ class Stage:
             bound = {**each, "spec": {**each["spec"], "nodeName": kept[0]}}
             self.view.put_pod(msgspec.convert(bound, Pod))
         return self.placed
+
+    def _asked(self, verb, question):
+        """The nodes that filter keeps, or those that prioritize scores highest."""
+        body = json.loads(self.dispatcher.answer(verb, json.dumps(question).encode()).body)
+        if verb is Verb.FILTER:
+            return body["NodeNames"] or []
+        best = max((each["Score"] for each in body), default=0)
+        return [each["Host"] for each in body if each["Score"] == best > 0]
 
 
 def gpus_of(made):

@@ -5,13 +5,12 @@ In each row the place that the gang would have without the wish is another one, 
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
-from tests.scheduler_ext.wishes.test_wishes import group, job, koord, leaves, lws, ours, volcano
+from tests.scheduler_ext.wishes.test_wishes import group, job, leaves, lws, volcano
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
@@ -106,62 +105,28 @@ PAIRS_IN_BLOCKS = layers((BLOCK, 4), (RACK, 2))
 
 ROWS = [
     # Layers.
-    pytest.param(job(8, notes=PAIRS_IN_BLOCKS), only(s0l0=3, s0l1=3, s1l0=3, s1l1=3), [],
-        all_of(runs(4, 2), runs(2), shares(2, 2, 2, 2)), 8, "", id="Kueue: fours in a block, pairs in a rack"),
     pytest.param(job(8, notes=PAIRS_IN_BLOCKS), only(s0l0=3, s0l1=1, s1l0=3, s1l1=1), [], no_one, 0, "",
         id="Kueue: blocks hold four, but not as pairs"),
-    pytest.param(job(8, notes=layers((BLOCK, 4), (RACK, 2), (labels.HOSTNAME, 2)), gpus=4),
-        only(s0l0=1, s0l1=1, s1l0=1, s1l1=1, s1l2h0=4, s1l2h1=4), [],
-        all_of(runs(4, 2), runs(2, 6)), 8, "", id="Kueue: three layers down to the host"),
     pytest.param(job(8, notes=layers((BLOCK, 6), (RACK, 4))), only(s0l0=4, s0l1=4, s1l0=4), [],
         lambda placed: len(placed) == 8, 8, "it divides no other", id="Kueue: layers that do not nest are told"),
-    pytest.param(koord(8, notes=gather(("SpineLayer", 4), ("LeafLayer", 2))), only(s0l0=3, s0l1=3, s1l0=3, s1l1=3), [],
-        all_of(runs(4, 2), runs(2)), 8, "", id="koordinator: multiples in two layers"),
-    pytest.param(koord(6, 4, gather(("LeafLayer", 2), ("NodeTopologyLayer", 2))),
-        only(s0l0=1, s0l0h1=4, s0l1=1, s0l2=1), [], runs(2, 6), 6, "", id="koordinator: a leaf and a host"),
     # Groups.
-    pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [policy(6)],
-        all_of(runs(3), shares(3, 3)), 6, "", id="Volcano: each partition in a leaf"),
     pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2), [policy(6)], no_one, 0, "", id="Volcano: no leaf for one"),
-    pytest.param(parted([3, 2, 2, 1]), only(s0l0=4, s0l1=4), [policy(8)],
-        lambda placed: all(len(by_leaf(placed, *names)) == 1 for names in (("g-0", "g-1", "g-2"), ("g-3", "g-4"),
-            ("g-5", "g-6"))), 8, "", id="Volcano: unequal partitions fill two leaves to the brim"),
-    pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=2, s0l2=1, s1l0=1), [policy(4, minSubGroups=2)],
-        shares(2, 2), 4, "", id="Volcano: two of three groups are enough, and none is halved"),
     pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=1, s1l0=1), [policy(2, minSubGroups=2)], no_one, 0, "",
         id="Volcano: fewer groups than must start"),
-    pytest.param(volcano(6), only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [group(minMember=6, subGroupPolicy=[{"name": "w",
-        "subGroupSize": 3, "networkTopology": {"mode": "hard", "highestTierAllowed": 1}}])],
-        all_of(runs(3), shares(3, 3)), 6, "", id="Volcano: groups by their size alone"),
-    pytest.param(subgroups(4, 2), only(s0l0=4, s1l0=2), [], shares(2, 2), 4, "",
-        id="LWS: no two subgroups in one rack"),
     # Roles.
-    pytest.param(roles(ps=2, worker=4), only(s0l0=4), [group(minMember=4, minTaskMember={"ps": 1, "worker": 3})],
-        lambda placed: Counter(name.split("-")[1] for name in placed) == {"ps": 1, "worker": 3}, 4, "",
-        id="Volcano: as many of each task as must start"),
     pytest.param(roles(ps=2, worker=2), only(s0l0=3), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})],
         no_one, 0, "", id="Volcano: not enough of one task"),
     # Words on PodGroups and plain pods.
     pytest.param(volcano(4, notes={volcano_words.MODE: "hard", volcano_words.HIGHEST_TIER: "1"}),
         only(s0l0=2, s0l1=2), [], no_one, 0, "", id="Volcano: hard on the pods"),
-    pytest.param(volcano(4, notes={volcano_words.MODE: "hard", volcano_words.HIGHEST_TIER: "2"}),
-        only(s0l0=2, s0l1=2), [], shares(2, 2), 4, "", id="Volcano: a higher tier on the pods"),
     # Even shares.
-    pytest.param(job(6, notes=ours("preferred", balanced="true")), only(s0l0=4, s0l1=3), [], shares(3, 3), 6, "",
-        id="balanced: three and three"),
     pytest.param(job(6, notes={labels.BALANCED: "true"}), only(s0l0=4, s0l1=2), [], shares(4, 2), 6, "",
         id="balanced: as nearly as there is room"),
-    pytest.param(job(8, 4, {labels.BALANCED: "true", labels.PODS_PER_HOST_MULTIPLE: "2"}), only(s0l0=3, s0l1=2), [],
-        shares(4, 4), 8, "", id="balanced: in multiples a host"),
     pytest.param(job(4, notes={labels.BALANCED: "true"}), only(s0l0=4, s0l1=4), [], shares(4), 4, "",
         id="balanced: one leaf that holds all is better"),
     pytest.param(job(4, notes={labels.BALANCED: "true", **layers((RACK, 2))}), only(s0l0=3, s0l1=2), [], shares(2, 2),
         4, "balanced is not kept beside layers", id="balanced: beside layers"),
     # Meshes.
-    pytest.param(job(4, notes={labels.MESH: "dp=2,ep=2,tp=8"}), only(s0l0=3, s0l1=2), [], all_of(runs(2), shares(2, 2)),
-        4, "", id="mesh: experts under a leaf"),
-    pytest.param(job(8, 1, {labels.MESH: "dp=2,tp=4"}), only(s0l0h0=6, s0l0h1=4), [], runs(4, 6), 8, "",
-        id="mesh: tensor groups in a host"),
     pytest.param(volcano(3, notes={labels.MESH: "dp=2,tp=8"}), only(s0l0=3), [group(minMember=3)], shares(3), 3,
         "turnout.dev/mesh is not kept",
         id="mesh: not of the gang's size"),
@@ -189,6 +154,7 @@ def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
     pytest.param({labels.MESH: "tp=" + "8" * 5_000}, labels.MESH, id="a long number"),
     pytest.param({labels.BALANCED: "yes"}, labels.BALANCED, id="not true or false"),
     pytest.param({labels.TOGETHER: "a b"}, labels.TOGETHER, id="not a name"),
+    pytest.param({kueue.GROUP: "a/b"}, kueue.GROUP, id="Kueue: a podset group that is no name"),
     pytest.param({koordinator.GROUPS: "a,b"}, koordinator.GROUPS, id="koordinator: groups that are no list"),
     pytest.param({volcano_words.MODE: "firm"}, volcano_words.MODE, id="Volcano: an unknown mode"),
 ])  # fmt: skip
@@ -197,6 +163,17 @@ def test_what_cannot_be_read_is_told(notes, fault):
     stage.schedule(job(2, notes=notes))
     (detail,) = {notice.detail for notice in stage.told if notice.word is EventReason.BAD_ANNOTATION}
     assert fault in detail
+
+
+def test_groups_wait_until_as_many_pods_exist_as_must_start():
+    stage = Stage(only(s0l0=3, s0l1=3))
+    stage.group(policy(4))
+    pods = parted([2, 2])
+    assert not stage.schedule(pods[:3])
+    assert any("3 of 4 pods" in notice.detail for notice in stage.told)
+    placed = stage.schedule(pods)
+    assert len(placed) == 4
+    assert all_of(runs(2), shares(2, 2))(placed)
 
 
 def test_gangs_of_one_named_set_stay_apart_and_others_do_not():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.scheduler_ext.wishes.stage import Stage, pod
+from tests.scheduler_ext.wishes.stage import RACK, Stage, pod
 from tests.scheduler_ext.wishes.test_layered_wishes import only
 from turnout.jobs.wishes import koordinator, kueue
 from turnout.kube import labels
@@ -52,13 +52,77 @@ def test_a_gang_that_koordinator_lists_and_nobody_shows_is_waited_for():
     assert len(stage.schedule([*gang("b", 2, GROUPS), *gang("a", 2, GROUPS)])) == 4
 
 
+def test_whoever_comes_second_lets_the_first_go():
+    stage = Stage()
+    assert not stage.schedule(gang("a", 2, GROUPS))
+    stage.schedule(gang("b", 2, GROUPS))
+    assert len(stage.schedule(gang("a", 2, GROUPS))) == 4
+
+
+THREE = {labels.TOGETHER: "training/3"}
+
+
+def test_a_number_of_gangs_is_waited_for_though_some_do_not_exist_yet():
+    stage = Stage()
+    assert not stage.schedule([*gang("a", 2, THREE), *gang("b", 2, THREE)])
+    assert any("of 3 gangs of this name 2 are there" in each.detail for each in stage.told)
+    stage.schedule(gang("c", 2, {labels.TOGETHER: "training"}))
+    assert len(stage.schedule([*gang("a", 2, THREE), *gang("b", 2, THREE)])) == 6
+
+
+def test_one_that_runs_is_not_held_by_those_that_have_ended():
+    stage = Stage()
+    stage.schedule([pod for name in "abc" for pod in gang(name, 2, THREE)])
+    for name in ("b-0", "b-1", "c-0", "c-1", "a-1"):
+        stage.leave_pod(name)
+    assert "a-1" in stage.schedule(gang("a", 2, THREE)[1:])
+
+
+@pytest.mark.parametrize("text", ["training/1", "training/17", "training/x", "/3", "training/3/4", "training/03"])
+def test_a_number_that_cannot_be_is_told(text):
+    stage = Stage()
+    assert len(stage.schedule(gang("a", 2, {labels.TOGETHER: text}))) == 2
+    (detail,) = {each.detail for each in stage.told if each.word is EventReason.BAD_ANNOTATION}
+    assert labels.TOGETHER in detail
+
+
 def test_gangs_of_other_names_go_alone():
     stage = Stage(only(s0l0=3))
     placed = stage.schedule([*gang("a", 2, OURS), *gang("b", 2, {labels.TOGETHER: "serving"})])
     assert {name[0] for name in placed} == {"a"}
 
 
-def test_kueues_one_domain_is_told():
-    stage = Stage()
-    stage.schedule([*gang("a", 1, PODSETS), *gang("b", 1, PODSETS)])
-    assert any("share one domain" in each.detail for each in stage.told if each.word is EventReason.WISH_NOT_KEPT)
+class TestKueuesPodsetsShareOneDomain:
+    """A leader of one podset and three workers of another; the leader alone would go where it leaves least room."""
+
+    LEADER = only(s0l0=1, s0l1=3, s1l0=4)
+
+    @pytest.mark.parametrize("wish", [kueue.REQUIRED, kueue.PREFERRED])
+    @pytest.mark.parametrize("first", [0, 1], ids=["the leader is asked about first", "the workers are"])
+    def test_both_lie_where_there_is_room_for_both(self, wish, first):
+        stage = Stage(self.LEADER)
+        notes = {**PODSETS, wish: RACK}
+        podsets = [gang("leader", 1, notes), gang("workers", 3, notes)]
+        placed = stage.schedule([*podsets[first], *podsets[1 - first]])
+        assert {host[:4] for host in placed.values()} == {"s1l0"}
+        assert len(placed) == 4
+        assert stage.told == []
+
+    def test_none_starts_where_no_domain_holds_both(self):
+        stage = Stage(only(s0l0=1, s0l1=3))
+        notes = {**PODSETS, kueue.REQUIRED: RACK}
+        assert stage.schedule([*gang("leader", 1, notes), *gang("workers", 3, notes)]) == {}
+
+    def test_one_that_comes_back_joins_the_other(self):
+        stage = Stage(self.LEADER)
+        notes = {**PODSETS, kueue.REQUIRED: RACK}
+        stage.schedule([*gang("leader", 1, notes), *gang("workers", 3, notes)])
+        stage.leave_pod("leader-0")
+        assert stage.schedule(gang("leader", 1, notes))["leader-0"].startswith("s1l0")
+
+    def test_a_leader_without_gpus_goes_beside_its_workers(self):
+        stage = Stage(only(s0l0=1, s1l0=4))
+        notes = {**PODSETS, kueue.REQUIRED: RACK}
+        placed = stage.schedule([*gang("leader", 1, notes, gpus=0), *gang("workers", 3, notes)])
+        assert {host[:4] for host in placed.values()} == {"s1l0"}
+        assert len(placed) == 4

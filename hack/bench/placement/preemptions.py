@@ -1,0 +1,182 @@
+"""Two shapes in one gang, and the price of a preemption, each against everything that could be done.
+
+In a cluster of a few leaves a gang of two sizes of pods is spread only where no leaf holds all of it. A gang that
+preempts takes the leaf and the pods by which others lose the fewest GPU-seconds; the optimum tries every choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
+from hack.bench.support.outcome import Target
+from turnout.scheduler_ext.planner.seats import plan_with_preemption
+
+_SIZES = ((8, 4), (4, 1), (8, 1), (4, 2), (3, 2), (5, 3))
+_NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Clusters in which one leaf holds two shapes, and in how many of them the gang was spread or not placed whole.
+
+    paid, least: GPU-seconds lost to preemption, ours and the optimum's, over `preempted` clusters. worst: the largest
+    ratio.
+    """
+
+    held: int
+    spread: int
+    preempted: int
+    refused: int
+    paid: int
+    least: int
+    worst: float
+
+    def figures(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return {
+            "shapes_one_leaf_holds": self.held,
+            "shapes_spread": self.spread,
+            "preempted": self.preempted,
+            "preemption_refused": self.refused,
+            "preemption_price_to_optimum": self.paid / max(self.least, 1),
+            "preemption_worst": self.worst,
+        }
+
+    def targets(self) -> tuple[Target, ...]:
+        """Return what the figures have to reach."""
+        return (
+            Target("two shapes spread where one leaf holds all", self.spread, "<=", 0),
+            Target("preemption: GPU-seconds lost to the optimum's", self.paid / max(self.least, 1), "<=", 1.05),
+            Target("preemptions that could be and were refused", self.refused, "<=", 0),
+        )
+
+
+def measure(count: int) -> Found:
+    """Look at so many clusters of each kind."""
+    shapes = [spread(seed) for seed in range(count)]
+    prices = [preempted(seed) for seed in range(count)]
+    known = [(paid, least) for paid, least in prices if least]
+    both = [(paid, least) for paid, least in known if paid is not None]
+    paid, least = (sum(column) for column in zip(*both, strict=True))
+    worst = max(one / other for one, other in both)
+    able = [each for each in shapes if each is not None]
+    return Found(len(able), sum(able), len(both), len(known) - len(both), paid, least, worst)
+
+
+def spread(seed: int) -> bool | None:
+    """Place a gang of two shapes. True if it is not whole under one leaf; None where no leaf holds it."""
+    dice = random.Random(seed)
+    cluster = SimulatedCluster([dice.randint(2, 5) for _ in range(dice.randint(2, 5))])
+    free = {name: GPUS - dice.randint(0, GPUS) for name in cluster.leaf_of}
+    large, small = dice.choice(_SIZES)
+    counts = {large: dice.randint(1, 4), small: dice.randint(1, 6)}
+    able = any(_holds(tuple(free[name] for name in hosts), counts) for hosts in _by_leaf(cluster))
+    if not able:
+        return None
+    for name, left in free.items():
+        if left < GPUS:
+            cluster.show(pod(f"s-{name}", GPUS - left, at=name))
+    asks = [gpus for gpus, pods in counts.items() for _ in range(pods)]
+    gang = [pod(f"g-{at}", gpus, "g", len(asks)) for at, gpus in enumerate(asks)]
+    for each in gang:
+        cluster.show(each)
+    placed: list[str] = []
+    for each, gpus in zip(gang, asks, strict=True):
+        kept = cluster.filter(each, [name for name, left in free.items() if left >= gpus])
+        if len(kept) != 1:
+            return True
+        free[kept[0]] -= gpus
+        placed += kept
+        cluster.show({**each, "spec": {**each["spec"], "nodeName": kept[0]}})
+    return len({cluster.leaf_of[name] for name in placed}) > 1
+
+
+def preempted(seed: int) -> tuple[int | None, int]:
+    """Return the price of our preemption, None for a refusal, and the least one; 0 where nothing has to be lost."""
+    dice = random.Random(seed)
+    cluster = SimulatedCluster([dice.randint(2, 4) for _ in range(dice.randint(2, 4))])
+    free = dict.fromkeys(cluster.leaf_of, GPUS)
+    lost: dict[str, list[tuple[str, int, int]]] = {}  # by gang: host, GPUs and GPU-seconds of each pod
+    for number in range(dice.randint(3, 8)):
+        gpus, hours = dice.choice((2, 4, 8, 8)), dice.randint(1, 9)
+        room = [name for name, left in free.items() if left >= gpus for _ in range(left // gpus)]
+        hosts = dice.sample(room, min(len(room), dice.randint(1, 4)))
+        lost[f"low{number}"] = [(host, gpus, gpus * hours * 3_600) for host in hosts]
+        for at, host in enumerate(hosts):
+            free[host] -= gpus
+            created = f"2026-01-01T{10 - hours:02d}:00:00Z"
+            cluster.show(pod(f"low{number}-{at}", gpus, f"low{number}", len(hosts), host, created=created, priority=0))
+    need, wants = dice.randint(1, 3), dice.choice((8, 8, 4))
+    gang = [pod(f"high-{at}", wants, "high", need, priority=100) for at in range(need)]
+    for each in gang:
+        cluster.show(each)
+    least = min((_least(free, lost, dict.fromkeys(hosts, 0), hosts, need, wants) for hosts in _by_leaf(cluster)),
+                key=_or_never)  # fmt: skip
+    if not least:
+        return 0, 0
+    cache_ = cluster.extender.plan_cache
+    cache_.sync(0.0)
+    view = cache_.view
+    member = view.pods["high-0"]
+    plan = plan_with_preemption(cache_, view.gangs[member.belongs.key], member, _NOW_S)
+    if plan.refusal is not None:
+        return None, least
+    chosen = Counter(view.fabric.hosts[host] for host in plan.hosts.values())
+    return _least(free, lost, chosen, list(chosen), need, wants), least
+
+
+def _or_never(price: int | None) -> float:
+    return float("inf") if price is None else price
+
+
+def _least(
+    free: Mapping[str, int],
+    lost: Mapping[str, Sequence[tuple[str, int, int]]],
+    each_holds: Mapping[str, int],
+    hosts: Sequence[str],
+    need: int,
+    wants: int,
+) -> int | None:
+    """Return the least GPU-seconds for which hosts hold `need` pods, and each as many as is said; None for never.
+
+    Every choice of gangs is tried: one that loses a pod loses all that it has done.
+    """
+    near = [name for name, pods in lost.items() if any(host in hosts for host, _, _ in pods)]
+    best: int | None = None
+    for chosen in itertools.chain.from_iterable(itertools.combinations(near, size) for size in range(len(near) + 1)):
+        price = sum(worth for name in chosen for _, _, worth in lost[name])
+        if best is not None and price >= best:
+            continue
+        have = {host: free[host] for host in hosts}
+        for host, gpus, _ in (pod_ for name in chosen for pod_ in lost[name]):
+            if host in have:
+                have[host] += gpus
+        room = {host: gpus // wants for host, gpus in have.items()}
+        if sum(room.values()) >= need and all(room[host] >= pods for host, pods in each_holds.items()):
+            best = price
+    return best
+
+
+def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:
+    leaves = sorted(set(cluster.leaf_of.values()))
+    return [[name for name, at in cluster.leaf_of.items() if at == leaf] for leaf in leaves]
+
+
+def _holds(free: tuple[int, ...], counts: Mapping[int, int]) -> bool:
+    """True if hosts with this many free GPUs hold all pods of two sizes, by trying every way."""
+    (large, many), (small, few) = counts.items()
+
+    @cache
+    def most_small(at: int, left: int) -> int:
+        if at == len(free):
+            return 0 if left == 0 else -1_000
+        ways = range(min(left, free[at] // large) + 1)
+        return max((free[at] - each * large) // small + most_small(at + 1, left - each) for each in ways)
+
+    return most_small(0, many) >= few
