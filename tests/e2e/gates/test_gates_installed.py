@@ -129,7 +129,7 @@ async def test_the_installed_account_releases_all_before_an_uninstallation(stage
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     await stage.submit(*gang("bert", 4))
     kubeconfig = stage.plane.service_account_kubeconfig("turnout-system", account)
-    program, *arguments = container["command"]
+    program, *arguments = (*container["command"], *container["args"])
     command = [sys.executable, "-m", f"{program}.cli", *arguments, "--kubeconfig", str(kubeconfig)]
     said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == "4 gates lifted\n"
