@@ -97,7 +97,7 @@ def reconcile(kind: Kind, raw: Object, seen: Seen, now_s: float, setup: Setup = 
     if conditions.ended(status.conditions):
         return _ended(view, status, seen, now_s)
     if seen.unread:
-        return _outcome(status, ())  # nothing is decided on pods as they were a while ago
+        return _outcome(status, ()) if status.raw else NOTHING  # nothing is decided on pods as they were a while ago
     if not status.conditions:
         status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
         status.says += [Say(Reason.ADVICE, text, warning=True) for text in kind.advice(view)]

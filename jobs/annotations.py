@@ -31,10 +31,11 @@ def unknown(notes: Notes) -> tuple[str, ...]:
 
 def unread(names: tuple[str, ...]) -> str:
     """A sentence on such names: what each may have been meant to be."""
+    known = {each.partition("/")[2]: each for each in labels.NAMES}  # the prefix is alike in all of them
     told = []
     for name in names[:_MOST_UNKNOWN]:
-        near = get_close_matches(name, labels.NAMES, 1, 0.85)
-        told.append(f"{name[:_LONGEST]}{f' (is {near[0]} meant?)' if near else ''}")
+        near = get_close_matches(name.partition("/")[2][:_LONGEST], known, 1, 0.85)
+        told.append(f"{name[:_LONGEST]}{f' (is {known[near[0]]} meant?)' if near else ''}")
     more = len(names) - len(told)
     return f"nobody reads {', '.join(told)}{f' and {more} more' if more else ''}"
 

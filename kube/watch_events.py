@@ -53,8 +53,8 @@ class Sink(Protocol[T_in]):
     def drop(self, key: Key) -> None:
         """This object is gone."""
 
-    def synced(self) -> None:
-        """A whole list has been told, the first one or a later one."""
+    def synced(self, version: str) -> None:
+        """A whole list has been told, the first one or a later one, as things were at that version; "" for none."""
 
 
 class WatchAction(Enum):
@@ -241,9 +241,9 @@ class KnownObjects(Generic[T]):
             if had is not None and had[0] == key.uid:
                 self._listed.add(key[:2])
 
-    def end(self) -> None:
-        """The list is whole: what it did not hold is gone."""
+    def end(self, version: str = "") -> None:
+        """The list is whole: what it did not hold is gone. version: of the list."""
         for name in [name for name in self._have if name not in self._listed]:
             self.drop(Key(*name, ""))
         self._listed.clear()
-        self._sink.synced()
+        self._sink.synced(version)

@@ -1,7 +1,8 @@
 """Keeps what the watches and our own writes have shown: jobs, and what each of them owns.
 
 An answer to a write counts at once, so that the next look does not write it again. Older versions of an object, and
-objects that are known to be gone, are passed over.
+answers on objects that are known to be gone, are passed over. What an answer told of and a later list does not hold is
+gone, too: it went while no watch was there to see it come.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ class _Job:
     raw: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """watch: the label of the watch that has yet to show it; None once one has."""
+
+    owner: _Owner
+    uid: str
+    version: int
+    watch: str | None
+
+
 class Cache:
     """changed: called with each job that has to be looked at. kinds: by the path of their group, as a JobKey has it."""
 
@@ -45,14 +56,14 @@ class Cache:
         self._keys: dict[_Owner, JobKey] = {}
         self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
         self._others: dict[_Owner, dict[ChildKey, ChildSeen]] = {}
-        self._known: dict[
-            tuple[str, str, str], tuple[_Owner, str, int]
-        ] = {}  # child -> its owner, its uid, its version
+        self._known: dict[tuple[str, str, str], _Child] = {}  # by kind, namespace and name
         self._gone: OrderedDict[str, None] = OrderedDict()
 
-    def put_job(self, api: str, kind: str, obj: JobObject) -> None:
-        """A job as it is now."""
+    def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
+        """A job as it is now. answer: as a write of ours was answered; else as a watch shows it."""
         meta, version = obj.metadata, _version(obj.metadata)
+        if not answer:
+            self._gone.pop(meta.uid, None)  # an API server that was put back to an older state has it again
         key = JobKey(api, meta.namespace, meta.name)
         before = self._jobs.get(key)
         if meta.uid in self._gone or (before is not None and before.uid == meta.uid and before.version >= version):
@@ -78,17 +89,17 @@ class Cache:
             del self._jobs[key]
             self._keys.pop((gone.namespace, gone.uid), None)
 
-    def put_pod(self, obj: OwnedPod) -> None:
-        """A pod as it is now."""
-        if (found := self._taken_in("Pod", obj.metadata)) is None:
+    def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
+        """A pod as it is now. answer: as a write of ours was answered; else as a watch shows it."""
+        if (found := self._taken_in("Pod", obj.metadata, answer)) is None:
             return
         owner, kind = found
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_seen(kind, obj)
         self._look_at(owner)
 
-    def put_other(self, kind: str, obj: Owned) -> None:
+    def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
         """A child that is no pod as it is now."""
-        if (found := self._taken_in(kind, obj.metadata)) is None:
+        if (found := self._taken_in(kind, obj.metadata, answer)) is None:
             return
         owner, owners_kind = found
         child = child_seen(owners_kind, kind, obj)
@@ -99,15 +110,26 @@ class Cache:
         """A child is gone."""
         self._forget(gone.uid)
         known = self._known.get((kind, gone.namespace, gone.name))
-        if known is None or known[1] != gone.uid:
+        if known is None or known.uid != gone.uid:
             return
         del self._known[kind, gone.namespace, gone.name]
-        owner = known[0]
+        owner = known.owner
         mine: dict[Any, Any] = self._pods.get(owner, {}) if kind == "Pod" else self._others.get(owner, {})
         mine.pop(gone.name if kind == "Pod" else ChildKey(kind, gone.name), None)
         if not mine:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
         self._look_at(owner)
+
+    def listed(self, kind: str, label: str, version: str) -> None:
+        """A whole list of children has been told. label: that they have, "" for none. version: of the list."""
+        at = int(version) if version.isascii() and version.isdigit() else 0
+        ended = [
+            Key(namespace, name, child.uid)
+            for (known_kind, namespace, name), child in self._known.items()
+            if known_kind == kind and child.watch is not None and label in ("", child.watch) and child.version <= at
+        ]
+        for each in ended:
+            self.drop_child(kind, each)
 
     def job(self, key: JobKey) -> tuple[Object, Seen] | None:
         """Return a job's object and what it owns; None for one that is gone."""
@@ -120,34 +142,43 @@ class Cache:
         )
 
     def pods_are_read(self, *, yes: bool) -> None:
-        """Note whether pods can be read. Jobs whose status tells of each pod are looked at when that changes."""
+        """Note whether pods can be read. All jobs are looked at once they can: nothing was decided in between.
+
+        When they cannot, jobs are looked at whose status tells of each pod.
+        """
         if self._unread is not yes:
             return
         self._unread = not yes
         for key in self._jobs:
-            if (kind := self._kinds.get(key.api)) is not None and kind.tells_containers:
+            kind = self._kinds.get(key.api)
+            if yes or (kind is not None and kind.tells_containers):
                 self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""
         return self._jobs
 
-    def _taken_in(self, kind: str, meta: ObjectMeta) -> tuple[_Owner, Kind] | None:
+    def _taken_in(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
         """Note a child, and return its owner and that one's kind.
 
         None for what no job of our kinds controls, what is gone, and what is older than what is known.
         """
         reference = next((each for each in meta.owner_references or () if each.controller), None)
         owners_kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
-        place, version = (kind, meta.namespace, meta.name), _version(meta)
+        if reference is None or owners_kind is None or owners_kind.kind != reference.kind:
+            return None
+        if not answer:
+            self._gone.pop(meta.uid, None)
+        if meta.uid in self._gone:
+            return None
+        place, version, owner = (kind, meta.namespace, meta.name), _version(meta), (meta.namespace, reference.uid)
         known = self._known.get(place)
-        if reference is None or owners_kind is None or owners_kind.kind != reference.kind or meta.uid in self._gone:
-            return None
-        if known and known[1] == meta.uid and known[2] > version:
-            return None
-        owner = meta.namespace, reference.uid
-        self._known[place] = owner, meta.uid, version
-        return owner, owners_kind
+        if known is not None and known.uid != meta.uid:
+            known = None
+        seen = not answer or (known is not None and known.watch is None)
+        newest = version if known is None else max(version, known.version)
+        self._known[place] = _Child(owner, meta.uid, newest, None if seen else owners_kind.child_labels.job)
+        return None if newest > version else (owner, owners_kind)
 
     def _forget(self, uid: str) -> None:
         self._gone[uid] = None

@@ -99,5 +99,9 @@ class ControllerInformers(InformerFactory):
         def drop(gone: Key) -> None:
             cache.drop_child(kind, gone)
 
+        def listed(version: str) -> None:
+            cache.listed(kind, params.get("labelSelector", ""), version)
+
         type_ = OwnedPod if kind == "Pod" else Owned
-        self.watch(name, path, type_, Handlers(put, drop), params=params, optional=kind in _WHOLE)
+        handlers = Handlers(put, drop, listed=listed)
+        self.watch(name, path, type_, handlers, params=params, optional=kind in _WHOLE)

@@ -44,7 +44,7 @@ class NodeResources:
         self._set(gone.name, frozenset())
         self._by_node.pop(gone.name, None)
 
-    def synced(self) -> None:
+    def synced(self, version: str) -> None:
         """All nodes have been told."""
         self.offered = frozenset(self._nodes)
 

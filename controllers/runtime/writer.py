@@ -140,7 +140,7 @@ class Writer:
         if child.kind != "Pod":  # the answer is a Status for most kinds
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
         elif (there := _pod.decode(raw)).metadata.deletion_timestamp is not None:
-            self._cache.put_pod(there)
+            self._cache.put_pod(there, answer=True)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
         kind = self._kinds[key.api]
@@ -156,13 +156,13 @@ class Writer:
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}/status"
         body = {"metadata": {"resourceVersion": version}, "status": status}
         raw = await self._calls.patch(path, body, "application/merge-patch+json", FIELD_MANAGER)
-        self._cache.put_job(key.api, kind.kind, _job.decode(raw))
+        self._cache.put_job(key.api, kind.kind, _job.decode(raw), answer=True)
 
     def _take_in(self, kind: str, raw: bytes) -> None:
         if kind == "Pod":
-            self._cache.put_pod(_pod.decode(raw))
+            self._cache.put_pod(_pod.decode(raw), answer=True)
         else:
-            self._cache.put_other(kind, _other.decode(raw))
+            self._cache.put_other(kind, _other.decode(raw), answer=True)
 
     def _collection(self, kind: str, key: JobKey) -> str:
         return child_paths.collection(self._prefixes[kind], key.namespace)

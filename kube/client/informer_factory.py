@@ -21,17 +21,24 @@ T = TypeVar("T")
 SYNC_CHECK_S = 0.05
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """Stand in for whoever need not be told."""
 
 
 class Handlers:
-    """A sink of plain functions. changed: called after each of them, and when a list has been told."""
+    """A sink of plain functions. changed: called after each of them, and when a list has been told.
+
+    listed: called with the version of each list, after its objects.
+    """
 
     def __init__(
-        self, put: Callable[[Any], None], drop: Callable[[Key], None], changed: Callable[[], object] = _nothing
+        self,
+        put: Callable[[Any], None],
+        drop: Callable[[Key], None],
+        changed: Callable[[], object] = _nothing,
+        listed: Callable[[str], object] = _nothing,
     ) -> None:
-        self._put, self._drop, self._changed = put, drop, changed
+        self._put, self._drop, self._changed, self._listed = put, drop, changed, listed
 
     def put(self, obj: Any) -> None:
         """Hand the object on."""
@@ -43,8 +50,9 @@ class Handlers:
         self._drop(key)
         self._changed()
 
-    def synced(self) -> None:
+    def synced(self, version: str) -> None:
         """Say that the list is whole."""
+        self._listed(version)
         self._changed()
 
 
@@ -73,7 +81,7 @@ class ConfigMapFollower(Generic[T]):
         self._newest = None
         self._news.set()
 
-    def synced(self) -> None:
+    def synced(self, version: str) -> None:
         """A whole list has been told; it may have had nothing."""
         if self._newest is None:
             self._news.set()

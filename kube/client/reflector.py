@@ -69,6 +69,7 @@ class Reflector(Generic[T]):
         self._version = ""
         self._bookmarked = False
         self._failures = 0
+        self._expired = False
         self._lists = self._watches = self._unread = 0
         self.has_synced = False
         self.last_event_s = clock.monotonic()
@@ -118,6 +119,9 @@ class Reflector(Generic[T]):
             self._failures = 0
             if error is None:
                 return 0.0
+        expired, self._expired = self._expired, isinstance(error, Gone)
+        if self._expired and not expired:
+            self._failures = 0  # the server is back and asks for a list: what an outage has added up is over
         self._failures += 1
         return self._backoff.wait_s(self._failures, self._rng.random(), error.retry_after_s if error else 0.0)
 
@@ -148,7 +152,7 @@ class Reflector(Generic[T]):
         self._version = version
         self._lists += 1
         self.has_synced = True
-        self._known.end()
+        self._known.end(version)
 
     async def _tell_pages(self, limit: int) -> str:
         """Tell page by page. Returns the list's version."""

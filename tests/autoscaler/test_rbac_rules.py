@@ -126,8 +126,8 @@ def test_the_policy_that_guards_verdicts_is_the_one_that_the_code_writes():
     assert {path: (ROOT / path).read_text() for path in written} == written
 
 
-def test_who_taints_nodes_guards_fault_reports_unless_an_admin_says_no():
-    installed = yaml.safe_load_all((ROOT / chart.MANIFESTS / "autoscaler/taint-nodes/role.yaml").read_text())
+def test_who_believes_fault_reports_guards_them_unless_an_admin_says_no():
+    installed = yaml.safe_load_all((ROOT / chart.MANIFESTS / "autoscaler/base/autoscaler.yaml").read_text())
     guards = {each["kind"]: each["spec"] for each in installed if each["metadata"]["name"] == fault_report_policy.NAME}
     (rule,) = guards["ValidatingAdmissionPolicy"]["matchConstraints"]["resourceRules"]
     assert {"pods", "pods/status"} <= {*rule["resources"]}

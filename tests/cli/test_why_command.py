@@ -13,6 +13,7 @@ from aiohttp import web
 from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs, manifest
 from tests.autoscaler.world import GPU
 from tests.controllers.jobs import job, role
+from turnout.autoscaler import rbac_rules
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.cli.commands.listing import VIEWER
@@ -270,8 +271,8 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
     found = [each for file in MANIFESTS.rglob("*.yaml") for each in yaml.safe_load_all(file.read_text()) if each]
     role, *others = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
     assert all(other == role for other in others), "two files install it differently: the last one wins"
-    assert all(rule["verbs"] == ["list"] for rule in role["rules"])
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
+    assert {verb for rule in role["rules"] if rule not in named for verb in rule["verbs"]} == {"list"}
     allowed = {
         (group, each)
         for rule in role["rules"]
@@ -281,11 +282,13 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
     }
     (own,) = named
     assert (own["resources"], own["resourceNames"]) == (["configmaps"], ["node-topology-config", "turnout-autoscaler"])
+    assert {*own["verbs"]} <= {"get", "list"}
     informers = AutoscalerInformers(
         Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders")
     )
     lists = {each.path for each in informers.reflectors.values() if not each.path.endswith("/configmaps")}
-    assert allowed == {("", "events")} | {
+    checked = {(rule.group, each) for rule in rbac_rules.CHECKED for each in rule.resources}
+    assert allowed == checked | {("", "events")} | {
         ("" if base == "api" else rest[0], rest[-1]) for _, base, *rest in (path.split("/") for path in lists)
     }
 

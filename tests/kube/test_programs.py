@@ -165,7 +165,7 @@ async def test_a_fault_of_the_server_ends_none():
 @pytest.mark.parametrize(("call", "told"), [
     pytest.param(lambda sink: sink.put("a"), ["put a", "changed"], id="an object"),
     pytest.param(lambda sink: sink.drop(Key("ml", "a", "u")), ["drop a", "changed"], id="one that is gone"),
-    pytest.param(lambda sink: sink.synced(), ["changed"], id="a whole list"),
+    pytest.param(lambda sink: sink.synced("9"), ["changed"], id="a whole list"),
 ])  # fmt: skip
 def test_handlers_are_told_first_and_then_that_something_changed(call, told):
     heard = []

@@ -20,6 +20,7 @@ from tests.kube.world import (
     plain,
     pod,
     running,
+    settle,
     slammed,
     stream,
 )
@@ -176,6 +177,16 @@ async def test_the_pause_that_the_server_asks_for_is_kept(tmp_path, where):
         assert len(scene.script.of(where)) == 1
         await scene.clock.advance(0.2)
         await scene.script.until(where, 2)
+
+
+async def test_a_list_that_is_asked_for_after_an_outage_comes_soon(tmp_path):
+    async with reflecting(tmp_path, [page([pod("a")])], [*[fault(503)] * 8, fault(410), stream()]) as scene:
+        pauses = []
+        while len(scene.script.of("list")) < 2:
+            pauses.append(await scene.clock.until_asleep(31))
+            await scene.clock.skip()
+            await settle(100)
+        assert pauses[-2:] == [30.0, pytest.approx(0.8)]
 
 
 async def test_after_a_gap_deletes_are_made_up_and_unchanged_objects_are_silent(tmp_path):

@@ -133,7 +133,7 @@ class Receiver:
         self.objects.pop((key.namespace, key.name), None)
         self._news.set()
 
-    def synced(self):
+    def synced(self, version):
         self.told.append("synced")
         self._news.set()
 

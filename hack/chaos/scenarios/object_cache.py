@@ -32,5 +32,5 @@ class ObjectCache:
         else:
             self._dead.add(found[0])
 
-    def synced(self) -> None:
+    def synced(self, version: str) -> None:
         """A whole list was told."""

@@ -39,9 +39,9 @@ def cache():
     return made
 
 
-def put(cache, **said):
-    cache.put_pod(msgspec.convert(child(**said), OwnedPod))
-    cache.put_other("Service", msgspec.convert(child(**said), Owned))
+def put(cache, answer=False, **said):
+    cache.put_pod(msgspec.convert(child(**said), OwnedPod), answer=answer)
+    cache.put_other("Service", msgspec.convert(child(**said), Owned), answer=answer)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,47 @@ def test_what_is_gone_stays_gone_and_older_versions_are_passed_over(cache):
     assert not pod.deleting
     for kind in ("Pod", "Service"):
         cache.drop_child(kind, Key("ns", "bert-worker-0", "ns-bert-worker-0"))
-    put(cache, resourceVersion="9")
+    put(cache, answer=True, resourceVersion="9")
     assert (cache.job(KEY)[1].pods, dict(cache.job(KEY)[1].others)) == ((), {})
+
+
+LABEL = "training.kubeflow.org/job-name"
+
+
+@pytest.mark.parametrize(
+    ("shown", "label", "version", "left"),
+    [
+        pytest.param(False, LABEL, "5", 0, id="is gone: it went while no watch was there"),
+        pytest.param(False, "", "9", 0, id="is gone where the list is of all there are"),
+        pytest.param(False, LABEL, "4", 1, id="stays where the list is older than the answer"),
+        pytest.param(False, "elasticjob-name", "9", 1, id="stays where the list is of other kinds' children"),
+        pytest.param(True, LABEL, "9", 1, id="stays where a watch has shown it, which tells of its end"),
+    ],
+)
+def test_what_an_answer_told_of_and_a_list_does_not_hold(cache, shown, label, version, left):
+    put(cache, answer=True)
+    if shown:
+        put(cache)
+        put(cache, answer=True, resourceVersion="6")
+    for kind in ("Pod", "Service"):
+        cache.listed(kind, label, version)
+    _, seen = cache.job(KEY)
+    assert (len(seen.pods), len(seen.others)) == (left, left)
+
+
+def test_what_a_watch_shows_again_after_its_end_is_there_again(cache):
+    """An etcd that is put back to an older state has objects, by the same uid, whose end was told."""
+    put(cache)
+    raw = msgspec.convert(job(worker=role(1)), JobObject)
+    for kind in ("Pod", "Service"):
+        cache.drop_child(kind, Key("ns", "bert-worker-0", "ns-bert-worker-0"))
+    cache.drop_job(KEY.api, Key("ns", "bert", raw.metadata.uid))
+    cache.put_job(KEY.api, "PyTorchJob", raw, answer=True)
+    assert cache.job(KEY) is None
+    cache.put_job(KEY.api, "PyTorchJob", raw)
+    put(cache)
+    _, seen = cache.job(KEY)
+    assert (len(seen.pods), len(seen.others)) == (1, 1)
 
 
 @pytest.mark.contract("CA-14")

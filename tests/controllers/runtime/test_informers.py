@@ -7,13 +7,14 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from tests.controllers.jobs import NOW_S, with_status
+from tests.controllers.jobs import NOW_S, role, with_status
+from tests.controllers.jobs import job as pytorchjob
 from tests.controllers.test_colossalaijob import ALL, COLOSSALAIJOB, after, job, launcher, others, worker
 from tests.controllers.test_colossalaijob import S as SUCCEEDED
 from tests.kube.world import ManualClock, settle
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, Seen, Setup
-from turnout.controllers.reconcile import reconcile
+from turnout.controllers.reconcile import NOTHING, reconcile
 from turnout.controllers.runtime.cache import Cache, JobObject
 from turnout.controllers.runtime.informers import UNREAD_S, ControllerInformers
 from turnout.kube.errors import Forbidden
@@ -104,6 +105,27 @@ def test_pods_that_cannot_be_read_for_a_minute_are_told_to_their_jobs():
         server.ends.clear()
         await clock.advance(90.0)
         assert (changed, cache.job(key)[1].unread) == ([key, key], False)
+
+    watched(play)
+
+
+def test_once_pods_can_be_read_again_every_job_is_looked_at():
+    """Nothing was decided in between, not even on jobs whose status tells nothing of pods that cannot be read."""
+    key = JobKey("/apis/kubeflow.org/v1", "ns", "bert")
+
+    async def play(informers, cache, clock, server, changed):
+        server.forbidden.add("/api/v1/pods")
+        server.ends.set()
+        await clock.advance(UNREAD_S + 20.0)
+        cache.put_job(key.api, "PyTorchJob", msgspec.convert(pytorchjob(worker=role(1)), JobObject))
+        raw, seen = cache.job(key)
+        assert seen.unread
+        assert reconcile(KINDS[key.api], raw, seen, NOW_S) == NOTHING
+        changed.clear()
+        server.forbidden.clear()
+        server.ends.clear()
+        await clock.advance(90.0)
+        assert changed == [key]
 
     watched(play)
 

@@ -77,7 +77,7 @@ def test_nodes_offer_together_what_any_of_them_has():
     nodes.put(node("a", **{GPU: "8", "cpu": "4"}))
     assert nodes.offered is None
     nodes.put(node("b", **{GPU: "8", OTHER: "1"}))
-    nodes.synced()
+    nodes.synced("9")
     assert nodes.offered == {GPU, OTHER}
     nodes.put(node("b", **{GPU: "8", OTHER: "0"}))
     assert nodes.offered == {GPU}
@@ -91,7 +91,7 @@ def test_nodes_offer_together_what_any_of_them_has():
 def test_a_node_that_says_nothing_offers_nothing():
     nodes = NodeResources()
     nodes.put(replace_status(node("a"), None))
-    nodes.synced()
+    nodes.synced("9")
     assert (nodes.offered, extended(None), extended([GPU])) == (frozenset(), frozenset(), frozenset())
 
 
