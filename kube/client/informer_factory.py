@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeVar
 
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.reflector import Reflector, Source
+from turnout.kube.client.reflector import Outage, Reflector, Source
 from turnout.kube.client.run_until_signal import together
 from turnout.kube.objects import ConfigMap
 from turnout.kube.watch_events import Key, Sink
@@ -104,14 +104,16 @@ class InformerFactory:
     """Makes one reflector a kind. reflectors: by the names that they were given."""
 
     def __init__(self, source: Source, clock: Clock, rng: random.Random) -> None:
-        self._source, self._clock, self._rng = source, clock, rng
+        self._source, self._clock, self._rng, self._outage = source, clock, rng, Outage()
         self._followers: list[ConfigMapFollower[Any]] = []
         self._works: list[Callable[[], Coroutine[Any, Any, None]]] = []  # run beside the reflectors
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:
         """Tell `sink` of the objects under `path`. options: those of a Reflector."""
-        self.reflectors[name] = Reflector(self._source, path, kind, sink, clock=self._clock, rng=self._rng, **options)
+        self.reflectors[name] = Reflector(
+            self._source, path, kind, sink, clock=self._clock, rng=self._rng, outage=self._outage, **options
+        )
 
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
         """Tell `sink` of one ConfigMap, namespace/name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -26,6 +27,7 @@ WATCH_S = (240.0, 300.0)  # drawn anew for each watch, so that a fleet's watches
 SLACK_S = 30.0  # past its own end a watch without bookmarks counts as dead
 SILENCE_S = 120.0  # twice the pace of bookmarks, from a server that has shown some
 HEALTHY_S = 60.0  # a watch that lived so long clears the failures before it
+WAKE_S = 1.0  # within which the watches of one program come back once one of them was answered
 ABSENT_S = 30.0  # how often a kind that is not served is asked for
 _LINES_A_TURN = 32  # then others get the event loop: about a millisecond's work
 
@@ -38,6 +40,22 @@ class Source(Protocol):
 
     def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
         """An empty line once the server has taken the watch, then each line of it."""
+
+
+class Outage:
+    """What the watches of one program know of a server that is away: the first that is answered wakes the others."""
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        """Somebody was answered."""
+        self._over.set()
+        self._over = asyncio.Event()
+
+    async def over(self) -> None:
+        """Wait until somebody is."""
+        await self._over.wait()
 
 
 class Reflector(Generic[T]):
@@ -60,11 +78,17 @@ class Reflector(Generic[T]):
         params: Mapping[str, Any] | None = None,
         optional: bool = False,
         backoff: Backoff | None = None,
+        outage: Outage | None = None,
     ) -> None:
-        """params: label or field selectors. optional: a server that does not serve the kind has none of it."""
+        """params: label or field selectors. optional: a server that does not serve the kind has none of it.
+
+        outage: shared by the watches of one server; None for a watch alone.
+        """
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
-        self._backoff = backoff or Backoff()
+        self._backoff, self._outage = backoff or Backoff(), outage or Outage()
+        self._away = self._answered = False  # the last round had no good answer; this one has had one
+        self._woken_s = -math.inf
         self._feed, self._known = Feed(kind), KnownObjects(sink)
         self._version = ""
         self._bookmarked = False
@@ -96,12 +120,40 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """Until cancelled. Whatever the server does, the next try comes later, never sooner."""
         while True:
-            await self._clock.sleep(await self._round())
+            await self._pause(await self._round())
+
+    async def _pause(self, wait_s: float) -> None:
+        """Wait so long; while the server is away only until another watch is answered, and a moment that is drawn.
+
+        That happens once in the longest pause at most, so that watches which come and go do not keep each other busy.
+        """
+        if not self._away or self._clock.monotonic() - self._woken_s < self._backoff.most_s:
+            await self._clock.sleep(wait_s)
+            return
+        sleeping = asyncio.create_task(self._clock.sleep(wait_s))
+        waking = asyncio.create_task(self._outage.over())
+        try:
+            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+            slept = sleeping.done()
+        finally:
+            sleeping.cancel()
+            waking.cancel()
+            await asyncio.wait((sleeping, waking))
+        if not slept:
+            self._failures, self._woken_s = 0, self._clock.monotonic()
+            await self._clock.sleep(min(wait_s, self._rng.random() * WAKE_S))
+
+    def _note_answer(self) -> None:
+        self._answered = True
+        if self._away:
+            self._away = False
+            self._outage.end()
 
     async def _round(self) -> float:
         """List if need be and watch until that ends. Returns how long to wait before the next round, seconds."""
         began_s = self._clock.monotonic()
         error: CallError | None = None
+        self._answered = False
         try:
             if not self._version:
                 await self._list()
@@ -110,7 +162,7 @@ class Reflector(Generic[T]):
         except CallError as caught:
             error = caught
             if isinstance(error, NotFound) and self._optional:
-                self._version = ""
+                self._version, self._away = "", False
                 self._absent()
                 return ABSENT_S
             self._note(error)
@@ -128,6 +180,7 @@ class Reflector(Generic[T]):
     def _note(self, error: CallError) -> None:
         """Forget the version where the server has; keep it through everything else."""
         self.last_error = str(error)
+        self._away = not self._answered and not error.retry_after_s
         log.info("watch_broken", extra={"path": self.path, "why": str(error), "failures": self._failures})
         # "Too large" is a version from the future: the server was put back to an older state.
         if isinstance(error, Gone | NotFound) or "Too large resource version" in error.message:
@@ -167,6 +220,7 @@ class Reflector(Generic[T]):
             self._known.page(page)
             version = page.version
             self.last_event_s = self._clock.monotonic()
+            self._note_answer()
             await asyncio.sleep(0)
         return version
 
@@ -213,6 +267,7 @@ class Reflector(Generic[T]):
             async for raw in lines:
                 if not raw:
                     self.watching_since_s = self._clock.monotonic()
+                    self._note_answer()
                     continue
                 self._take(raw)
                 taken += 1

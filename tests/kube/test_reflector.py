@@ -3,6 +3,7 @@
 Source: docs/facts/ecosystem.md 1.3 and 1.6
 """
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -25,7 +26,7 @@ from tests.kube.world import (
     stream,
 )
 from turnout.kube.backoff import Backoff
-from turnout.kube.client.reflector import Reflector
+from turnout.kube.client.reflector import Outage, Reflector
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
 
@@ -187,6 +188,25 @@ async def test_a_list_that_is_asked_for_after_an_outage_comes_soon(tmp_path):
             await scene.clock.skip()
             await settle(100)
         assert pauses[-2:] == [30.0, pytest.approx(0.8)]
+
+
+async def test_the_first_watch_answered_after_an_outage_wakes_the_others(tmp_path):
+    """Each once in the longest pause at most, and none that the server has answered."""
+    outage = Outage()
+    async with reflecting(tmp_path, [fault(503)], outage=outage) as scene:
+        while max(scene.clock.sleepers(), default=0.0) < 30.0:
+            await scene.clock.skip()
+            await settle(100)
+        for pause_s in (1.0, 0.8, 1.6):  # woken; then its failures count anew, and it is not woken so soon again
+            outage.end()
+            await settle(100)
+            assert await scene.clock.until_asleep() == pytest.approx(pause_s)
+            await scene.clock.skip()
+        scene.script.lists, scene.script.watches = [page([pod("a")])], [stream()]
+        woken = asyncio.create_task(outage.over())
+        await scene.clock.skip()
+        await scene.script.until("watch", 1)
+        await woken
 
 
 async def test_after_a_gap_deletes_are_made_up_and_unchanged_objects_are_silent(tmp_path):
