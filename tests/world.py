@@ -67,11 +67,11 @@ def see(
     return msgspec.json.decode(msgspec.json.encode(made), type=Pod)
 
 
-def group(name, least, namespace="default", created=0):
+def group(name, least, namespace="default", created=0, **spec):
     """A PodGroup of any dialect."""
     stamp = f"2026-01-01T00:00:{created:02d}Z"
     meta = {"name": name, "namespace": namespace, "uid": f"uid-group-{name}", "creationTimestamp": stamp}
-    return msgspec.convert({"metadata": meta, "spec": {"minMember": least}}, PodGroup)
+    return msgspec.convert({"metadata": meta, "spec": {"minMember": least, **spec}}, PodGroup)
 
 
 def owner(kind, name, **spec):
@@ -137,9 +137,9 @@ class World:
             self.view.put_pod(each)
         return self
 
-    def put_group(self, name, least, dialect=Dialect.VOLCANO, created=0):
+    def put_group(self, name, least, dialect=Dialect.VOLCANO, created=0, **spec):
         """Show a PodGroup."""
-        self.view.put_group(dialect, group(name, least, created=created))
+        self.view.put_group(dialect, group(name, least, created=created, **spec))
         return self
 
     def member(self, pod_):

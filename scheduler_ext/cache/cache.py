@@ -268,13 +268,13 @@ class GangView:
             )
         if new:
             self._arrived[key] = None
-        gang.members[member.uid] = member
+        gang.join(member)
         self.touched.add(key)
 
     def _leave(self, member: Member) -> None:
         key = member.belongs.key
         gang = self.gangs.get(key)
-        if gang is None or gang.members.pop(member.uid, None) is None:
+        if gang is None or not gang.leave(member.uid):
             return
         self.touched.add(key)
         if not gang.members:
@@ -290,7 +290,7 @@ class GangView:
             self._sizings[key] = sizing
         gang = self.gangs.get(key)
         if gang is not None and gang.sizing != sizing:
-            gang.sizing = sizing
+            gang.resize(sizing)
             self.touched.add(key)
 
     def _lay_out(self) -> None:

@@ -51,6 +51,21 @@ class Gang:
     members: dict[str, Member] = field(default_factory=dict)
     started_s: float | None = None  # when a member was first seen to hold a host
     least_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
+    _wishes: list[Wish] | None = field(default=None, init=False, repr=False, compare=False)  # None: to be gathered
+
+    def join(self, member: Member) -> None:
+        """Take in a member, or what it is now."""
+        self.members[member.uid] = member
+        self._wishes = None
+
+    def leave(self, uid: str) -> bool:
+        """Forget a member. False for one that is not there."""
+        self._wishes = None
+        return self.members.pop(uid, None) is not None
+
+    def resize(self, sizing: Sizing | None) -> None:
+        """Take in what its PodGroup or owner states now."""
+        self.sizing, self._wishes = sizing, None
 
     def start(self, now_s: float, patience_s: float) -> None:
         """Note the min of a gang of which a member holds a host. For `patience_s` seconds members may still come."""
@@ -120,9 +135,14 @@ class Gang:
 
     @property
     def wishes(self) -> list[Wish]:
-        """The wishes for the gang's place: those of its members, else that of its PodGroup."""
-        said = [m.belongs.wish for m in self.members.values() if m.belongs.wish.source]
-        return said or ([self.sizing.wish] if self.sizing is not None else [])
+        """The wishes for the gang's place: the different ones of its members, else that of its PodGroup.
+
+        They are asked for dozens of times a request, and change with the members alone.
+        """
+        if self._wishes is None:
+            said = list(dict.fromkeys(m.belongs.wish for m in self.members.values() if m.belongs.wish.source))
+            self._wishes = said or ([self.sizing.wish] if self.sizing is not None else [])
+        return self._wishes
 
     def _all_wishes(self) -> list[Wish]:
         own = [self.sizing.wish] if self.sizing is not None else []
