@@ -63,6 +63,7 @@ def fitted(name, folder):
     if name == "pytorchjob-elastic":
         (container,) = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
         made["spec"]["nprocPerNode"] = "1"  # without GPUs torch would start one for each core
+        made["spec"]["elasticPolicy"]["rdzvPort"] = port  # torch's store binds it on every address of the machine
         waits = {"name": "PET_RDZV_CONF", "value": "last_call_timeout=15"}  # for a third worker, whom nobody makes
         container["env"] += [{"name": "FOLDER", "value": str(folder)}, waits]
     if name == "colossalaijob":
@@ -143,7 +144,8 @@ async def test_the_guides_pytorchjob_trains_under_torch_distributed_run(world, f
     first, last = json.loads((folders["pytorchjob-elastic"] / "trained-of-2").read_text())
     assert last < 0.01 * first
     await world.condition("elastic-example", "Succeeded", PATHS["pytorchjob-elastic"], within_s=60.0)
-    assert world.env[names[1]]["PET_RDZV_ENDPOINT"] == "elastic-example-worker-0:29400"
+    host, _, port = world.env[names[1]]["PET_RDZV_ENDPOINT"].partition(":")
+    assert (host, port) == ("elastic-example-worker-0", world.env[names[0]]["PET_RDZV_ENDPOINT"].partition(":")[2])
     assert (world.env[names[1]]["PET_NNODES"], world.env[names[1]]["LOGLEVEL"]) == ("1:3", "DEBUG")
 
 
