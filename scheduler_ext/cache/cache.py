@@ -290,7 +290,7 @@ class GangView:
             self._sizings[key] = sizing
         gang = self.gangs.get(key)
         if gang is not None and gang.sizing != sizing:
-            gang.resize(sizing)
+            gang.sizing = sizing
             self.touched.add(key)
 
     def _lay_out(self) -> None:

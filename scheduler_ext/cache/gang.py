@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -33,6 +33,34 @@ class Sizing:
     roles: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the members of a gang say together. living: those that run or may still run."""
+
+    living: Sequence[Member]
+    wishes: Sequence[Wish]  # each once
+    least: int
+    total: int
+    most: int
+    multiple: int
+    queue: str
+    kin: str
+
+
+def _gather(members: Sequence[Member]) -> _Said:
+    said = [member.belongs for member in members]
+    return _Said(
+        living=[member for member in members if not member.leaving],
+        wishes=list(dict.fromkeys(each.wish for each in said if each.wish.source)),
+        least=max((each.min_members or 0 for each in said), default=0),
+        total=max((each.total or 0 for each in said), default=0),
+        most=max((each.most or 0 for each in said), default=0),
+        multiple=max((each.wish.multiple for each in said), default=1),
+        queue=next((each.queue for each in said if each.queue), ""),
+        kin=next((each.kin for each in said if each.kin), ""),
+    )
+
+
 def by_number(level: Level) -> int | None:
     """Return the tier of a level that is a number; None for any other."""
     return level if isinstance(level, int) else None
@@ -51,21 +79,24 @@ class Gang:
     members: dict[str, Member] = field(default_factory=dict)
     started_s: float | None = None  # when a member was first seen to hold a host
     least_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
-    _wishes: list[Wish] | None = field(default=None, init=False, repr=False, compare=False)  # None: to be gathered
+    _gathered: _Said | None = field(default=None, init=False, repr=False, compare=False)  # None: to be gathered
+
+    @property
+    def _said(self) -> _Said:
+        """What the members say together. It is asked for dozens of times a request, and changes with them alone."""
+        if self._gathered is None:
+            self._gathered = _gather(list(self.members.values()))
+        return self._gathered
 
     def join(self, member: Member) -> None:
         """Take in a member, or what it is now."""
         self.members[member.uid] = member
-        self._wishes = None
+        self._gathered = None
 
     def leave(self, uid: str) -> bool:
         """Forget a member. False for one that is not there."""
-        self._wishes = None
+        self._gathered = None
         return self.members.pop(uid, None) is not None
-
-    def resize(self, sizing: Sizing | None) -> None:
-        """Take in what its PodGroup or owner states now."""
-        self.sizing, self._wishes = sizing, None
 
     def start(self, now_s: float, patience_s: float) -> None:
         """Note the min of a gang of which a member holds a host. For `patience_s` seconds members may still come."""
@@ -111,9 +142,9 @@ class Gang:
             return False
         return (begun or len(able) >= self.least) and any(m.waits for m in able)
 
-    def living(self) -> list[Member]:
+    def living(self) -> Sequence[Member]:
         """Return the members that run or may still run."""
-        return [m for m in self.members.values() if not m.leaving]
+        return self._said.living
 
     @property
     def accelerated(self) -> bool:
@@ -129,20 +160,14 @@ class Gang:
         """
         if self.sizing is not None and self.sizing.least:
             return self.sizing.least
-        said = max((m.belongs.min_members or 0 for m in self.members.values()), default=0)
+        said = self._said.least
         one_by_one = self.key.dialect == Dialect.OWNER.value and not (self.required or self.layers or self.groups)
         return said or (0 if one_by_one else self.total)
 
     @property
-    def wishes(self) -> list[Wish]:
-        """The wishes for the gang's place: the different ones of its members, else that of its PodGroup.
-
-        They are asked for dozens of times a request, and change with the members alone.
-        """
-        if self._wishes is None:
-            said = list(dict.fromkeys(m.belongs.wish for m in self.members.values() if m.belongs.wish.source))
-            self._wishes = said or ([self.sizing.wish] if self.sizing is not None else [])
-        return self._wishes
+    def wishes(self) -> Sequence[Wish]:
+        """The wishes for the gang's place: the different ones of its members, else that of its PodGroup."""
+        return self._said.wishes or ([self.sizing.wish] if self.sizing is not None else [])
 
     def _all_wishes(self) -> list[Wish]:
         own = [self.sizing.wish] if self.sizing is not None else []
@@ -169,7 +194,7 @@ class Gang:
     @property
     def multiple(self) -> int:
         """The number of which pods on one host must be a multiple."""
-        own = max((m.belongs.wish.multiple for m in self.members.values()), default=1)
+        own = self._said.multiple
         if self.sizing is not None:
             own = max(own, self.sizing.wish.multiple)
         sizes = [layer.size for wish in self.wishes for layer in wish.layers if self._tier(layer.level) == 0]
@@ -241,12 +266,12 @@ class Gang:
         """The queue that the gang waits in: its PodGroup's, else a member's; "" for none."""
         if self.sizing is not None and self.sizing.queue:
             return self.sizing.queue
-        return next((m.belongs.queue for m in self.members.values() if m.belongs.queue), "")
+        return self._said.queue
 
     @property
     def kin(self) -> str:
         """The set of gangs that it is a part of; "" for none."""
-        return next((m.belongs.kin for m in self.members.values() if m.belongs.kin), "")
+        return self._said.kin
 
     @property
     def fills(self) -> bool:
@@ -282,14 +307,12 @@ class Gang:
     @property
     def announced(self) -> int:
         """The number of members that the owner, PodGroup or pods announce; 0 when none of them does."""
-        said = [m.belongs.total for m in self.members.values() if m.belongs.total]
+        total, floor = self._said.total, self._said.least
         if self.sizing is not None and self.sizing.total:
-            said = [self.sizing.total]
+            total = self.sizing.total
         if self.sizing is not None and self.sizing.least:  # the PodGroup's word, which its pods cannot raise
             floor = self.sizing.least
-        else:
-            floor = max((m.belongs.min_members or 0 for m in self.members.values()), default=0)
-        return max(max(said, default=0), floor)
+        return max(total, floor)
 
     @property
     def total(self) -> int:
@@ -301,7 +324,7 @@ class Gang:
     @property
     def most(self) -> int:
         """The number of members to which the gang may grow."""
-        return max([self.total, *(m.belongs.most or 0 for m in self.members.values())])
+        return max(self.total, self._said.most)
 
     @property
     def priority(self) -> int:

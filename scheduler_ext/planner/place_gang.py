@@ -342,6 +342,8 @@ def _beside_neighbours(
         return []
     placed = {ranks[member.uid]: host for member, host in request.held}
     placed.update({ranks[uid]: host for uid, host in kept.items()})
+    if not placed:
+        return []
     wanted = [ranks[member.uid] for member in group.members if member.uid not in kept]
     to_come = missing_ranks(ranks, min(max(group.missing, gang.total - len(ranks)), MOST_ABSENT))
     others = [ranks[member.uid] for member in request.waiting if member.shape != group.shape]

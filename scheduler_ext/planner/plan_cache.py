@@ -41,7 +41,7 @@ from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_S
 from turnout.topology.model import Refusal, Rule
 
 MOST_HOPED = 1_024  # seats above the min of one namespace, for members that nobody has created
-_TURN_STEPS = 30  # of a gang's turn, beside what placing it takes
+_TURN_STEPS = 300  # of a gang's turn, beside what placing it takes: as long as to place a small gang, as measured
 _SEAT_STEPS = 4  # to keep one seat
 
 
