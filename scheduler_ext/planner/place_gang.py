@@ -21,7 +21,7 @@ from turnout.scheduler_ext.planner.placing.replacement import MOST_ABSENT, besid
 from turnout.scheduler_ext.planner.placing.rooms import even, limited, within, without
 from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
 from turnout.scheduler_ext.planner.placing.within import arranged
-from turnout.scheduler_ext.planner.work import Work
+from turnout.scheduler_ext.planner.work import SHAPES_STEPS, Work
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Ask, Reason, Refusal
@@ -58,6 +58,8 @@ def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> Gan
     groups = groups_of(request)
     if any(group.part is not None for group in groups):
         return _in_parts(fabric, request, groups, room_of, work)
+    if len(groups) > FEW_SHAPES:
+        work.limit(SHAPES_STEPS)
     if 1 < len(groups) <= FEW_SHAPES and not request.wished:
         together = _together(fabric, request, groups, room_of, work)
         if together is not None:
