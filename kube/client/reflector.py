@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 class Outage:
-    """What the watches of one program know of a server that is away: the first that is answered wakes the others."""
+    """A server that is away, as the watches of one program see it: the first that is answered wakes the others."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()

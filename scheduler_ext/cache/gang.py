@@ -35,7 +35,7 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the members of a gang say together. living: those that run or may still run."""
+    """The words of all members of a gang. living: those that run or may still run."""
 
     living: Sequence[Member]
     wishes: Sequence[Wish]  # each once
@@ -83,7 +83,7 @@ class Gang:
 
     @property
     def _said(self) -> _Said:
-        """What the members say together. It is asked for dozens of times a request, and changes with them alone."""
+        """Gather what the members say together: asked for dozens of times a request, it changes with them alone."""
         if self._gathered is None:
             self._gathered = _gather(list(self.members.values()))
         return self._gathered
