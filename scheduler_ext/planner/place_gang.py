@@ -58,8 +58,6 @@ def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> Gan
     groups = groups_of(request)
     if any(group.part is not None for group in groups):
         return _in_parts(fabric, request, groups, room_of, work)
-    if len(groups) > FEW_SHAPES:
-        work.limit(SHAPES_STEPS)
     if 1 < len(groups) <= FEW_SHAPES and not request.wished:
         together = _together(fabric, request, groups, room_of, work)
         if together is not None:
@@ -68,6 +66,7 @@ def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> Gan
     if plan_.refusal is not None and not plan_.hosts and request.wished:  # wishes that came apart bind nobody
         return _place(fabric, replace(request, wished={}), room_of, work)
     if plan_.refusal is not None and len(groups) > FEW_SHAPES and request.gang.tier is not None and work.left > 0:
+        work.limit(SHAPES_STEPS)
         return _together(fabric, request, groups, room_of, work) or plan_
     if plan_.refusal is not None and request.even and any(m.most_on_host for m in request.waiting):
         return _place(fabric, replace(request, even=False), room_of, work)  # more pods than hosts may still be even

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 QUESTION_STEPS = 15_000  # for gangs ahead of the one that is asked about, and HOST_STEPS more for each host
 HOST_STEPS = 4
 GANG_STEPS = 50_000  # for one gang, past which no further domain and no further shape of it is tried
-SHAPES_STEPS = 20_000  # in place of these for a gang of more shapes than are always looked at: few are honest
+SHAPES_STEPS = 20_000  # past which no further domain is tried for more shapes than are always looked at
 ALL_STEPS = 1 << 60
 
 

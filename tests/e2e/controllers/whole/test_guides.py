@@ -143,9 +143,9 @@ async def test_the_guides_pytorchjob_trains_under_torch_distributed_run(world, f
     await world.there(folders["pytorchjob-elastic"] / "trained-of-2", names, within_s=120.0)
     first, last = json.loads((folders["pytorchjob-elastic"] / "trained-of-2").read_text())
     assert last < 0.01 * first
-    await world.condition("elastic-example", "Succeeded", PATHS["pytorchjob-elastic"], within_s=60.0)
-    host, _, port = world.env[names[1]]["PET_RDZV_ENDPOINT"].partition(":")
-    assert (host, port) == ("elastic-example-worker-0", world.env[names[0]]["PET_RDZV_ENDPOINT"].partition(":")[2])
+    job = await world.condition("elastic-example", "Succeeded", PATHS["pytorchjob-elastic"], within_s=60.0)
+    port = job["spec"]["elasticPolicy"]["rdzvPort"]
+    assert world.env[names[1]]["PET_RDZV_ENDPOINT"] == f"elastic-example-worker-0:{port}"
     assert (world.env[names[1]]["PET_NNODES"], world.env[names[1]]["LOGLEVEL"]) == ("1:3", "DEBUG")
 
 
