@@ -72,6 +72,8 @@ def standing_of(view: GangView, gang: Gang) -> Standing:
             level = Level.STARTED
     first = (int(level), -priority, False, not nominated, *age)
     above = (int(Level.WAITS), -priority, True, not nominated, *age)
+    if not waiting and not needed:  # it asks for hoped seats alone, which stand in nobody's way: all look at them first
+        first = above = (int(Level.STARTED), *first[1:])
     return Standing(needed, first if needed else above, above if waiting > needed else first)
 
 

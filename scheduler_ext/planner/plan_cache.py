@@ -215,8 +215,10 @@ class PlanCache:
             return False
         short = len(gang.living()) < gang.least
         waiting = [m for m in judged_members(gang) if m.waits]
-        if not waiting:
-            return short and self.view.missing(gang) > 0 and self.started(gang)
+        if (
+            not waiting
+        ):  # those above the min are hoped for, too: a plain Job's pods may be bound before the next is there
+            return self.view.missing(gang) > 0 and self.started(gang)
         if all(m.gated for m in waiting):
             return gang.could_start(lifted=self.view.lifts_gates)
         return not self.hold_incomplete or self.view.missing(gang) > 0 or not short

@@ -1,5 +1,7 @@
 """Room above a gang's minimum, and room for members that nobody has created: neither stands in anybody's way."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,6 +131,17 @@ def test_a_gang_prefers_room_that_no_other_hopes_for():
     other = world.volcano("other", 3, created=2)
     w.put(*other)
     assert leaves(w.schedule(*other)) == {"b"}
+
+
+@pytest.mark.parametrize("order", [pytest.param(order, id=str(order)) for order in permutations(range(4))])
+def test_pods_of_two_groups_that_come_and_are_bound_one_by_one_leave_each_others_leaves(order):
+    w, placed = World(3, 3, 3), {}
+    for at in order:
+        group, worker = divmod(at, 2)
+        marks = {labels.LWS_NAME: "s", labels.LWS_GROUP: str(group), labels.LWS_WORKER: str(worker)}
+        pod = world.pod(f"g-{at}", 8, marks=marks, notes={labels.LWS_SIZE: "2"}, uid=f"u{at}")
+        placed |= w.put(pod).schedule(pod)
+    assert [len(leaves({at: placed[f"g-{at}"] for at in group})) for group in ((0, 1), (2, 3))] == [1, 1]
 
 
 def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
