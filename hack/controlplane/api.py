@@ -108,7 +108,7 @@ class Api:
                 finally:
                     _hang_up(answer)
 
-    async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 30.0) -> Found:
+    async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
         """Watch a collection until `seen` answers something true, and give that.
 
         Raises TimeoutError with each object as last seen in its message.

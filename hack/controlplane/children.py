@@ -19,9 +19,13 @@ PREFIX = "turnout-plane-"
 
 
 class Children:
-    """The programs of one control plane and the folder they share. Thread-safe: one order at a time."""
+    """The programs of one control plane and the folder they share. Thread-safe: one order at a time.
 
-    def __init__(self, parent: Path | None = None) -> None:
+    fork: programs of ours run in forks of the supervisor, which imports them once (forked.py).
+    """
+
+    def __init__(self, parent: Path | None = None, fork: bool = False) -> None:
+        self._fork = fork
         parent = parent or _memory_or_temp()
         supervisor.sweep(parent, PREFIX)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -40,7 +44,7 @@ class Children:
 
     def start(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> int:
         """Start a program, in place of its namesake if there is one. Returns its process id."""
-        return int(self._order(do="start", name=name, argv=argv, env=env or {})["pid"])
+        return int(self._order(do="start", name=name, argv=argv, env=env or {}, fork=self._fork)["pid"])
 
     def state(self, name: str) -> tuple[int | None, int | None]:
         """Give a program's process id (None: never started) and its exit status (None: it runs)."""

@@ -50,7 +50,8 @@ def free_ports(count: int) -> list[int]:
 class ControlPlane:
     """etcd and an API server, and what else is asked for: scheduler, controller manager, kwok, training-operator.
 
-    release: NEXT for the API server and the scheduler of the newer Kubernetes.
+    release: NEXT for the API server and the scheduler of the newer Kubernetes. fork: programs of ours run in forks of a
+    process that has imported them (forked.py), as tests want them; who measures a program starts it as its users do.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ControlPlane:
         apiserver_flags: Sequence[str] = (),
         ports: Callable[[int], list[int]] = free_ports,
         release: str = "",
+        fork: bool = False,
     ) -> None:
         self.emulated_version = emulated_version
         self.token = secrets.token_hex(16)
@@ -66,12 +68,12 @@ class ControlPlane:
         self._flags, self._ports = tuple(apiserver_flags), ports
         self._closers: list[Callable[[], None]] = []
         self._etcd, self._apiserver = cache.binary("etcd"), cache.binary(f"kube-apiserver{release}")
-        self._release = release
+        self._release, self._fork = release, fork
 
     def start(self) -> Self:
         """Start etcd and the API server and wait until it is ready. Raises NotBuilt or NotReady."""
         began_s = time.monotonic()
-        self._children = Children()
+        self._children = Children(fork=self._fork)
         self.supervisor_pid = self._children.pid  # of the process that holds all others
         try:
             self.folder = self._children.folder

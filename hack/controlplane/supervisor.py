@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
+import importlib.util
 import json
 import os
 import selectors
@@ -34,7 +36,8 @@ class Supervisor:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.programs: dict[str, subprocess.Popen[bytes]] = {}
+        self.programs: dict[str, Any] = {}  # a Popen, or a fork that answers as one (forked.py)
+        self.prepared: set[str] = set()
         self.tie = _tie_to_this_process()
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class Supervisor:
         name = order.get("name", "")
         match order["do"]:
             case "start":
-                return self._start(name, order["argv"], order.get("env", {}))
+                return self._start(name, order["argv"], order.get("env", {}), order.get("fork", False))
             case "state":
                 return self._state(name)
             case "signal":
@@ -53,9 +56,17 @@ class Supervisor:
                 return {"ok": True}
         return {"error": f"unknown order {order['do']}"}
 
-    def _start(self, name: str, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+    def _start(self, name: str, argv: list[str], env: dict[str, str], fork: bool) -> dict[str, Any]:
         self.stop([name])
+        forked = _beside("forked")
+        module = forked.module_of(argv) if fork else None
+        if module and module not in self.prepared:
+            forked.prepare(module)
+            self.prepared.add(module)
         with (self.folder / f"{name}.log").open("ab") as log:
+            if module:
+                self.programs[name] = forked.Forked(argv, log, self.folder, env, self.tie)
+                return self._state(name)
             self.programs[name] = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -91,6 +102,17 @@ class Supervisor:
             program.kill()
         for program in self.programs.values():
             program.wait()
+
+
+@functools.cache
+def _beside(name: str) -> Any:
+    """Read a module of this folder by its path: this process is isolated and has no path to import it from."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _tie_to_this_process() -> Callable[[], None] | None:

@@ -108,7 +108,7 @@ def records(plane, **fields):
     return [line for line in lines if fields.items() <= line.items()]
 
 
-async def eventually(plane, true, within_s=60.0):
+async def eventually(plane, true, within_s=180.0):
     try:
         async with asyncio.timeout(within_s):
             while True:

@@ -68,7 +68,7 @@ class Stage:
         async with self.plane.api() as api:
             return await api.create_all(objects)
 
-    async def landed(self, gang, size, within_s=40.0, namespace="default"):
+    async def landed(self, gang, size, within_s=120.0, namespace="default"):
         """Wait until `size` pods of a gang are bound; {pod: node}."""
         path = f"/api/v1/namespaces/{namespace}/pods?labelSelector=gang%3D{gang}"
         async with self.plane.api() as api:
@@ -84,7 +84,7 @@ class Stage:
         by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
         return cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])
 
-    async def events(self, reason, within_s=20.0, namespace="default"):
+    async def events(self, reason, within_s=60.0, namespace="default"):
         """Wait for an Event with this reason."""
 
         def seen(events):
@@ -106,7 +106,7 @@ class Stage:
                     return float(line.rsplit(" ", 1)[1])
         return 0.0
 
-    async def eventually(self, true, within_s=15.0):
+    async def eventually(self, true, within_s=60.0):
         """Ask again and again until the answer is true; give it."""
         async with asyncio.timeout(within_s):
             while True:

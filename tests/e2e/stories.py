@@ -39,13 +39,13 @@ async def fill(stage, left):
     await stage.submit(*(cluster.make_pod(f"stranger-{node}", 8, nodeName=node) for node in nodes))
 
 
-async def landed_where(stage, selector, size, within_s=25.0):
+async def landed_where(stage, selector, size, within_s=60.0):
     """Wait until `size` pods with a label are bound; {pod: node}."""
     async with stage.plane.api() as api:
         return await api.until(f"{PODS}?labelSelector={selector}", cluster.bound(size), within_s)
 
 
-async def refused(stage, gang, size, within_s=20.0):
+async def refused(stage, gang, size, within_s=60.0):
     """Wait until the scheduler has refused `size` pods of a gang; {pod: message}."""
     async with stage.plane.api() as api:
         return await api.until(f"{PODS}?labelSelector=gang%3D{gang}", cluster.unschedulable(size), within_s)

@@ -15,7 +15,7 @@ from hack.controlplane.plane import ControlPlane
 def _start(request, **settings):
     """Start a control plane, or fail with the command that builds it: a missing binary is no reason to skip."""
     try:
-        plane = ControlPlane(**settings).start()
+        plane = ControlPlane(fork=True, **settings).start()
     except NotBuilt as error:
         pytest.fail(str(error), pytrace=False)
     request.addfinalizer(plane.stop)
@@ -35,7 +35,7 @@ def borrow(request, idle):
     """Give a plane that is as if it were fresh: an idle one, else a new one. It is given back if it still lives."""
     plane = idle.pop() if idle else None
     try:
-        plane = plane or ControlPlane().start()
+        plane = plane or ControlPlane(fork=True).start()
     except NotBuilt as error:
         pytest.fail(str(error), pytrace=False)
     yield plane

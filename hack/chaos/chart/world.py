@@ -70,7 +70,7 @@ class World:
         found = await self.get(f"/api/v1/namespaces/gpu-team/pods?labelSelector={label}")
         return [pod for pod in found["items"] if not pod["metadata"].get("deletionTimestamp")]
 
-    async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 40.0) -> Found:
+    async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 120.0) -> Found:
         """Wait until an async question is answered with something true, and give it. Raises Stood."""
         try:
             async with asyncio.timeout(within_s):

@@ -75,7 +75,7 @@ def signal_to(stage, name, number):
     os.kill(stage.plane.pid(name), number)
 
 
-async def runs(stage, within_s=40.0, **wanted):
+async def runs(stage, within_s=60.0, **wanted):
     """Wait until exactly so many pods of each job have a node and no other pod is there; where they are, by pod."""
 
     def seen(pods):
@@ -139,7 +139,7 @@ async def let_go(api):
                     raise
 
 
-async def decided(stage, job, reason, name="autoscaler", within_s=30.0):
+async def decided(stage, job, reason, name="autoscaler", within_s=90.0):
     """Wait until an autoscaler has decided so on a job."""
     try:
         await stage.eventually(

@@ -63,7 +63,7 @@ class Both:
     async def job(self, name):
         return [await self.api.get(f"{JOBS.format(namespace)}/{name}") for namespace in (THEIRS, OURS)]
 
-    async def until(self, path, seen, within_s=60.0):
+    async def until(self, path, seen, within_s=180.0):
         for namespace in (THEIRS, OURS):
             await self.api.until(path.format(namespace), seen, within_s)
 

@@ -68,7 +68,7 @@ async def test_a_script_that_fails_fails_the_job_and_the_launcher_stays(world, f
     env = [{"name": "RUN", "value": "fails"}]
     job = guide("fails", ["ca_wait.py", str(folder), "1"], env, runPolicy={"cleanUpWorkers": True})
     await world.api.call("POST", JOBS, job)
-    ended = await world.condition("fails", "Failed", JOBS, within_s=90.0)
+    ended = await world.condition("fails", "Failed", JOBS, within_s=240.0)
     assert {"Initialized", "Running", "Failed"} <= conditions(ended)
     assert "Completed" not in conditions(ended)
     await left(world, "fails", ["fails-launcher"])
@@ -86,7 +86,7 @@ async def test_a_job_is_debugged_then_trains_is_paused_and_resumed(world, folder
     assert not began.exists()
 
     await change(world, "visited", {"debug": {"enabled": False}})
-    await world.there(began, pods, within_s=90.0)
+    await world.there(began, pods, within_s=240.0)
     assert [len(world.uids[name]) for name in pods] == [2, 2]
 
     await change(world, "visited", {"pause": {"enabled": True}})
@@ -95,7 +95,7 @@ async def test_a_job_is_debugged_then_trains_is_paused_and_resumed(world, folder
     began.unlink()
     following = asyncio.create_task(phases(world.api, "visited", "Succeeded"))
     await change(world, "visited", {"pause": {"enabled": False}})
-    await world.there(began, pods, within_s=90.0)
+    await world.there(began, pods, within_s=240.0)
     (folder / "enough").touch()
     seen = await within(world, pods, following)
     assert [each for each in seen if each != "Paused"] == ["Resuming", "Running", "Succeeded"]

@@ -100,7 +100,7 @@ async def test_a_sample_for_torch_applies_trains_and_succeeds(world, folder, nam
     job, sizes = samples(folder)[name]
     await world.api.call("POST", f"{JOBS}?fieldValidation=Strict", job)
     try:
-        done = await reached(world, name, "Succeeded", within_s=90.0)
+        done = await reached(world, name, "Succeeded", within_s=240.0)
     except TimeoutError:
         logs = "\n".join(f"--- {pod}\n{world.log(pod)[-3000:]}" for pod in sorted(world.uids) if name in pod)
         raise AssertionError(logs) from None

@@ -76,7 +76,7 @@ async def world(module_plane, folder, tmp_path_factory):
             yield world
 
 
-async def trains(folder, workers, after=0, within_s=90.0, say=lambda: ""):
+async def trains(folder, workers, after=0, within_s=240.0, say=lambda: ""):
     """Wait until a round newer than this trains with so many workers; its number."""
     try:
         async with asyncio.timeout(within_s):
@@ -96,7 +96,7 @@ def logs(world):
     return "\n".join(f"--- {pod}\n{world.log(pod)}" for pod in sorted(world.uids) if "tune" in pod)
 
 
-async def reached(world, name, phase, path=JOBS, within_s=60.0):
+async def reached(world, name, phase, path=JOBS, within_s=180.0):
     """Wait until a job has this phase; the job then."""
     async with asyncio.timeout(within_s):
         async for _, now in world.api.changes(path):
@@ -138,7 +138,7 @@ async def test_a_master_that_dies_does_not_end_training(world, folder):
     assert len([pod for pod in world.uids if pod.startswith("tune-edljob-worker")]) == 4  # no other was replaced
     await world.until(lambda: "elasticjob-tune-dlrover-master-1" in world.uids)
     (folder / "enough").touch()
-    done = await world.condition("tune", "Succeeded", JOBS, within_s=60.0)
+    done = await world.condition("tune", "Succeeded", JOBS, within_s=180.0)
     assert done["status"]["phase"] == "Succeeded"
     assert "Running" not in conditions(done)
 

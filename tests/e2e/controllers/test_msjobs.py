@@ -79,7 +79,7 @@ async def test_mindspores_own_data_parallel_sample_trains(world, folder):
     sample = [os.environ["TURNOUT_MINDSPORE"], str(SAMPLE), str(folder)]
     await world.api.call("POST", JOBS, guide("real", sample))
     async with served(world.api, "default", "real-scheduler-0"):
-        await world.there(folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=180.0)
+        await world.there(folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=400.0)
         await world.condition("real", "Succeeded", JOBS)
     told = json.loads(await asyncio.to_thread((folder / "mindspore").read_text))
     assert told["world"] == 2

@@ -77,7 +77,7 @@ def served(definition):
     return any(each["type"] == "Established" and each["status"] == "True" for each in found)
 
 
-async def reached(world, name, phase, within_s=60.0):
+async def reached(world, name, phase, within_s=180.0):
     """Wait until a job has this phase; its status then."""
     seen = None
     try:

@@ -68,12 +68,12 @@ class Operated:
                     self._ends.add((uid, run))
                     self.codes[name].append(ended["exitCode"])
 
-    async def until(self, seen, within_s=40.0):
+    async def until(self, seen, within_s=120.0):
         """Wait until what was seen of the pods answers true."""
         async with asyncio.timeout(within_s), self._news:
             await self._news.wait_for(seen)
 
-    async def condition(self, job, kind, path=JOBS, within_s=40.0):
+    async def condition(self, job, kind, path=JOBS, within_s=120.0):
         """Wait until a job has this condition; the job then."""
         async with asyncio.timeout(within_s):
             async for _, now in self.api.changes(path):
@@ -90,7 +90,7 @@ class Operated:
         file = self._logs("default", pod)
         return file.read_text() if file else ""
 
-    async def there(self, file, pods=(), within_s=40.0):
+    async def there(self, file, pods=(), within_s=120.0):
         """Wait until a script has left this file; what pods have written is told where it never does."""
         try:
             async with asyncio.timeout(within_s):

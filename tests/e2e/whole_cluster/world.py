@@ -75,7 +75,7 @@ class World:
         if pod["metadata"].get("deletionTimestamp"):
             self.last_words[name] = self.log(name) or self.last_words.get(name, "")
 
-    async def until(self, seen, within_s=90.0):
+    async def until(self, seen, within_s=240.0):
         """Wait until what is asked of the history, or of the pods, is so; gives the answer."""
         try:
             async with asyncio.timeout(within_s):
@@ -104,11 +104,11 @@ class World:
         file = life and life.log_of(life.pod["spec"]["containers"][0]["name"], False)
         return file.read_text() if file else ""
 
-    async def trains(self, world, after_s=0.0, within_s=90.0):
+    async def trains(self, world, after_s=0.0, within_s=240.0):
         """Wait until a world of this size, formed after a moment, has made a step; gives that step's record."""
         return await self.until(lambda history: history.next_step(after_s, world), within_s)
 
-    async def goes_on(self, steps=10, within_s=30.0):
+    async def goes_on(self, steps=10, within_s=90.0):
         """Wait for some steps more."""
         there = self.history.look().newest().step
         await self.until(lambda history: history.newest().step >= there + steps, within_s)
@@ -143,7 +143,7 @@ class World:
         async with self.plane.api() as api:
             await api.create_all([*given(name), job])
 
-    async def condition(self, job, kind, path=JOBS, within_s=90.0):
+    async def condition(self, job, kind, path=JOBS, within_s=240.0):
         """Wait until a job has this condition. path: of its kind."""
         async with asyncio.timeout(within_s):
             while True:

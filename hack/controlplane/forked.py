@@ -1,0 +1,138 @@
+"""Programs of ours in forks of a process that has imported them: what `python -m MODULE` runs, without its imports.
+
+Half of a test's processor time went into importing the same modules again for each program that it starts. Standard
+library only: the supervisor, whose forks they are, reads this by its path.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+PACKAGE = "turnout."
+_LOOK_S = 0.01
+
+
+def module_of(argv: list[str]) -> str | None:
+    """Return the module of ours that a command line runs with this Python; None if it runs anything else."""
+    ours = len(argv) > 2 and argv[:2] == [sys.executable, "-m"] and argv[2].startswith(PACKAGE)
+    return argv[2] if ours else None
+
+
+def prepare(module: str) -> None:
+    """Import what the module imports. Nothing is kept of the module itself: each fork runs it from its beginning."""
+    if sys.flags.no_site and "site" not in sys.modules:
+        import site  # with it come the packages of the environment, which nobody else here needs
+
+        site.main()
+    threads = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy starts threads as it is imported; a fork has one
+    try:
+        with contextlib.suppress(Exception):  # what cannot be imported tells so in its fork
+            spec = find_spec(module)
+            entry = f"{module}.__main__" if spec is not None and spec.submodule_search_locations else module
+            importlib.import_module(entry)
+            sys.modules.pop(entry)
+    finally:
+        os.environ.pop("OPENBLAS_NUM_THREADS")
+        if threads is not None:
+            os.environ["OPENBLAS_NUM_THREADS"] = threads
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy all of it
+
+
+class Forked:
+    """A fork that runs a module; what a supervisor asks of a `subprocess.Popen`."""
+
+    def __init__(
+        self, argv: list[str], log: BinaryIO, folder: Path, env: dict[str, str], tie: Callable[[], None] | None
+    ) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            _run(argv, log.fileno(), folder, env, tie)
+
+    def poll(self) -> int | None:
+        """Return the exit status, a signal's number below zero; None while it runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
+        until_s = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > until_s:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(_LOOK_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(argv: list[str], log: int, folder: Path, env: dict[str, str], tie: Callable[[], None] | None) -> NoReturn:
+    code = 1
+    try:
+        if tie:
+            tie()
+        os.chdir(folder)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for theirs, ours in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(theirs, ours)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.environ.update(env)
+        sys.argv = argv[2:]
+        runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as wanted:
+        code = _status(wanted)
+    except BaseException:  # nothing of the parent's may run in a fork
+        traceback.print_exc()
+    finally:
+        _end(code)
+
+
+def _status(wanted: SystemExit) -> int:
+    """Return the status with which Python itself would end."""
+    if wanted.code is None or isinstance(wanted.code, int):
+        return wanted.code or 0
+    print(wanted.code, file=sys.stderr)
+    return 1
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, but for what belongs to the parent: threads, then what asked for it, then what is written."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF)
