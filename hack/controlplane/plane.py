@@ -6,7 +6,9 @@ created through api.py. Command lines are in programs.py, the ending of processe
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import secrets
 import signal
 import socket
@@ -23,7 +25,7 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
 from hack.controlplane.certs import Authority
 from hack.controlplane.children import Children
-from hack.controlplane.errors import ApiError, NotReady
+from hack.controlplane.errors import ApiError, ControlPlaneError, NotReady
 from hack.controlplane.servers import programs, training, wipe
 from hack.controlplane.tools import cache
 
@@ -33,18 +35,32 @@ TAIL_LINES = 25
 PORT_TRIES = 3
 TAKEN = "address already in use"  # Go's words for EADDRINUSE
 SERVERS = ("etcd", "kube-apiserver")
+_PORTS, _TRIES = range(10_240, 29_000), 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Find loopback ports that nobody listens on now. Held open together, so that they differ."""
+    """Find loopback ports that nobody listens on now. Held open together, so that they differ.
+
+    They lie below those that the kernel gives to outgoing connections: one of these would take a port that is found
+    free before its server has bound it.
+    """
     sockets = [socket.socket() for _ in range(count)]
+    dice = random.SystemRandom()
     try:
         for each in sockets:
-            each.bind((programs.HOST, 0))
+            _bind(each, dice)
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:
             each.close()
+
+
+def _bind(made: socket.socket, dice: random.Random) -> None:
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError):
+            made.bind((programs.HOST, dice.choice(_PORTS)))
+            return
+    raise ControlPlaneError(f"none of {_TRIES} ports from {_PORTS.start} to {_PORTS.stop} is free")
 
 
 class ControlPlane:

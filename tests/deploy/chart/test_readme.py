@@ -23,7 +23,7 @@ ROOT = CHART.parents[2]
 MARK = "<!-- the new user's path -->"
 # Pods of this cluster share one network: each listens at its own address, and one scheduler alone at 127.0.0.1.
 HELM = f"""#!/bin/sh
-exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*APART, "--set", "scheduler.replicas=1", "--timeout=60s"))}
+exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*APART, "--set", "scheduler.replicas=1", "--timeout=180s"))}
 """
 
 

@@ -25,7 +25,7 @@ NS = "/api/v1/namespaces/gpu-team"
 MAP = f"{NS}/configmaps/node-topology-config"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-team/deployments"
-RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=60s")
+RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=180s")
 DLROVER = ("dlrover", *RELEASE[1:])  # as its guide names it: the Deployment is dlrover-controller-manager
 
 
@@ -90,11 +90,11 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
     given = await with_a_map(world, tmp_path)
 
     await edited_by_hand(world, "leaf-9 spine-1 10.0.0.9\n")
-    await world.helm("rollback", "dlrover", "3", "--wait", "--timeout=60s")
+    await world.helm("rollback", "dlrover", "3", "--wait", "--timeout=180s")
     assert await data_of_the_map(world) == given
     assert "--act" not in await arguments(world, "dlrover-autoscaler")
 
-    await world.helm("uninstall", "dlrover", "--wait", "--timeout=60s")
+    await world.helm("uninstall", "dlrover", "--wait", "--timeout=180s")
     assert await ready(world) == {}
     assert await data_of_the_map(world) == given
     await world.get(CRD)
@@ -210,5 +210,5 @@ async def test_an_upgrade_without_gates_and_an_uninstall_let_gated_pods_go(world
 
     await world.helm("upgrade", *RELEASE, "--set", GATED)
     gates = await behind_gates(world, "second")
-    await world.helm("uninstall", "turnout", "--wait", "--timeout=60s")
+    await world.helm("uninstall", "turnout", "--wait", "--timeout=180s")
     assert await gates() == [False] * 3

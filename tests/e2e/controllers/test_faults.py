@@ -93,6 +93,13 @@ async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api, modu
     assert "ownerReferences" not in there["metadata"]
 
 
+@pytest.fixture(autouse=True)
+def its_log(module_plane):
+    """The end of the controller's log, beside a test that fails."""
+    yield
+    print(module_plane.logs(CONTROLLER)[-20_000:])
+
+
 async def test_an_api_server_that_goes_away_costs_no_pod_and_makes_none_twice(api, module_plane):
     path = await namespace(api, "away")
     for index in range(6):

@@ -134,7 +134,7 @@ def test_a_gang_prefers_room_that_no_other_hopes_for():
 
 
 @pytest.mark.parametrize("order", [pytest.param(order, id=str(order)) for order in permutations(range(4))])
-def test_pods_of_two_groups_that_come_and_are_bound_one_by_one_leave_each_others_leaves(order):
+def test_groups_whose_pods_are_bound_one_by_one_leave_each_others_leaves(order):
     w, placed = World(3, 3, 3), {}
     for at in order:
         group, worker = divmod(at, 2)
