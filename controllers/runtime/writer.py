@@ -80,8 +80,10 @@ class Writer:
         first = [each for each in writes if each not in rest]
         try:
             await self._at_once(key, uid, first)
-        finally:
+        except Exception:  # never after a cancellation: the Lease may be somebody else's
             await self._at_once(key, uid, rest)
+            raise
+        await self._at_once(key, uid, rest)
 
     async def _at_once(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
         """Write these side by side; the first error is raised once all have ended."""

@@ -252,3 +252,44 @@ def test_the_pod_of_worker_0_is_there_before_another_is_asked_for():
     asyncio.run(Controller(api).until_quiet())
     assert api.noted[:2] == ["asked bert-worker-0", "made bert-worker-0"]
     assert sorted(api.noted[2:4]) == ["asked bert-worker-1", "asked bert-worker-2"]
+
+
+class Silent(Slow):
+    """An API server that never answers whoever asks for a pod."""
+
+    def __init__(self, job):
+        super().__init__(job)
+        self.asked = asyncio.Event()
+
+    async def create(self, path, body):
+        if body["kind"] == "Pod":
+            self.noted.append(body["metadata"]["name"])
+            self.asked.set()
+            await asyncio.Event().wait()
+        return await super().create(path, body)
+
+
+@pytest.mark.asyncio
+async def test_a_controller_whose_lease_is_lost_writes_nothing_more_and_ends_at_once():
+    """Before, the other pods were made: past the grace of a lost Lease, so that the whole program ended."""
+    api = Silent(job(worker=role(3)))
+    working = asyncio.create_task(Controller(api).until_quiet())
+    await api.asked.wait()
+    working.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (working.done(), api.noted) == (True, ["bert-worker-0"])
+    assert working.cancelled()
+
+
+def test_what_is_refused_for_one_pod_keeps_no_other_from_being_made():
+    class Refusing(Slow):
+        async def create(self, path, body):
+            if body["metadata"]["name"] == "bert-worker-0" and body["kind"] == "Pod":
+                raise Conflict("POST", path, 409, "changed meanwhile")
+            return await super().create(path, body)
+
+    api = Refusing(job(worker=role(3)))
+    with pytest.raises(Conflict):
+        asyncio.run(Controller(api).until_quiet())
+    assert api.names("Pod") == ["bert-worker-1", "bert-worker-2"]
