@@ -270,7 +270,7 @@ class Silent(Slow):
 
 
 @pytest.mark.asyncio
-async def test_a_controller_whose_lease_is_lost_writes_nothing_more_and_ends_at_once():
+async def test_a_controller_that_lost_its_lease_writes_nothing_more():
     """Before, the other pods were made: past the grace of a lost Lease, so that the whole program ended."""
     api = Silent(job(worker=role(3)))
     working = asyncio.create_task(Controller(api).until_quiet())
