@@ -95,11 +95,17 @@ def jobset(jobs, size, notes):
 
 
 def called(name, objects):
-    """The same objects of a gang of this name.
+    """Objects of a gang under this name.
 
     Its own, since the extender may still know the PodGroup of the row before, and form another's groups by its min.
     """
     return json.loads(json.dumps(objects).replace('"g"', f'"{name}"').replace('"g-', f'"{name}-'))
+
+
+async def submit(stage, objects):
+    """Create the PodGroup, then the pods, as Volcano does: a pod whose PodGroup nobody has seen has no groups yet."""
+    await stage.submit(*(each for each in objects if each["kind"] == "PodGroup"))
+    await stage.submit(*(each for each in objects if each["kind"] != "PodGroup"))
 
 
 NUMBER = itertools.count()
@@ -121,7 +127,7 @@ PAIRS = {kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}
 ])  # fmt: skip
 async def test_pods_land_as_their_wish_says(shared, objects, size, leaves, run):
     name = f"g{next(NUMBER)}"
-    await shared.submit(*called(name, objects))
+    await submit(shared, called(name, objects))
     placed = await shared.landed(name, size)
     at = [shared.leaf[shared.ip_of[placed[f"{name}-{rank}"]]] for rank in range(size)]
     await clear(shared)
