@@ -8,7 +8,7 @@ HELM ?= helm
 NAMESPACE ?= turnout-system
 IMG ?=
 
-# Tests wait more than they compute: three at a time keep two cores busy (tests/support/dealing.py). One by one: ARGS='-n 0'.
+# Tests wait as well as compute: three at a time keep two cores busy (tests/support/dealing.py). One by one: ARGS='-n 0'.
 SIDE_BY_SIDE := -n 3
 
 # Programs that tests start read their modules once, whatever the caller's environment says.

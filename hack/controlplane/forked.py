@@ -130,7 +130,7 @@ def _status(wanted: SystemExit) -> int:
 def _end(code: int) -> NoReturn:
     """End as Python does, but for what belongs to the parent: threads, then what asked for it, then what is written."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()  # type: ignore[attr-defined]  # os._exit waits for no thread; multiprocessing does it so
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

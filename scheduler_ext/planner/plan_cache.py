@@ -213,15 +213,13 @@ class PlanCache:
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
-        short = len(gang.living()) < gang.least
         waiting = [m for m in judged_members(gang) if m.waits]
-        if (
-            not waiting
-        ):  # those above the min are hoped for, too: a plain Job's pods may be bound before the next is there
+        if not waiting:
+            # Those above the min are hoped for, too: a plain Job's pods may be bound before its next one is there.
             return self.view.missing(gang) > 0 and self.started(gang)
         if all(m.gated for m in waiting):
             return gang.could_start(lifted=self.view.lifts_gates)
-        return not self.hold_incomplete or self.view.missing(gang) > 0 or not short
+        return not self.hold_incomplete or self.view.missing(gang) > 0 or len(gang.living()) >= gang.least
 
     # Planning.
 

@@ -23,9 +23,9 @@ def start(tmp_path):
     """Start a program in a fork or as its users do; give what holds it."""
     held = []
 
-    def started(fork, *words, env=None):
+    def started(fork, *words):
         held.append(children := Children(tmp_path, fork=fork))
-        children.start("program", [sys.executable, "-m", *words], env)
+        children.start("program", [sys.executable, "-m", *words])
         return children
 
     yield started

@@ -101,7 +101,10 @@ def its_log(module_plane):
 
 
 async def made_across_a_restart(plane, name):
-    """Create six jobs and start the API server again while their pods are made. Gives its API, and the pods."""
+    """Create six jobs and start the API server again while their pods are made.
+
+    Gives the namespace's path, and the pods.
+    """
     async with plane.api() as api:
         path = await namespace(api, name)
         for index in range(6):
