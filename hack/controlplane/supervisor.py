@@ -1,6 +1,6 @@
 """The parent of every program of a control plane: it ends them all when its own parent is gone, however that went.
 
-Runs as a process of its own (python supervisor.py FOLDER PARENT_PID), one thread. It imports the standard library alone,
+Runs as a process of its own (python supervisor.py FOLDER PARENT_PID), one thread. It imports the standard library,
 and what programs of ours import once it is told to fork them (forked.py). It takes one JSON order a line on stdin and
 answers one JSON line each on stdout. Three nets, since each has a hole:
 stdin closes when the parent dies; a parent that left its end open in a forked child is noticed by the changed parent
