@@ -43,7 +43,7 @@ class EventReason(Enum):
     TIER_TOO_NARROW = "TierTooNarrow"
     OFF_MAP = "OffMap"
     GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
-    GANG_UNKNOWN = "GangUnknown"  # behind our gate, and what says how many must start together is not there
+    GANG_UNKNOWN = "GangUnknown"  # what says how many must start together is not there
     GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted
     NOBODY_PLACES = "NobodyPlaces"  # behind our gate, and nobody has held the nominator's Lease for a while
     PREEMPTING = "Preempting"  # behind our gate, and pods of a lower priority leave for it

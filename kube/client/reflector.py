@@ -61,9 +61,10 @@ class Outage:
 class Reflector(Generic[T]):
     """Tells `sink` of every object under `path`, each change, and each one that went while nobody looked.
 
-    has_synced: a whole list has been told. last_event_s: of `clock`, when anything last came. relists, reconnects:
-    lists and watches after the first. skipped: objects and lines that could not be read or used. watching_since_s:
-    of `clock`, when the server took the watch in hand; None while there is none, and things change unseen.
+    has_synced: a whole list has been told. absent: the server does not serve the kind. last_event_s: of `clock`,
+    when anything last came. relists, reconnects: lists and watches after the first. skipped: objects and lines that
+    could not be read or used. watching_since_s: of `clock`, when the server took the watch in hand; None while
+    there is none, and things change unseen.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Reflector(Generic[T]):
         self._failures = 0
         self._expired = False
         self._lists = self._watches = self._unread = 0
-        self.has_synced = False
+        self.has_synced = self.absent = False
         self.last_event_s = clock.monotonic()
         self.watching_since_s: float | None = None
         self.last_error = ""
@@ -188,6 +189,7 @@ class Reflector(Generic[T]):
 
     def _absent(self) -> None:
         """Nobody serves the kind: so there are no objects of it."""
+        self.absent = True
         self._failures = 0
         self.last_event_s = self._clock.monotonic()
         if len(self._known) or not self.has_synced:
@@ -204,7 +206,7 @@ class Reflector(Generic[T]):
             raise BadAnswer("GET", self.path, 200, "a list without a resourceVersion")
         self._version = version
         self._lists += 1
-        self.has_synced = True
+        self.has_synced, self.absent = True, False
         self._known.end(version)
 
     async def _tell_pages(self, limit: int) -> str:

@@ -147,6 +147,16 @@ class Gang:
         return self._said.living
 
     @property
+    def unsized(self) -> bool:
+        """True if no PodGroup or owner of the gang was shown, and its pods do not say how many start together."""
+        return self.sizing is None and not self._said.least
+
+    @property
+    def lacks_group(self) -> bool:
+        """True if what is missing is a PodGroup, which the pods name."""
+        return self.unsized and self.key.dialect not in (Dialect.OWNER.value, Dialect.ALONE.value)
+
+    @property
     def accelerated(self) -> bool:
         """True if any member asks for an accelerator."""
         return any(m.gpus for m in self.members.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from turnout.jobs.gang import Dialect
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.gates.model import GatedPod, Turn, Wait
@@ -57,14 +56,12 @@ def turn_of(
 
 def _unknown(gang: Gang) -> Wait | None:
     """Return what is missing where only a PodGroup or an owner can say how many must start, and nobody shows it."""
-    if gang.sizing is not None or any(m.belongs.min_members for m in gang.members.values()):
-        return None
-    if gang.key.dialect == Dialect.OWNER.value:
-        if not gang.key.name.startswith(_SIZED_BY_OWNER):
-            return None
+    if gang.lacks_group:
+        what = f"its PodGroup {gang.key.name}"
+    elif gang.unsized and gang.key.name.startswith(_SIZED_BY_OWNER):
         what = gang.key.name
     else:
-        what = f"its PodGroup {gang.key.name}"
+        return None
     return Wait(EventReason.GANG_UNKNOWN, f"{what} is not there: nobody says how many members must start together")
 
 

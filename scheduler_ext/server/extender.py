@@ -17,6 +17,7 @@ from turnout.scheduler_ext.admission import GateRule, Review, gets_gate
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.cache.unkept import unkept_wishes
+from turnout.scheduler_ext.cache.unseen_groups import Group, UnseenGroups
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
@@ -49,11 +50,14 @@ class Extender:
         )
         self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
         self.may_be_old: Callable[[], bool] = lambda: False
+        self.may_show_group: Callable[[str], bool] = lambda dialect: False
         self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
         self.on_drop: list[Callable[[str], None]] = []
         self._unconfirmed: dict[str, float] = {}
         self._told_unkept: dict[GangKey, tuple[str, ...]] = {}
         self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
+        self._unseen = UnseenGroups()
+        self._told_unseen: set[GangKey] = set()
 
     # What the handlers ask.
 
@@ -66,6 +70,12 @@ class Extender:
         if member.silence in COUNTED_SILENCE:
             self.metrics.no_opinion.labels(member.silence).inc()
         now_s = self.clock.monotonic()
+        if (group := self.group_of(member.belongs.key)) is not Group.KNOWN:
+            notice = _no_group(member)
+            if group is Group.AWAITED:
+                self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
+                return verbs.not_yet(notice, names, self.clock.wall(), 0.0)
+            self._tell_unseen(member.belongs.key, notice)
         advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
@@ -170,11 +180,26 @@ class Extender:
             self.drop_pod(uid)
         for key in [key for key in self._told_unkept if key not in self.gangs.gangs]:
             del self._told_unkept[key]
+        self._told_unseen &= self.gangs.gangs.keys()
+        self._unseen.keep(self.gangs.gangs, now_s)
         self.plan_some()
         self.metrics.gangs_partial.set(len(seats.partial_gangs(self.plan_cache)))
         self.metrics.unenforced_pods.set(seats.unenforced_pods(self.plan_cache, self.rules))
 
+    def group_of(self, key: GangKey) -> Group:
+        """Say whether a gang's PodGroup is known, awaited for a moment, or did not come."""
+        gang = self.gangs.gangs.get(key)
+        if gang is None or not gang.lacks_group or not self.may_show_group(key.dialect):
+            return Group.KNOWN
+        return self._unseen.look(gang, self.clock.monotonic())
+
     # Inside.
+
+    def _tell_unseen(self, key: GangKey, notice: Notice) -> None:
+        """Tell once a gang that it is placed without its PodGroup."""
+        if key not in self._told_unseen:
+            self._told_unseen.add(key)
+            self.tell(notice)
 
     def _tell_unkept(self, member: Member) -> None:
         """Tell once a gang which parts of its wishes are not kept, and again when they change."""
@@ -201,3 +226,8 @@ class Extender:
             if uid in self.gangs.pods:
                 self._unconfirmed[uid] = self.clock.monotonic() + UNCONFIRMED_S
         return self.gangs.pods.get(uid)
+
+
+def _no_group(member: Member) -> Notice:
+    detail = f"its PodGroup {member.belongs.key.name} is not there: nobody says how many members must start together"
+    return Notice(EventReason.GANG_UNKNOWN, member.namespace, member.name, member.uid, detail[:500])

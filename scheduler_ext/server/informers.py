@@ -63,6 +63,7 @@ class Informers(InformerFactory):
         self._works.append(self._tidy)
         view.waiting_for = self.waiting_for
         view.may_be_old = self.may_be_old
+        view.may_show_group = self.may_show_group
 
     def _watch_groups(self, dialect: Dialect, path: str) -> None:
         gangs = self._view.gangs
@@ -113,6 +114,10 @@ class Informers(InformerFactory):
         caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
         watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
         return any(since_s is None or since_s > caught_up_s for since_s in watching)
+
+    def may_show_group(self, dialect: str) -> bool:
+        """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
+        return not self.reflectors[f"podgroups.{dialect}"].absent
 
     def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
         first = not self._follower.has_synced

@@ -19,6 +19,7 @@ from turnout.kube import labels
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.cache.unseen_groups import Group
 from turnout.scheduler_ext.planner.nominate import Nominating, Nomination, Why, clear_all, nominate
 from turnout.scheduler_ext.planner.work import QUESTION_STEPS
 from turnout.scheduler_ext.server.extender import Extender
@@ -161,7 +162,9 @@ class Nominator:
         now_s, plans = self._clock.monotonic(), self._view.plan_cache
         before, wishes = plans.steps, list[Nomination]()
         while due and plans.steps - before < QUESTION_STEPS:
-            wishes += nominate(plans, (due.popleft(),), self._choices, self._since_s, now_s)
+            key = due.popleft()
+            if self._view.group_of(key) is not Group.AWAITED:  # what is written on pods cannot be taken back in time
+                wishes += nominate(plans, (key,), self._choices, self._since_s, now_s)
         fresh = []
         for wish in wishes:
             sent = self._sent.get(wish.uid)

@@ -102,12 +102,6 @@ def called(name, objects):
     return json.loads(json.dumps(objects).replace('"g"', f'"{name}"').replace('"g-', f'"{name}-'))
 
 
-async def submit(stage, objects):
-    """Create the PodGroup, then the pods, as Volcano does: a pod whose PodGroup nobody has seen has no groups yet."""
-    await stage.submit(*(each for each in objects if each["kind"] == "PodGroup"))
-    await stage.submit(*(each for each in objects if each["kind"] != "PodGroup"))
-
-
 NUMBER = itertools.count()
 MUST = {koordinator.SPEC: json.dumps({"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]})}
 PAIRS = {kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}
@@ -127,7 +121,7 @@ PAIRS = {kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}
 ])  # fmt: skip
 async def test_pods_land_as_their_wish_says(shared, objects, size, leaves, run):
     name = f"g{next(NUMBER)}"
-    await submit(shared, called(name, objects))
+    await shared.submit(*called(name, objects))  # side by side: pods may be there before the PodGroup that they name
     placed = await shared.landed(name, size)
     at = [shared.leaf[shared.ip_of[placed[f"{name}-{rank}"]]] for rank in range(size)]
     await clear(shared)

@@ -4,10 +4,14 @@ import pytest
 
 from tests import world
 from tests.world import REQUIRED, World
+from turnout.jobs.gang import Dialect
 from turnout.kube import labels
+from turnout.scheduler_ext.cache.unseen_groups import WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.extender import AGAIN_S, UNCONFIRMED_S, Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+
+HARD = {"mode": "hard", "highestTierAllowed": 1}
 
 
 class Hand:
@@ -118,6 +122,55 @@ class TestOldView:
         assert first == second
         assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
         assert story.words == [EventReason.NO_ROOM] * 2
+
+
+class TestUnseenPodGroup:
+    """Pods and their PodGroup come over two watches: which is first is chance."""
+
+    def story(self, *pods, serves=True):
+        story = Story(2, 2)
+        story.show(*pods).view.may_show_group = lambda dialect: serves
+        return story
+
+    def test_its_pods_are_asked_about_again_until_it_is_seen(self):
+        pods = world.volcano("bert", 3)
+        story = self.story(*pods)
+        answer = story.view.filter(pods[0], story.stage.names)
+        assert (answer.kept, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
+        assert all(": GangUnknown: its PodGroup bert is not there" in text for text in answer.forbidden.values())
+        assert len(story.view.gangs.assumed_pods) == 0
+        story.view.gangs.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
+        story.view.filter(pods[0], story.stage.names)
+        assert story.words == [EventReason.TIER_TOO_NARROW]
+
+    def test_each_answer_reads_unlike_the_last(self):
+        pods = world.volcano("bert", 2)
+        story, texts = self.story(*pods), []
+        for _ in range(3):
+            texts += {*story.view.filter(pods[0], story.stage.names).forbidden.values()}
+            story.wait(0.01)
+        assert len({*texts}) == len(texts) == 3
+        assert story.told == []
+        assert story.count("turnout_refusals_total", reason="OldView") == 3
+
+    def test_one_that_never_comes_holds_nobody_longer_and_is_told_once(self):
+        pods = world.volcano("bert", 2)
+        story = self.story(*pods)
+        assert not story.view.filter(pods[0], story.stage.names).kept
+        story.wait(WAIT_S)
+        kept = [story.view.filter(pod, story.stage.names).kept for pod in pods]
+        assert kept == [("a0",), ("a1",)]
+        assert story.words == [EventReason.GANG_UNKNOWN]
+        story.view.drop_pod(pods[0].metadata.uid)
+        story.wait(100.0)
+        story.view.filter(pods[1], story.stage.names)
+        assert story.words == [EventReason.GANG_UNKNOWN]
+
+    def test_nobody_waits_for_a_kind_that_the_api_server_does_not_serve(self):
+        pods = world.volcano("bert", 2)
+        story = self.story(*pods, serves=False)
+        assert story.view.filter(pods[0], story.stage.names).kept == ("a0",)
+        assert story.told == []
 
 
 def test_a_pod_known_from_a_request_only_is_answered_and_then_forgotten():

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from tests.kube.world import ManualClock, running, settle
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.kube.client.clock import RealClock
-from turnout.kube.errors import Unreachable
+from turnout.kube.client.reflector import ABSENT_S
+from turnout.kube.errors import NotFound, Unreachable
 from turnout.scheduler_ext.__main__ import run_until_told
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.server.extender import Extender
@@ -23,10 +25,13 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 class Cluster:
     """A Source of a few objects by path, whose watches break when told to, and are refused until told otherwise."""
 
-    def __init__(self, items=None):
+    def __init__(self, items=None, unserved=()):
         self.down, self._cut, self.items = set(), {}, items or {}
+        self.unserved = set(unserved)
 
     async def pages(self, path, params=None, *, limit=500):
+        if path in self.unserved:
+            raise NotFound("GET", path, 404, "no such kind")
         yield msgspec.json.encode({"metadata": {"resourceVersion": "1"}, "items": self.items.get(path, [])})
 
     async def watch(self, path, params):
@@ -43,9 +48,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def seeing(items=None, **more):
+async def seeing(items=None, unserved=(), **more):
     """Informers at work, which have seen all there is for a while."""
-    clock, cluster = ManualClock(), Cluster(items)
+    clock, cluster = ManualClock(), Cluster(items, unserved)
     view = Extender(Rules(), clock, Metrics(), lambda notice: None)
     informers = Informers(view, cluster, "default/map", clock, random.Random(7), **more)
     async with running(informers.run()):
@@ -128,3 +133,12 @@ async def test_the_order_of_queues_is_read_where_that_is_wished(read_queues, str
     async with seeing(QUEUES, read_queues=read_queues) as (_, _, view):
         queues = view.plan_cache.strict.queues
         assert [queues.of(namespace, "train") for namespace in "ab"] == strict
+
+
+async def test_a_podgroup_may_be_on_its_way_only_where_its_kind_is_served():
+    unserved = POD_GROUP_PATHS[Dialect.NATIVE]
+    async with seeing(unserved={unserved}) as (cluster, clock, view):
+        assert [view.may_show_group(dialect.value) for dialect in POD_GROUP_PATHS] == [True, True, True, False]
+        cluster.unserved.clear()
+        await clock.advance(ABSENT_S)
+        assert view.may_show_group(Dialect.NATIVE.value)

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from tests import world
 from tests.kube.world import ManualClock
 from tests.world import World
+from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.errors import Conflict
 from turnout.scheduler_ext.model import Rules
@@ -132,3 +133,16 @@ async def test_a_follower_keeps_no_names_of_gangs_that_come_and_go():
     scene.show(world.pod("q", 8), "7")
     await scene.run(lambda: scene.pods.patches)
     assert [path.split("/")[-2] for path, _, _ in scene.pods.patches] == ["q"]
+
+
+async def test_no_member_is_nominated_before_the_podgroup_that_it_names_is_seen():
+    scene = Scene()
+    scene.view.may_show_group = lambda dialect: True
+    pods = world.volcano("g", 2)
+    for pod in pods:
+        scene.show(pod, "7")
+    await scene.run(lambda: scene.pods.patches)
+    assert scene.pods.patches == []
+    scene.view.gangs.put_group(Dialect.VOLCANO, world.group("g", 2))
+    await scene.run(lambda: len(scene.pods.patches) == 2)
+    assert [path.split("/")[-2] for path, _, _ in scene.pods.patches] == ["g-0", "g-1"]
