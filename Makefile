@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-long wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-slow test-long wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -82,10 +82,13 @@ demo: $(DEMO_READY) ## Watch gangs land under one switch, and a queue lend its i
 demo-train: .venv/launcher ## Watch a training job grow, shrink, meet faults, and end with the model of an undisturbed run
 	@$(PY) -m hack.chaos.demo $(ARGS)
 
-test: setup-launcher controlplane ## Run all tests but the slow ones, with a real kube-scheduler
-	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'not long' $(ARGS)
+test: setup-launcher controlplane ## Run the tests, with a real kube-scheduler: ten minutes
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'not slow and not long' $(ARGS)
 
-test-long: setup-launcher controlplane ## Run the slow tests
+test-slow: setup-launcher controlplane ## Run the further stories on real parts, as CI does: twenty minutes
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'slow and not long' $(ARGS)
+
+test-long: setup-launcher controlplane ## Run what takes hours: the longest stories, and random ones with ten times as many examples
 	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)
 
 wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into build/wheels

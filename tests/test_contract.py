@@ -46,6 +46,7 @@ def test_the_table_holds_all_that_was_promised():
             ["CS-01 is shown by no test of a plain `make test`"],
             id="a test of make test-long is not enough",
         ),
+        pytest.param([row()], [shows("CS-01", only=("slow",))], [], id="one of make test-slow is: CI runs it"),
         pytest.param([row()], [shows("CS-01", only=("long",)), shows("CS-01")], [], id="it may stand beside another"),
         pytest.param(
             [row(note="only by make test-long")],

@@ -103,6 +103,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tests", "killed", "unrun"),
     [

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE, PAGE = "docs/contract.yaml", "docs/contract.md"
 MARK = "contract"
 CONDITIONS = {
+    "slow": "by `make test-slow`, as in CI",
     "long": "only by `make test-long`",
     "peers": "where `TURNOUT_PEERS` names Volcano's binaries",
     "gpu": "where a GPU is",

@@ -35,6 +35,7 @@ async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown
     await cluster.until(a=8)
 
 
+@pytest.mark.slow
 async def test_an_unbindable_job_takes_nothing_and_unused_room_is_given_back(cluster):
     await cluster.autoscaler("--act", "--restart-s", "0", "--schedulers", "volcano,default-scheduler,asleep")
     await cluster.submit("a", 2, 8)
@@ -117,6 +118,7 @@ async def test_another_goes_on_where_a_leader_was_killed(cluster):
     await cluster.until(a=2, b=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -194,6 +196,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
         assert answer.status == 200
 
 
+@pytest.mark.slow
 async def test_queues_have_a_page_and_pods_their_marks_where_an_admin_wants_it(cluster):
     await cluster.autoscaler("--act", "--mark-pods")
     await cluster.submit("a", 1, 3)

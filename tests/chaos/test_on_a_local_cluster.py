@@ -38,6 +38,7 @@ def test_no_law_is_broken_under_six_faults(tmp_path):
 CHEAP = "1,2,3,4,5,6,7,13,14,16,17,18,19,22"  # those that wait little; the job and test-long strike the others
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.debian("iproute2")
 @pytest.mark.debian("util-linux")

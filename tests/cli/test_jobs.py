@@ -17,6 +17,8 @@ from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import JobView
 from turnout.kube.times import rfc3339
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WISH = Wish("bert", "team", "train:1", 2, 2, 2, 8, ["train.py", "--x"])
 

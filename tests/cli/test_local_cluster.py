@@ -75,6 +75,7 @@ spec:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("flags", [(), ("--real",)], ids=["embedded", "real"])
 def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
@@ -131,6 +132,7 @@ def test_a_map_gives_the_nodes(turnout, tmp_path):
     assert "extender  none" in turnout("local", "status")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "says"),
     [

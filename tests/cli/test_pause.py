@@ -104,6 +104,7 @@ async def cluster(tmp_path):
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_job_is_paused_and_everything_is_taken_back_before_an_uninstall(cluster):
     async def turnout(*argv, code=0):

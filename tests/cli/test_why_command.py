@@ -77,6 +77,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
     assert await turnout("why", "need", *config) == (1, "", f"turnout why: {says}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_pods_behind_our_gate_are_told_and_room_is_no_question_of_theirs(cluster):
     gated = manifest("held", 2)
@@ -94,6 +95,7 @@ async def test_pods_behind_our_gate_are_told_and_room_is_no_question_of_theirs(c
     assert json.loads(out)["gate"] == {"pods": 2, "placer": "absent", "reason": "", "detail": "", "said_s": None}
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_log_of_a_working_autoscaler_is_decided_again_exactly(cluster, tmp_path):
     log = tmp_path / "decisions"
@@ -194,6 +196,7 @@ def the_whole_cluster():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served):
     config, forbidden, items = served
@@ -242,6 +245,7 @@ def rows_of(out):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_how_a_job_stands_with_its_controller_is_told(served):
     config, _, items = served
@@ -304,6 +308,7 @@ async def test_without_the_right_to_the_autoscalers_own_configmaps_it_goes_on(se
     )
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_what_it_cannot_do_is_said_in_a_line(tmp_path):
     missing = tmp_path / "none"

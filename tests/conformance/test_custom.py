@@ -91,6 +91,7 @@ THINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thing", THINGS)
 async def test_objects_of_a_crd(both, thing):
     async def story(side):

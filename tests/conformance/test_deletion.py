@@ -140,6 +140,7 @@ async def test_a_child_of_two_stays_with_the_one_that_is_left(both):
     await both.agree(story)
 
 
+@pytest.mark.slow
 async def test_a_namespace_goes_once_it_is_empty(both):
     async def story(side):
         name = f"{side.namespace}-gone"

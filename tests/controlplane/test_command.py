@@ -23,6 +23,7 @@ def test_path_prints_where_a_program_lies(capsys):
     assert capsys.readouterr().out.strip() == str(cache.binary("kubectl"))
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_up_serves_kubectl_until_it_is_told_to_end(end, control_plane):

@@ -48,6 +48,7 @@ def ended(children):
     return children.state("program")[1], TIME.sub("", children.log("program"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "status"), [
     pytest.param(["turnout.scheduler_ext", "--version"], 0, id="its version"),
     pytest.param(["turnout.controllers", "--no-such-option"], 2, id="an option that it has not"),

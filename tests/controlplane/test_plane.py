@@ -69,6 +69,7 @@ async def test_the_job_controller_makes_the_pods_of_an_indexed_job(control_plane
     assert sorted(indices) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_training_operator_makes_the_pods_of_a_pytorch_job_and_resizes_it(control_plane, api):
     await asyncio.to_thread(control_plane.start_training_operator)
@@ -83,6 +84,7 @@ async def test_training_operator_makes_the_pods_of_a_pytorch_job_and_resizes_it(
     await api.until(path, lambda pods: len(pods) == 3)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.debian("util-linux")
 @pytest.mark.asyncio
@@ -147,6 +149,7 @@ def test_a_program_that_cannot_start_is_told_with_the_end_of_its_log(control_pla
         control_plane.start_scheduler({"no-such-field": 1})
 
 
+@pytest.mark.slow
 def test_a_port_that_somebody_took_in_between_is_given_up_for_another(make_control_plane):
     with socket.create_server(("127.0.0.1", 0)) as somebody:
         taken = somebody.getsockname()[1]
@@ -161,6 +164,7 @@ def test_a_port_that_somebody_took_in_between_is_given_up_for_another(make_contr
     assert plane.url == f"https://127.0.0.1:{offered[1][-1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_plane_that_begins_again_is_as_fresh_and_does_the_same_once_more(make_control_plane):
     plane = make_control_plane()
@@ -261,6 +265,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["parent", "supervisor"])
 def test_everything_ends_when_one_of_its_holders_is_killed(victim, control_plane):
     # control_plane is asked for so that missing binaries are told in the usual way.

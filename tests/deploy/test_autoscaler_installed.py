@@ -177,6 +177,7 @@ async def stage(plane, api, part, *crds):
     await api.create(elastic_job())
 
 
+@pytest.mark.slow
 async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
     control_plane,
 ):
@@ -211,6 +212,7 @@ def _told(events, reason):
     return found if len({each["involvedObject"]["name"] for each in found}) >= 2 else None
 
 
+@pytest.mark.slow
 async def test_it_resizes_by_its_shipped_arguments_where_most_kinds_are_unknown(control_plane):
     async with control_plane.api() as api:
         await stage(control_plane, api, "acting autoscaler")
@@ -220,6 +222,7 @@ async def test_it_resizes_by_its_shipped_arguments_where_most_kinds_are_unknown(
     assert "forbidden" not in control_plane.logs("autoscaler").lower()
 
 
+@pytest.mark.slow
 async def test_installed_in_another_namespace_it_holds_its_lease_and_resizes(control_plane, tmp_path):
     objects = elsewhere(tmp_path, "my-ns", "autoscaler/act")
     async with control_plane.api() as api:
@@ -242,6 +245,7 @@ def _named(objects, beginning):
     return [each for each in objects if each["metadata"]["name"].startswith(beginning)]
 
 
+@pytest.mark.slow
 async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control_plane):
     """A partial observation is not used: the jobs that are not seen would count for nothing in their queues."""
     async with control_plane.api() as api:
@@ -285,6 +289,7 @@ def _refused_watches(plane):
     return [line for line in records(plane, event="watch_broken") if "pytorchjobs" in line["path"]]
 
 
+@pytest.mark.slow
 async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
     """Its shell lines as they stand."""
     section = (MANIFESTS / "README.md").read_text().split("## The autoscaler")[1]

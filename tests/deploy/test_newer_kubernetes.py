@@ -11,6 +11,7 @@ from tests.deploy.test_crds import DEFINITIONS, _served
 from tests.deploy.test_manifests import MANIFESTS
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.real,
     pytest.mark.asyncio,
     pytest.mark.parametrize("control_plane", [{"release": NEXT}], indirect=True, ids=["1.37"]),

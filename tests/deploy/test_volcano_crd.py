@@ -104,6 +104,7 @@ async def answers(module_plane):
         yield await _asked(api, THEIRS), await _asked(api, OURS)
 
 
+@pytest.mark.slow
 @pytest.mark.contract("VE-26")
 @pytest.mark.parametrize("name", TAKEN)
 async def test_a_job_that_volcanos_definition_takes_is_stored_alike_by_ours(answers, name):

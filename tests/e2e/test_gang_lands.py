@@ -83,7 +83,11 @@ async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched
     assert len(stage.leaves(workers)) == 1
 
 
-@pytest.mark.parametrize("control_plane", [{}, {"release": NEXT}], indirect=True, ids=["1.35", "1.37"])
+@pytest.mark.parametrize(
+    "control_plane",
+    [pytest.param({}, id="1.35"), pytest.param({"release": NEXT}, id="1.37", marks=pytest.mark.slow)],
+    indirect=True,
+)
 async def test_the_shipped_configuration_speaks_mtls_with_the_extender(stage, tmp_path):
     await stage.build(leaves=2, hosts_per_leaf=4)
     authority = Authority(tmp_path / "pki")

@@ -53,6 +53,7 @@ async def test_after_a_kill_in_mid_gang_the_rest_lands_in_the_same_leaf(stage):
     assert stage.ring(placed).total == 0
 
 
+@pytest.mark.slow
 async def test_calls_that_alternate_between_two_replicas_give_one_leaf(stage):
     await stage.build()
     whole = await tempt(stage)
@@ -83,6 +84,7 @@ async def test_a_stranger_on_a_planned_host_sends_the_rest_to_the_next_leaf_only
     )  # one leaf more, under the same spine, and a ring in and out of it
 
 
+@pytest.mark.slow
 async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(stage):
     await stage.build()
     whole = await tempt(stage)

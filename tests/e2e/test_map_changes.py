@@ -85,7 +85,7 @@ async def test_an_edited_map_changes_the_next_gang(stage, tmp_path):
 
 
 @pytest.mark.contract("CS-06", "DL-106")
-@pytest.mark.parametrize("fate", ["garbage", "gone"])
+@pytest.mark.parametrize("fate", ["garbage", pytest.param("gone", marks=pytest.mark.slow)])
 async def test_a_map_that_is_broken_or_deleted_leaves_the_last_good_one_in_use(stage, fate, tmp_path):
     await stage.build()
     stage.start_extender()

@@ -15,7 +15,10 @@ from turnout.topology.sources.parse import read
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
-EMULATED = [pytest.param({}, id="1.35"), pytest.param({"emulated_version": "1.33"}, id="emulating 1.33")]
+EMULATED = [
+    pytest.param({}, id="1.35"),
+    pytest.param({"emulated_version": "1.33"}, id="emulating 1.33", marks=pytest.mark.slow),
+]
 OLDER_AND_LONG = pytest.param(*EMULATED[1].values, id=EMULATED[1].id, marks=pytest.mark.long)
 
 
@@ -179,6 +182,7 @@ async def test_a_gang_ahead_takes_room_and_nominations_of_one_behind(stage):
         await api.until(PODS, only_top)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control_plane", [EMULATED[0], OLDER_AND_LONG], indirect=True)
 async def test_a_follower_takes_over_after_sigkill_and_mends_what_was_left(stage):
     await stage.build(leaves=2)

@@ -15,6 +15,8 @@ from hack.fuzz.run import feed
 from hack.fuzz.target import Target
 from hack.fuzz.targets import TARGETS
 
+pytestmark = pytest.mark.slow
+
 CASES = Path(__file__).with_name("cases")
 SHORT_S, LONG_S = 60.0 / len(TARGETS), 1_200.0 / len(TARGETS)  # a minute for all of them, twenty in the long run
 READERS = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -68,7 +68,7 @@ def test_the_tests_that_need_no_torch_pass_on_the_wheel(installed, tmp_path):
             (to := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, to)
     folders = [f"tests/{room}" for room in TESTED]
-    marks = "not long and not real"
+    marks = "not slow and not long and not real"
     done = run(installed, "python", "-m", "pytest", "-q", "-n", "2", "-m", marks, *folders, cwd=tmp_path, timeout=1500)
     assert done.returncode == 0, done.stdout[-6000:]
     (passed,) = re.findall(r"(\d+) passed", done.stdout)

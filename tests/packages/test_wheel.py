@@ -18,6 +18,8 @@ from tests.support.wheels import ROOT, environment, run
 from turnout.cli.programs import EXTRAS
 from turnout.kube.version import build, commit_of
 
+pytestmark = pytest.mark.slow
+
 SERVICES = ("turnout-extender", "turnout-nominator", "turnout-autoscaler", "turnout-controller")
 GUIDES = ("dlrover-run", "xpu_timer_launch", "xpu_timer_stacktrace_viewer")
 

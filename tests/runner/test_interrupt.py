@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("interrupted.py")
 PRIVATE = 'mount -t tmpfs none /dev/shm && exec "$@"'
 

@@ -201,6 +201,7 @@ async def test_a_job_of_each_kind_is_created_shown_and_done(kubectl):
     await kubectl("wait", "--for=delete", "pod/gang-w-1", "--timeout=20s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [pytest.param("", id="extender"), "nominator", "autoscaler/act", "controllers"])
 async def test_the_manifests_apply_and_go_again(kubectl, part):
     """Roles, policies and network rules are kept and served; here they have no effect."""

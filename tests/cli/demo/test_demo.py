@@ -157,6 +157,7 @@ def test_our_extender_places_gangs_under_fewer_switches_than_the_default():
     assert out.index("The running extender took") < out.index("MakesRoom") < out.index("Try next:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing_behind(number, tmp_path):
     started = turnout("demo", TMPDIR=str(tmp_path))

@@ -80,6 +80,7 @@ async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
     assert re.search(r"B runs with 6 workers, \d\.\d\d s after it arrived", text)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_an_autoscaler_that_only_looks_is_no_story():
     out, shown = screen()
@@ -97,6 +98,7 @@ async def test_an_autoscaler_that_does_not_start_is_told():
         await lend(Loan(autoscaler=broken), shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -122,6 +124,7 @@ def test_a_demo_that_cannot_be_shown_ends_with_1_and_says_why(tmp_path, program,
     assert "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_both_programs(tmp_path):
     demo = started(TMPDIR=str(tmp_path))
     programs = children(demo)
@@ -133,6 +136,7 @@ def test_an_interrupt_ends_both_programs(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_a_killed_demo_takes_both_programs_with_it(tmp_path):
     demo = started(TMPDIR=str(tmp_path))

@@ -22,6 +22,7 @@ from turnout.topology.sources.configmap_text import read
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
 FABRIC = "".join(f"leaf-{at // 4} spine-0 10.0.{at // 4}.{at % 4 + 1}\n" for at in range(8))
+SLOW = pytest.mark.slow
 LABELS = {
     "EKS": ("topology.k8s.aws/network-node-layer-3", "topology.k8s.aws/network-node-layer-2"),
     "GKE": ("cloud.google.com/gce-topology-subblock", "cloud.google.com/gce-topology-block"),
@@ -80,7 +81,11 @@ async def proxy(world):
 # A managed API server: as it is, without flags. 1.35 serves no policy for it, so the nominator is asked; 1.37 does.
 @pytest.mark.parametrize(
     ("control_plane", "provider"),
-    [*(({}, provider) for provider in LABELS), pytest.param({"release": NEXT}, "EKS", id="1.37")],
+    [
+        pytest.param({}, "EKS", id="EKS"),
+        *(pytest.param({}, provider, id=provider, marks=SLOW) for provider in LABELS if provider != "EKS"),
+        pytest.param({"release": NEXT}, "EKS", id="1.37", marks=SLOW),
+    ],
     indirect=["control_plane"],
 )
 async def test_five_commands_lead_to_a_gang_under_one_leaf(world, tmp_path, provider):

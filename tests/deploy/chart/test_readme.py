@@ -17,7 +17,7 @@ from hack.controlplane.tools import cache
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.sources.configmap_text import read
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
 ROOT = CHART.parents[2]
 MARK = "<!-- the new user's path -->"

@@ -18,7 +18,7 @@ from hack.controlplane.tools import cache
 from tests.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
 READY_S = 30  # from install to all Ready, on a machine that does nothing else
 NS = "/api/v1/namespaces/gpu-team"

@@ -82,11 +82,13 @@ def test_helm_finds_no_fault_in_it():
     assert "1 chart(s) linted, 0 chart(s) failed" in told
 
 
+@pytest.mark.slow
 def test_every_file_that_is_made_from_another_is_up_to_date():
     for path, text in {**chart.copies(), **chart.files()}.items():
         assert (chart.ROOT / path).read_text() == text, f"{path}: python -m hack.codegen.chart"
 
 
+@pytest.mark.slow
 def test_every_toggle_renders_valid_objects(schema_folder, tmp_path):
     """64 choices in one call of kubeconform. Names are unique and namespaces the release's in each of them."""
     files = []

@@ -17,7 +17,7 @@ from tests.launcher.agent.crew import Crew
 from turnout.kube import labels
 from turnout.kube.nodes.taints import bears
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 NODES = "/api/v1/nodes"
 GIVEN = Path(__file__).parents[3] / "deploy/manifests/launcher"

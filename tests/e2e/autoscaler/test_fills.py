@@ -17,7 +17,7 @@ from tests.e2e.autoscaler.lending import (
 )
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 
 async def test_a_pytorch_and_an_indexed_job_fill_a_cluster_each_under_one_leaf(stage):

@@ -33,7 +33,7 @@ from tests.e2e.autoscaler.webhook import Webhook, admission
 from tests.e2e.stage import Stage
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 
 def lends(name, least, most, **notes):

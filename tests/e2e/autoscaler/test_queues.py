@@ -167,7 +167,8 @@ async def stage(module_stage):
                 await api.delete(f"{path}/{body['metadata']['name']}")
 
 
-LONG = pytest.mark.long  # the same story once more
+COHORT = "ClusterQueue, LocalQueue and cohort of Kueue"
+SLOW, LONG = pytest.mark.slow, pytest.mark.long  # the same story once more
 
 
 def story(dialect, objects, borrower, owner, words, *marks):
@@ -180,11 +181,11 @@ def story(dialect, objects, borrower, owner, words, *marks):
     ("dialect", "borrower", "owner"),
     [
         story(VOLCANO, "Queue of Volcano", indexed, pytorch, "a Job lends to a PyTorchJob"),
-        story(VOLCANO, "Queue of Volcano", pytorch, indexed, "a PyTorchJob lends to a Job"),
-        story(KOORDINATOR, "ElasticQuota of koordinator", indexed, pytorch, "a Job lends to a PyTorchJob"),
+        story(VOLCANO, "Queue of Volcano", pytorch, indexed, "a PyTorchJob lends to a Job", SLOW),
+        story(KOORDINATOR, "ElasticQuota of koordinator", indexed, pytorch, "a Job lends to a PyTorchJob", SLOW),
         story(KOORDINATOR, "ElasticQuota of koordinator", pytorch, indexed, "a PyTorchJob lends to a Job", LONG),
-        story(KUEUE, "ClusterQueue, LocalQueue and cohort of Kueue", indexed, pytorch, "a Job lends to a PyTorchJob"),
-        story(KUEUE, "ClusterQueue, LocalQueue and cohort of Kueue", indexed, indexed, "a Job lends to a Job", LONG),
+        story(KUEUE, COHORT, indexed, pytorch, "a Job lends to a PyTorchJob", SLOW),
+        story(KUEUE, COHORT, indexed, indexed, "a Job lends to a Job", LONG),
     ],
 )
 async def test_a_queue_borrows_and_gives_back_down_to_what_it_deserves(stage, dialect, borrower, owner):

@@ -16,6 +16,7 @@ from tests.e2e.controllers.shared.colossal import JOBS, RUNS, SCRIPTS, names, ph
 from tests.e2e.launcher.operated import PODS, conditions, operated
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.real,
     pytest.mark.root,  # sshd listens on port 22
     pytest.mark.debian("openssh-server"),

@@ -95,6 +95,7 @@ async def world(module_plane, folder, tmp_path_factory):
             yield world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "nanogpt", "chaos"])
 async def test_a_sample_for_torch_applies_trains_and_succeeds(world, folder, name):
     job, sizes = samples(folder)[name]

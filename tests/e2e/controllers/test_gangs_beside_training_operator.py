@@ -13,7 +13,7 @@ from tests.e2e.controllers.installed import install
 from tests.e2e.controllers.shared import compared
 from tests.support.published import published
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 THEIRS, OURS = "theirs", "ours"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups"

@@ -44,6 +44,7 @@ async def world(module_plane, folder, tmp_path_factory):
             yield world
 
 
+@pytest.mark.slow
 @pytest.mark.contract("PE-40", "PE-41", "PE-48")
 async def test_an_elastic_job_is_resized_by_its_scale_and_trains_to_its_end(world, folder):
     names = ["bert-worker-0", "bert-worker-1", "bert-worker-2"]

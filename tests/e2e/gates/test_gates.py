@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
 EMULATED = [
     pytest.param({}, id="1.35"),
-    pytest.param({"emulated_version": "1.33"}, id="emulating 1.33"),
+    pytest.param({"emulated_version": "1.33"}, id="emulating 1.33", marks=pytest.mark.slow),
     pytest.param({"release": NEXT}, id="1.37"),
 ]
 GATE = [{"name": labels.PLACEMENT_GATE}]
@@ -49,7 +49,9 @@ async def begin(stage, leaves=8, **more):
 
 
 @pytest.mark.parametrize("control_plane", EMULATED, indirect=True)
-@pytest.mark.parametrize("apart_s", [pytest.param(0.0, id="together"), pytest.param(0.02, id="20 ms apart")])
+@pytest.mark.parametrize(
+    "apart_s", [pytest.param(0.0, id="together"), pytest.param(0.02, id="20 ms apart", marks=pytest.mark.slow)]
+)
 async def test_a_gated_gang_lands_under_one_leaf_without_an_extender(stage, apart_s):
     await begin(stage)
     pods = gang("bert", 8)
@@ -125,6 +127,7 @@ async def test_a_higher_priority_evicts_exactly_the_cheapest_gang_and_lands(stag
     assert {event["involvedObject"]["name"] for event in told} <= cheap
 
 
+@pytest.mark.slow
 async def test_members_that_never_come_are_told_and_the_rest_stays_gated(stage):
     await begin(stage, leaves=1)
     await stage.submit(*gang("bert", 8)[:7])

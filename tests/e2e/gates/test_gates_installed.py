@@ -17,7 +17,7 @@ from tests import cluster
 from tests.e2e.gates.test_gates import GATE, PODS, gang, gated
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 VALUES = {
     "extender.enabled": "false",
     "autoscaler.enabled": "false",

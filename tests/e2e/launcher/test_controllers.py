@@ -84,6 +84,7 @@ async def world(module_plane, folder, tmp_path_factory):
         yield world
 
 
+@pytest.mark.slow
 @pytest.mark.contract(
     "PE-09", "PE-30", "PE-31", "PE-32", "PE-35", "PE-36", "PE-37", "PE-38", "PE-39", "PE-40", "PE-41", "PE-43"
 )
@@ -117,6 +118,7 @@ async def test_the_name_that_is_the_endpoint_has_a_headless_service_of_its_pod(w
         assert chosen == [pod]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_evicted_drains_with_143_and_its_new_pod_joins(world, folder):
     await world.there(folder / "round-1-of-3")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "bert-worker-1"}}

@@ -15,6 +15,7 @@ SERVED = ("--runtime-config=scheduling.k8s.io/v1beta1=true", GATES)
 RACK = "cloud.provider.com/topology-rack"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.real,
     pytest.mark.asyncio,
     pytest.mark.parametrize(

@@ -32,6 +32,7 @@ async def test_a_native_gang_lands_ringed_under_one_leaf(stage):
     assert stage.ring(placed).total == 0
 
 
+@pytest.mark.slow
 async def test_a_native_gang_that_is_required_waits_for_a_leaf_that_holds_it(stage):
     await stage.build(leaves=2, hosts_per_leaf=4)
     stage.start_extender()

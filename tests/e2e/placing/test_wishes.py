@@ -15,6 +15,7 @@ from turnout.scheduler_ext.model import EventReason
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
+@pytest.mark.slow
 async def test_a_gang_moves_whole_off_a_host_that_another_filter_refuses(stage):
     """Anti-affinity against pods of another kind is the scheduler's business: we learn it from what it leaves out."""
     await stage.build(leaves=2, hosts_per_leaf=4)
@@ -40,6 +41,7 @@ async def test_what_is_not_kept_is_told_in_one_event_for_the_gang(stage):
     assert "'example.com/island', which is no level here" in told["message"]
 
 
+@pytest.mark.slow
 async def test_small_gangs_wait_for_the_oldest_in_a_queue_of_strict_order(stage):
     await stage.build(leaves=1, hosts_per_leaf=4)
     await fill(stage, 3)

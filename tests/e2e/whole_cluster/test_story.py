@@ -31,7 +31,7 @@ from tests.e2e.whole_cluster.world import (
 from tests.support.saved import newest
 from turnout.launcher.rendezvous.round_lock import ROUND, unseal
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

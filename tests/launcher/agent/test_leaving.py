@@ -51,7 +51,7 @@ LEAVERS = {
 
 @pytest.mark.parametrize("who", [
     "a member",
-    "the coordinator",
+    pytest.param("the coordinator", marks=pytest.mark.slow),
     pytest.param("two at once", marks=pytest.mark.long),
     pytest.param("the coordinator and another", marks=pytest.mark.long),
 ])  # fmt: skip
@@ -82,6 +82,7 @@ def test_all_stop_after_the_same_step(crew, who):
         assert len(job.worlds()) == 2, job.told()
 
 
+@pytest.mark.slow
 def test_growth_stops_after_the_same_step_too(crew):
     job = crew("1:3", "--last-call-s", "0")
     job.start("w0", arguments=("steps",))
@@ -156,6 +157,7 @@ PID_1 = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", PID_1)
 def test_bash_as_the_first_process_of_a_container(crew, line):
     """`bash -c` execs its last command, so that SIGTERM of the kubelet reaches us; else the line has to say it."""

@@ -30,6 +30,7 @@ def arbiter(kind, folder):
     return {"file": ("--round-dir", str(folder / "rounds")), "majority": (), "none": ("--arbiter", "none")}[kind]
 
 
+@pytest.mark.slow
 def test_a_world_that_grows_while_its_processes_are_started(crew):
     """Each round ends before its processes have begun: those that began late must not train beside the next round."""
     job = crew("1:4", "--last-call-s", "0")
@@ -112,10 +113,12 @@ def test_a_few_kills_in_training(crew, tmp_path, kind, victims):
     kills_in_training(crew("1:3", *arbiter(kind, tmp_path)), kind, 3, victims)
 
 
+@pytest.mark.slow
 def test_the_coordinator_is_killed_in_join(crew, tmp_path):
     kills_in_join(crew("3", *arbiter("file", tmp_path)), 3, (0,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [(1, 0), (0, 1)], ids=["the coordinator last", "the coordinator first"])
 def test_a_job_of_fixed_size_goes_on_once_the_killed_worker_is_back(crew, victims):
     job = crew("2")
@@ -133,6 +136,7 @@ def test_a_job_of_fixed_size_goes_on_once_the_killed_worker_is_back(crew, victim
     job.check_one_world()
 
 
+@pytest.mark.slow
 def test_half_the_world_has_no_arbiter(crew):
     """Without one half is not enough, with the coordinator or without: nobody knows whether the others train."""
     jobs = [(crew("1:2"), 0), (crew("1:2"), 1)]
@@ -147,6 +151,7 @@ def test_half_the_world_has_no_arbiter(crew):
         assert "1 of the 2 workers of round 1 are left" in ended["detail"]
 
 
+@pytest.mark.slow
 def test_what_an_agent_costs_at_rest(crew, capsys):
     """Memory and CPU of an agent that only waits for its processes, told, and held to what a pod can spare."""
     job = crew("2", quick=("--no-fork",))

@@ -22,6 +22,8 @@ from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity
 from turnout.launcher.framing import read_frame
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 
+pytestmark = pytest.mark.slow
+
 FILES = 64  # that one process may have open
 STRANGERS = 3 * FILES
 FULL_S = 3.0  # how long strangers stay once no file is left; shorter than the time they have to prove the token

@@ -16,6 +16,8 @@ from tests.launcher.agent.test_checkpoints import arenas, committed, gathered, j
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import State, newest, offset_of
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["job"]
 
 FLASH = Path(__file__).parents[1] / "checkpoint/engine/scripts/flash.py"

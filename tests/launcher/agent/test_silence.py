@@ -10,6 +10,8 @@ import pytest
 
 from tests.launcher.agent.crew import running, until
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 1.0  # --silence-s of these crews
 BACK_S = 120.0  # until the others are found again
 SLACK_S = 1.0  # for a machine that is busy

@@ -47,6 +47,7 @@ def test_two_to_three_to_two(crew):
     job.check_one_world()
 
 
+@pytest.mark.slow
 def test_a_replacement_takes_the_place(crew):
     """Below min the job waits; who comes back under the same name gets the same rank, and the others keep theirs."""
     job = crew("3")
@@ -63,6 +64,7 @@ def test_a_replacement_takes_the_place(crew):
     job.check_one_world()
 
 
+@pytest.mark.slow
 def test_a_replacement_that_comes_before_the_loss_is_seen(crew, tmp_path):
     """A controller may start a worker anew before anybody has noticed that the old one is gone."""
     job = crew("2", "--silence-s", "20", "--round-dir", str(tmp_path / "rounds"))
@@ -74,6 +76,7 @@ def test_a_replacement_that_comes_before_the_loss_is_seen(crew, tmp_path):
     assert job.codes(agents[0], again) == [0, 0]
 
 
+@pytest.mark.slow
 def test_spares(crew, tmp_path):
     """Above max, and what a unit leaves over, waits; it takes a lost one's place, and ends well with the others."""
     job = crew("2:4", "--node-unit", "2", "--round-dir", str(tmp_path / "rounds"))
@@ -110,6 +113,7 @@ def test_the_log_gives_addresses_by_rank(crew):
     assert formed == {round_: str(tuple(addresses)) for round_, addresses in by_rank.items()}
 
 
+@pytest.mark.slow
 def test_terms_that_differ_are_refused(crew):
     """A worker whose command line says another world is told so, and the job goes on without it."""
     job = crew("2")
@@ -123,6 +127,7 @@ def test_terms_that_differ_are_refused(crew):
     assert job.codes(job.agents[0], job.agents[2]) == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.contract("VE-25")
 def test_the_others_wait_until_the_first_answers(crew):
     """VE-25: who starts before worker 0 looks for it until it is there."""
@@ -137,6 +142,7 @@ def test_the_others_wait_until_the_first_answers(crew):
     assert [life.round for life in world] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.debian("iproute2")
 def test_others_wait_for_the_first_worker(crew, hosts, tmp_path):
@@ -209,6 +215,7 @@ def test_a_world_trains_on_while_a_newcomer_imports_and_grows_once_it_has(crew):
     job.check_one_world()
 
 
+@pytest.mark.slow
 def test_a_newcomer_whose_imports_fail_grows_the_world_all_the_same(crew):
     """A parent that dies of them is none that anybody waits for: its processes begin without."""
     job = crew("1:2", quick=AHEAD)

@@ -12,6 +12,8 @@ import pytest
 
 from tests.launcher.agent.crew import until
 
+pytestmark = pytest.mark.slow
+
 REDUCES = Path(__file__).with_name("scripts") / "reduces.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 

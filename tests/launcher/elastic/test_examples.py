@@ -12,6 +12,8 @@ import torch.distributed.checkpoint as dcp
 from tests.support.saved import newest
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = Path(__file__).with_name("killed.py")
 SHAPES = {"0.weight": (16, 2), "0.bias": (16,), "2.weight": (1, 16), "2.bias": (1,)}

@@ -9,6 +9,8 @@ import pytest
 
 from tests.launcher.agent.crew import Crew, until
 
+pytestmark = pytest.mark.slow
+
 # Read by each interpreter at its start: it makes a node of which no probe ever tells anything.
 BREAKS = """
 import os, sys

@@ -155,6 +155,7 @@ def played(times_s, repeat=30):
     return seen_at, ends_s[-1], sorted(steps)[math.ceil(0.999 * len(steps)) - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-109")
 @given(st.lists(st.floats(2.0, 4.0), min_size=34, max_size=40))
 @settings(max_examples=scaled(15), deadline=None)

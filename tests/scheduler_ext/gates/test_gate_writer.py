@@ -268,6 +268,7 @@ async def test_an_owner_is_told_once_why_the_gang_waits(pods, word, text):
     assert api.gated() == [pod["metadata"]["name"] for pod in pods]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_an_owner_is_told_again_before_the_api_server_has_forgotten_it():
     writer = Writer(Api(*gang("g", 5)), 4)

@@ -19,7 +19,7 @@ from tests.e2e.controllers.shared import colossal
 from tests.e2e.controllers.shared.kube_proxy import served
 from tests.e2e.launcher.operated import conditions, operated
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 SCRIPTS = ROOT / "tests/e2e/controllers/scripts"
 KINDS = "PyTorchJob,ElasticJob,MSJob,VolcanoJob,ColossalAIJob"

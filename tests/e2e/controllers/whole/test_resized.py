@@ -15,7 +15,7 @@ from tests.e2e.autoscaler import lending
 from tests.e2e.autoscaler.lending import AT_ONCE, PODS, elastic, start_around, start_autoscaler
 from tests.e2e.controllers.installed import ROOT, install
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 CRDS = (
     "pytorchjobs.kubeflow.org",

@@ -6,6 +6,8 @@ import pytest
 
 from tests.launcher.agent.crew import QUICK, RUN
 
+pytestmark = pytest.mark.slow
+
 JOB = {"JOB_UID": "4f1c"}  # the job's id, for a worker alone too
 
 

@@ -107,6 +107,7 @@ def asked(port):
         return False
 
 
+@pytest.mark.slow
 def test_callers_without_a_word_leave_places_for_those_who_ask():
     with Metrics("bert").serve("127.0.0.1", 0, caller_s=0.2) as server, ExitStack() as idle:
         for _ in range(MOST_CALLERS + 50):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from safetensors import safe_open
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 NAMES = pytest.mark.parametrize("name", ["accelerate", "lightning"])
 
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ import pytest
 
 from turnout.launcher.versions import counts_operations, too_old_megatron
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(runs):

@@ -14,6 +14,8 @@ from turnout.launcher.checkpoint.adapters.object_codec import made, plain
 from turnout.launcher.checkpoint.dcp.reader import memories
 from turnout.launcher.errors import BadCheckpoint, BadState
 
+pytestmark = pytest.mark.slow
+
 
 class Stage(int, Enum):
     """ZeRO's stages, numbered as DeepSpeed does."""

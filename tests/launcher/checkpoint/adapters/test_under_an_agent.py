@@ -19,7 +19,7 @@ AHEAD = {
     LOOPS: "torch,torch._dynamo,torch.distributed.fsdp,accelerate,lightning,"
     "turnout.launcher.flash_checkpoint.accelerate",
 }
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def turnout_run(folder, script, *arguments):

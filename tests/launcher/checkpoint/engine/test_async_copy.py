@@ -43,6 +43,7 @@ def copy_of(value):
     return [copy_of(each) for each in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [64, 3_000])
 def test_each_save_holds_what_was_there_when_it_was_asked_for(make, tmp_path, width):
     training, checkpoints = Training(width), make(tmp_path)

@@ -158,18 +158,18 @@ def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path, 
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-47")
-def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_own_copy(make, daemons, tmp_path):  # DL-47
+def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_its_own_copy(make, stopped, tmp_path):  # DL-47
     """How fast the copy itself is tells `hack.bench checkpoint`. Here nobody else does anything meanwhile."""
     state = {f"w{at}": torch.full((1 << 26,), float(at)) for at in range(4)}  # 256 MiB each
     checkpoints = make(tmp_path)
     checkpoints.save(1, state, disk=False)
     checkpoints.wait()
     before = checkpoints.stats()
-    os.kill(*daemons(), signal.SIGSTOP)
-    state["w0"][-1] = 7.0
-    checkpoints.save(2, state, disk=False)
-    os.kill(*daemons(), signal.SIGCONT)
+    with stopped():
+        state["w0"][-1] = 7.0
+        checkpoints.save(2, state, disk=False)
     checkpoints.wait()
     after = checkpoints.stats()
     assert (after.sealed, after.hashed, after.saves - before.saves) == (2, 2, 1)
@@ -179,14 +179,13 @@ def test_a_save_of_a_gibibyte_waits_for_nothing_but_its_own_copy(make, daemons, 
 
 
 @pytest.mark.contract("DL-49")
-def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path, daemons):  # DL-49
+def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path, stopped):  # DL-49
     checkpoints = flash(tmp_path)
     checkpoints.save_checkpoint(1, training(1), storage_type=MEMORY)
     checkpoints.wait_latest_checkpoint()
-    os.kill(*daemons(), signal.SIGSTOP)
-    checkpoints.save_checkpoint(2, training(2), tmp_path / "two.pt", storage_type=DISK)
-    assert files(tmp_path) == []
-    os.kill(*daemons(), signal.SIGCONT)
+    with stopped():
+        checkpoints.save_checkpoint(2, training(2), tmp_path / "two.pt", storage_type=DISK)
+        assert files(tmp_path) == []
     checkpoints.wait_latest_checkpoint(60)
     assert same(training(2), torch.load(tmp_path / "two.pt", weights_only=True))
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []
@@ -232,6 +231,7 @@ def test_loading_tries_memory_then_the_named_file_then_the_newest(flash, memory,
         again.load_checkpoint()
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-48")
 def test_a_process_without_an_agent_is_killed(environ, tmp_path):  # DL-48
     """The daemon writes what only memory has, to the path that the save had named, and to no other."""

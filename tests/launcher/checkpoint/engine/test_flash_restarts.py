@@ -14,6 +14,8 @@ from turnout.launcher.addresses import free_port
 from turnout.launcher.checkpoint.storage.open_store import open_store
 from turnout.launcher.checkpoint.storage.reader import committed
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = Path(__file__).with_name("scripts") / "flash.py"
 AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer"

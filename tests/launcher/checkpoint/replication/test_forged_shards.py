@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.format.replication_messages import (
 from turnout.launcher.errors import BadCheckpoint
 from turnout.launcher.frame_auth import MAC_BYTES
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 SUMS_BYTES = 24
 # What is sent before the checksums of a shard: by who offers it, and by who is asked for it.
 OFFERED = len(encode(PeerChallenge("job", "w0", 1, bytes(16), bytes(32))))

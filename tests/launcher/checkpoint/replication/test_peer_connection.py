@@ -165,6 +165,7 @@ def positions():
             yield pytest.param(at, id=f"{part}, byte {at}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [*positions()])
 async def test_a_byte_that_is_another_one_when_it_arrives_is_found(job, at):
     """Nothing of that copy is kept, the one before it stays, and the next one is whole again."""

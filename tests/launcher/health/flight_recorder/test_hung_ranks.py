@@ -19,6 +19,8 @@ from turnout.launcher.health.hang_monitor.stack_merge import StackMerge, pack
 from turnout.launcher.health.hang_monitor.step_counters import StepCounters
 from turnout.launcher.health.stack_traces.hang_state import Merge
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 RANKS = 4
 LIMITS = HangLimits(floor_s=1.5, look_s=0.05)

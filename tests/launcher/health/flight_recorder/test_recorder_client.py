@@ -106,6 +106,7 @@ def test_a_process_that_has_nothing_on_record_says_why(answers, way, why):
         assert record.why.startswith(why)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "says"),
     [

@@ -17,6 +17,8 @@ from tests.launcher.agent.crew import until
 from turnout.launcher.addresses import free_port
 from turnout.launcher.model import Exit
 
+pytestmark = pytest.mark.slow
+
 PLAIN = Path(__file__).with_name("plain.py")
 ALIKE = Path(__file__).parents[1] / "flight_recorder/same_stacks.py"
 FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9", "--preload", "torch,torch._dynamo")  # what optimizers import too

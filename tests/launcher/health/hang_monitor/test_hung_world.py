@@ -24,6 +24,8 @@ from turnout.launcher.health.stack_traces.model import Gathered
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import merge, verdict
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 LIMITS = HangLimits(floor_s=0.5, look_s=0.05)
 SPIES_S = 90.0  # for torch to be imported, and py-spy to read all of it, on a busy machine

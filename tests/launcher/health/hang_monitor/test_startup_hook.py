@@ -66,6 +66,7 @@ async def fresh_and_wrapped(root, watched, paths):
         await testbed.processes.close()
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-112")
 def test_a_fresh_plain_process_is_seen_with_and_without_the_wrapper(tmp_path, watched):
     paths = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"

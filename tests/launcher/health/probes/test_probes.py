@@ -54,6 +54,7 @@ def stories(tmp_path_factory):
     return asyncio.run(all_of_them())
 
 
+@pytest.mark.slow
 def test_a_pair_measures_itself_alone_and_together(stories):
     for report in stories["slow product,clock ahead"]:
         assert report.stage is Stage.DONE
