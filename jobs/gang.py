@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from turnout.jobs.repair import Repair, repair_of
 from turnout.jobs.wishes import koordinator, sets
 from turnout.jobs.wishes.model import NOTHING, Wish
 from turnout.jobs.wishes.notes import count
@@ -70,6 +71,7 @@ class Membership:
     most: int | None = None  # the largest size that the job may grow to
     wish: Wish = NOTHING  # for the place of its gang
     queue: str = ""  # in which it waits
+    repair: Repair | None = None  # what becomes of it below its min; None when the pod does not say
     kin: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
     faults: tuple[str, ...] = ()
     marks: tuple[tuple[str, str], ...] = ()  # labels by which its gang may be cut into groups
@@ -100,6 +102,7 @@ def membership(pod: Pod) -> Membership:
         most=most,
         wish=wish,
         queue=_queue(pod),
+        repair=repair_of(notes, faults),
         kin=_kin(pod),
         faults=tuple(faults),
         marks=_marks(pod, key),

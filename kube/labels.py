@@ -13,6 +13,7 @@ BALANCED = "turnout.dev/balanced"  # true: as many pods under each leaf that is 
 APART = "turnout.dev/apart"  # the level of a domain that a gang shares with no other of its set
 APART_SET = "turnout.dev/apart-set"  # the set's name, in its namespace; without it, the gang's JobSet or LWS
 TOGETHER = "turnout.dev/together"  # name or name/3: gangs of one namespace that say it are placed all or none
+REPAIR = "turnout.dev/repair"  # wait | move | give-up, or move/300: of a gang below its min that finds no room
 RANK = "turnout.dev/rank"
 PRIORITY = "turnout.dev/priority"  # of a job in its namespace, 0 to 100
 PAUSED = "turnout.dev/paused"  # true | grow | shrink: changes that the autoscaler leaves alone

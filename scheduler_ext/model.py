@@ -50,6 +50,8 @@ class EventReason(Enum):
     PREEMPTED = "Preempted"  # evicted for a gang of a higher priority
     EVICTION_REFUSED = "EvictionRefused"  # behind our gate, and a disruption budget keeps who would have to leave
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
+    GANG_MOVED = "GangMoved"  # what was left of it is evicted, since all of it fits elsewhere
+    GANG_GIVEN_UP = "GangGivenUp"  # what was left of it is evicted, and all of it waits
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
     BAD_ANNOTATION = "BadAnnotation"

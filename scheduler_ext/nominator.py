@@ -29,12 +29,13 @@ from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
 from turnout.kube.client.run_until_signal import CANNOT_START, lead, run_program, together, until_told
 from turnout.kube.errors import Unreachable
-from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, SWITCH_PATH
+from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
+from turnout.scheduler_ext.gates.runtime.repairer import Repairer
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.nominate import Nominating
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
@@ -68,6 +69,7 @@ class NominatorSettings:
     expire_s: float = 60.0
     gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
     preempt: bool = False  # pods of a lower priority are evicted for a gang behind our gate that finds no room
+    repair: bool = False  # gangs below their min without room are moved or given up, where their owners wish it
     annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
     hold_incomplete_gangs: bool = False
     confirm_large_changes: bool = False
@@ -144,11 +146,13 @@ async def serve(settings: NominatorSettings) -> None:
         works = [Nominator(view, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock)
         notices = DecisionEvents(events, settings.configmap, clock)
-        telling = [events.run, notices.run] if settings.gates else []
+        telling = [events.run, notices.run] if settings.gates or settings.repair else []
         if settings.gates:
             evictor = Evictor(view, client, clock, metrics.registry, notices.tell, leads) if settings.preempt else None
             gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, leads, evictor)
             works.append(gates.run)
+        if settings.repair:
+            works.append(Repairer(view, client, clock, metrics.registry, notices.tell, leads).run)
         if settings.annotate_switch_path:
             works.append(PathMarker(view, client, clock, metrics.registry, leads).run)
         leading = lead(elector, informers.synced, lambda: together(*works))
@@ -220,6 +224,12 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
         "--expire-s", type=float, default=default.expire_s, help="seconds a nomination may stay unused (%(default)s)"
     )
     _add_gates(parser, default)
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help=f"evict what is left of gangs that cannot get their min again, where their pods say so by {REPAIR}; needs "
+        "the right to evict",
+    )
     parser.add_argument(
         "--annotate-switch-path",
         action="store_true",

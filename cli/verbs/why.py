@@ -53,7 +53,8 @@ def _why(args: argparse.Namespace) -> int:
         key = _meant(args, cluster_view, namespace)
         account = await account_of(client, key)
         gate = await gate_facts(client, _pods(cluster_view, key))
-        _tell(args, cluster_view, found(wanted, cluster_view, key), account, gate)
+        told = found(wanted, cluster_view, key)
+        _tell(args, cluster_view, told, account, gate, _repair(cluster_view, key, told))
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -134,6 +135,14 @@ def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
     return view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
 
 
+def _repair(cluster_view: ClusterView, key: JobKey, told: Told) -> str | None:
+    """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
+    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.cli.repaired import repair_of_job
+
+    return repair_of_job(_pods(cluster_view, key), told.gang.least) if isinstance(told, Chain) else None
+
+
 def _where(args: argparse.Namespace) -> str:
     """The namespace of the job: named with it, or by a flag, or that of the context in use."""
     parts = args.job.split("/")
@@ -141,7 +150,12 @@ def _where(args: argparse.Namespace) -> str:
 
 
 def _tell(
-    args: argparse.Namespace, cluster_view: ClusterView, found: Told, account: Account | None, gate: Gate | None
+    args: argparse.Namespace,
+    cluster_view: ClusterView,
+    found: Told,
+    account: Account | None,
+    gate: Gate | None,
+    repair: str | None,
 ) -> None:
     import msgspec
     from rich.text import Text
@@ -155,6 +169,7 @@ def _tell(
         told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
         told["controller"] = None if account is None else msgspec.to_builtins(account)
         told["gate"] = None if gate is None else msgspec.to_builtins(gate)
+        told["repair"] = repair
         print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
         return
     console = terminal(args.plain)
@@ -165,6 +180,8 @@ def _tell(
     else:
         head, told_rows = why.title(found), why.rows(found)
     told_rows = with_gate(told_rows, gate)
+    if repair is not None:
+        told_rows.append(("repair", repair))
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
     console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)

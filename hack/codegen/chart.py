@@ -70,6 +70,7 @@ PROFILES = {
             **_GATES,
             "nominator.annotateSwitchPath": "true",
             "nominator.preempt": "true",
+            "nominator.repair": "true",
             "nominator.readQueues": "true",
             "nominator.failOpenAfterSeconds": "600",
             "autoscaler.act": "true",

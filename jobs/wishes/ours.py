@@ -25,6 +25,7 @@ _OF_PODS = (
     labels.APART,
     labels.APART_SET,
     labels.TOGETHER,
+    labels.REPAIR,
 )
 _KNOWN = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith(_PREFIX)}
 _BESIDES = (labels.MESH, labels.BALANCED, labels.APART, labels.TOGETHER)

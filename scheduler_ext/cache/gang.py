@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.repair import Repair, agreed
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cache.parts import Part, parts_of
@@ -277,6 +278,11 @@ class Gang:
         if self.sizing is not None and self.sizing.queue:
             return self.sizing.queue
         return self._said.queue
+
+    @property
+    def repair(self) -> Repair:
+        """The remedy for the gang once it is below its min and finds no room for the rest."""
+        return agreed(m.belongs.repair for m in self.members.values() if m.belongs.repair is not None)
 
     @property
     def kin(self) -> str:

@@ -260,8 +260,8 @@ def test_only_who_wishes_it_gives_the_right_to_evict():
         found = rendered(values)
         assert ("--preempt" in container_of(found, "turnout-nominator")["args"]) is preempts
         roles = {each["metadata"]["name"] for each in found if each["kind"] == "ClusterRole"}
-        assert ("turnout-nominator-preempts" in roles) is preempts
-    assert rights_of(found, "turnout-nominator-preempts") == {("create", "pods/eviction")}
+        assert ("turnout-nominator-evicts" in roles) is preempts
+    assert rights_of(found, "turnout-nominator-evicts") == {("create", "pods/eviction")}
     with pytest.raises(chart.HelmRefused, match=r"nominator.preempt needs nominator.gates"):
         rendered({"nominator.enabled": "true", "nominator.preempt": "true"})
 

@@ -16,7 +16,7 @@ from hack.controlplane.tools import cache
 from tests.e2e.launcher.operated import FIRST, JOBS, PLAIN_JOBS, PODS, bare, example, given, operated, plain, policy
 from turnout.launcher.rendezvous.round_lock import ROUND, unseal
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 TRAIN = Path(__file__).with_name("train.py")
 SERVICES = "/api/v1/namespaces/default/services"
@@ -84,7 +84,6 @@ async def world(module_plane, folder, tmp_path_factory):
         yield world
 
 
-@pytest.mark.slow
 @pytest.mark.contract(
     "PE-09", "PE-30", "PE-31", "PE-32", "PE-35", "PE-36", "PE-37", "PE-38", "PE-39", "PE-40", "PE-41", "PE-43"
 )
@@ -118,7 +117,6 @@ async def test_the_name_that_is_the_endpoint_has_a_headless_service_of_its_pod(w
         assert chosen == [pod]
 
 
-@pytest.mark.slow
 async def test_a_worker_that_is_evicted_drains_with_143_and_its_new_pod_joins(world, folder):
     await world.there(folder / "round-1-of-3")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "bert-worker-1"}}

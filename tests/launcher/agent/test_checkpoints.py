@@ -19,6 +19,8 @@ from turnout.launcher.checkpoint.storage.open_store import open_store
 from turnout.launcher.checkpoint.storage.reader import verify
 from turnout.launcher.errors import BadCheckpoint
 
+pytestmark = pytest.mark.slow
+
 SAVES = Path(__file__).with_name("scripts") / "saves.py"
 PRELOAD = "torch,turnout.launcher.checkpoint.engine.checkpointer"
 WARM = ("--heartbeat-s", "0.5", "--silence-s", "5", "--preload", PRELOAD)
@@ -122,7 +124,6 @@ def kills(job, number, seed, seconds):
     assert left(job) == []
 
 
-@pytest.mark.slow
 @pytest.mark.contract("CS-19")
 def test_a_process_is_killed_at_any_moment(job):
     """DL-48: what the world goes on from is in storage, too; what was torn is never loaded, or the script says so."""
@@ -135,7 +136,6 @@ def test_a_thousand_kills(job, seed):
     kills(job("1", "--nproc-per-node", "2", "--max-restarts", "2000"), 250, seed, seconds=600)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_one_of_several_workers_loses_its_process(job, size):
     """DL-65: all of them go on from memory, from one step, though storage has an older one."""
@@ -196,7 +196,6 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
     assert arenas(job) == ([] if not empty else arenas_of(job, victim)), "only what nobody found again is left"
 
 
-@pytest.mark.slow
 @pytest.mark.contract("CS-19")
 @pytest.mark.parametrize(("size", "disk"), [
     pytest.param(2, 5, id="storage has a newer step than its memory"),
@@ -239,7 +238,6 @@ def test_who_comes_back_after_the_others_have_trained_on_and_ended(job, size, di
     assert left(job) == []
 
 
-@pytest.mark.slow
 @pytest.mark.contract("DL-108")
 def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
     """DL-108: the map of the fabric changes, and with it who has which rank: own memory is none of that rank.
@@ -286,7 +284,6 @@ def newest_round(job, after):
     )
 
 
-@pytest.mark.slow
 def test_the_daemon_is_killed(job):
     """The next save ends the process with a clear error; what was sealed before is there for the next round."""
     job = job("1", "--nproc-per-node", "2", "--max-restarts", "9")
@@ -306,7 +303,6 @@ def test_the_daemon_is_killed(job):
     assert left(job) == []
 
 
-@pytest.mark.slow
 @pytest.mark.contract("XD-06")
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
@@ -324,7 +320,6 @@ def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
     assert len(arenas(job)) == size, "who comes next may have it from memory"
 
 
-@pytest.mark.slow
 @pytest.mark.contract("XD-06")
 def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
     """XD-06: what it had sealed at the stop step is in storage when it has ended, and in the memory of who stays.
@@ -347,7 +342,6 @@ def test_one_worker_is_evicted_with_its_memory(job, tmp_path):
     assert job.codes(first, successor) == [0, 0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_when_a_job_fails_the_newest_step_sealed_by_all_is_in_storage(job, size):
     """DL-48: all of it was in memory only, and one of the ranks had sealed one step more than the other."""
@@ -359,7 +353,6 @@ def test_when_a_job_fails_the_newest_step_sealed_by_all_is_in_storage(job, size)
     assert not committed(job, 7)
 
 
-@pytest.mark.slow
 def test_the_memory_of_a_dead_run_is_given_back(job, crew):
     """An agent that is killed leaves its memory to its next life; another run under its name removes it."""
     first = job("1", "--rdzv-id", "one")
@@ -405,7 +398,6 @@ def flip(arena_path):
     return record.step
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "when", [pytest.param("before its agent looks", marks=pytest.mark.long), "after its agent has told what it holds"]
 )
@@ -440,7 +432,6 @@ def arenas_of(job, name):
     return sorted(job.memory_of(name).glob("turnout-*.arena"))
 
 
-@pytest.mark.slow
 def test_a_memory_folder_too_long_for_a_socket(job, tmp_path):
     """107 bytes is what a socket's name may have: the socket lies elsewhere then, the memory where it was wanted."""
     folder = tmp_path / ("long" * 30)

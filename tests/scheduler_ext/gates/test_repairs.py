@@ -1,0 +1,185 @@
+"""Gangs that lost members and find no room near the rest: who is stuck, who leaves for what, and when."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests import world
+from tests.kube.world import ManualClock
+from tests.world import REQUIRED, World
+from turnout.kube import labels
+from turnout.kube.errors import Conflict, NotFound, TooManyRequests
+from turnout.scheduler_ext.gates.repairs import remedy, stuck
+from turnout.scheduler_ext.gates.runtime.repairer import LOOK_EACH_S, RESTS_S, Repairer
+from turnout.scheduler_ext.model import EventReason, Rules
+from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.server.metrics import Metrics
+
+MOVED, GIVEN_UP = EventReason.GANG_MOVED, EventReason.GANG_GIVEN_UP
+
+
+def gang(wish, size=4, at=("a0", "a1", "a2"), **more):
+    """A gang that must stay in one leaf. Its last member came in place of one whose host is gone."""
+    notes = {**REQUIRED, **({labels.REPAIR: wish} if wish else {}), **more.pop("notes", {})}
+    return world.koordinator("g", size, at=at, notes=notes, **more)
+
+
+def seen(*leaves, pods):
+    stage = World(*leaves).put(*pods)
+    return stage, stage.view.gangs[stage.member(pods[0]).belongs.key]
+
+
+def left(stage, found):
+    return [each.name for each in found.victims] if (found := remedy(stage.plan_cache, *found)) else []
+
+
+@pytest.mark.parametrize(("leaves", "pods", "is_stuck"), [
+    pytest.param((3, 4), gang("move"), True, id="three of four run, and their leaf has no room for the fourth"),
+    pytest.param((4, 4), gang("move"), False, id="there is room for the fourth"),
+    pytest.param((3, 4), gang("move", 3), False, id="it is whole"),
+    pytest.param((3, 3), gang("move", at=()), False, id="none of it runs"),
+    pytest.param((3, 4), gang("move", least=3), False, id="as many run as must start together"),
+])  # fmt: skip
+def test_a_gang_is_stuck_below_its_min_without_room(leaves, pods, is_stuck):
+    stage, one = seen(*leaves, pods=pods)
+    assert (stuck(stage.plan_cache, one, stage.now_s) is not None) is is_stuck
+
+
+@pytest.mark.parametrize(("leaves", "wish", "word"), [
+    pytest.param((3, 4), "", None, id="nothing is said: it waits"),
+    pytest.param((3, 4), "wait", None, id="it is to wait"),
+    pytest.param((3, 4), "move", MOVED, id="it moves: all of it fits elsewhere"),
+    pytest.param((3, 3), "move", None, id="it does not: no leaf holds all of it"),
+    pytest.param((3, 4), "give-up", GIVEN_UP, id="it gives up"),
+    pytest.param((3, 3), "give-up", GIVEN_UP, id="it gives up though it fits nowhere"),
+])  # fmt: skip
+def test_what_becomes_of_it_is_its_owners_choice(leaves, wish, word):
+    stage, one = seen(*leaves, pods=gang(wish))
+    how = stuck(stage.plan_cache, one, stage.now_s)
+    found = remedy(stage.plan_cache, one, how)
+    assert (found.word if found else None) == word
+    if found:
+        assert [each.name for each in found.victims] == ["g-0", "g-1", "g-2"]
+        assert found.detail.startswith("3 of the 4 that must run together have a host, and for the rest ")
+        assert all(each.why == found.detail for each in found.victims)
+
+
+def test_a_leaf_that_others_are_planned_on_is_not_counted_on():
+    others = world.koordinator("h", 3, notes=REQUIRED, priority=10)
+    stage, one = seen(3, 4, pods=[*gang("move"), *others])
+    assert stage.plan_cache.plan_of(stage.member(others[0]).belongs.key, stage.now_s).refusal is None
+    assert remedy(stage.plan_cache, one, stuck(stage.plan_cache, one, stage.now_s)) is None
+
+
+class Calls:
+    """Takes evictions. faults: raised by the first ones, None for one that is taken."""
+
+    def __init__(self, *faults):
+        self.faults, self.paths, self.bodies = list(faults), [], []
+
+    async def create(self, path, body):
+        self.paths.append(path)
+        self.bodies.append(body)
+        if self.faults and (fault := self.faults.pop(0)) is not None:
+            raise fault
+        return b"{}"
+
+    @property
+    def pods(self):
+        return [path.split("/")[-2] for path in self.paths]
+
+
+class Scene:
+    """A repairer beside a cluster of two leaves, with a clock that is moved by hand."""
+
+    def __init__(self, *faults, pods, leaves=(3, 4), leads=True):
+        self.clock, self.calls, self.told, self.leads = ManualClock(), Calls(*faults), [], leads
+        self.view = Extender(Rules(), self.clock, Metrics(), lambda notice: None)
+        for node in World(*leaves).nodes:
+            self.view.gangs.put_node(node)
+        self.view.use_map(World(*leaves).fabric)
+        for pod in pods:
+            self.view.put_pod(pod)
+        registry = CollectorRegistry()
+        self.repairer = Repairer(self.view, self.calls, self.clock, registry, self.told.append, lambda: self.leads)
+
+    async def pass_by(self, seconds):
+        """Let it look as often as it does in so many seconds."""
+        for _ in range(int(seconds / LOOK_EACH_S)):
+            await self.repairer.look()
+            await self.clock.advance(LOOK_EACH_S)
+
+    @property
+    def words(self):
+        return [notice.word for notice in self.told]
+
+
+TEN = gang("move/10")
+
+
+@pytest.mark.asyncio
+class TestWhen:
+    async def test_it_has_to_be_stuck_for_as_long_as_its_owner_says(self):
+        scene = Scene(pods=TEN)
+        await scene.pass_by(10)
+        assert scene.calls.pods == []
+        await scene.pass_by(LOOK_EACH_S)
+        assert scene.calls.pods == ["g-0", "g-1", "g-2"]
+        assert scene.words == [MOVED] * 3
+        assert scene.calls.bodies[0]["deleteOptions"] == {"preconditions": {"uid": "uid-g-0"}}
+
+    async def test_and_all_that_time(self):
+        stranger = world.pod("stranger", 8, at="a3")
+        scene = Scene(pods=[*TEN, stranger], leaves=(4, 4))
+        for _ in range(3):
+            await scene.pass_by(8)
+            scene.view.drop_pod("uid-stranger")
+            await scene.pass_by(2)
+            scene.view.put_pod(stranger)
+        assert scene.calls.pods == []
+        await scene.pass_by(12)
+        assert scene.calls.pods == ["g-0", "g-1", "g-2"]
+
+    async def test_one_whose_owner_says_nothing_is_left_alone(self):
+        scene = Scene(pods=gang(""))
+        await scene.pass_by(400)
+        assert scene.calls.pods == []
+
+    async def test_after_a_remedy_it_rests_though_it_is_stuck_again(self):
+        scene = Scene(pods=TEN)
+        await scene.pass_by(12)
+        await scene.pass_by(RESTS_S - 20)  # as if other pods of its name were stuck at once
+        assert len(scene.calls.pods) == 3
+        await scene.pass_by(30)
+        assert len(scene.calls.pods) == 6
+
+    async def test_nothing_is_evicted_on_a_view_that_may_be_old(self):
+        scene = Scene(pods=TEN)
+        scene.view.may_be_old = lambda: True
+        await scene.pass_by(60)
+        assert scene.calls.pods == []
+
+    async def test_nothing_is_evicted_by_one_that_does_not_lead_any_more(self):
+        scene = Scene(pods=TEN, leads=False)
+        await scene.pass_by(60)
+        assert scene.calls.pods == []
+
+
+@pytest.mark.asyncio
+class TestRefused:
+    async def test_by_a_disruption_budget_the_rest_stays_and_it_is_tried_again(self):
+        refused = TooManyRequests("POST", "/p", 429, "it would violate the budget")
+        scene = Scene(None, refused, pods=TEN)
+        await scene.pass_by(12)
+        assert scene.calls.pods == ["g-0", "g-1"]
+        assert scene.words == [MOVED, EventReason.EVICTION_REFUSED]
+        scene.view.drop_pod("uid-g-0")
+        scene.view.put_pod(gang("move/10", at=())[0])
+        await scene.pass_by(12)
+        assert scene.calls.pods == ["g-0", "g-1", "g-1", "g-2"]
+
+    @pytest.mark.parametrize("fault", [NotFound("POST", "/p", 404, "gone"), Conflict("POST", "/p", 409, "another uid")])
+    async def test_one_that_is_gone_by_then_holds_up_nobody(self, fault):
+        scene = Scene(fault, pods=TEN)
+        await scene.pass_by(12)
+        assert scene.calls.pods == ["g-0", "g-1", "g-2"]
+        assert scene.words == [MOVED] * 2
