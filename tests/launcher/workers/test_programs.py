@@ -79,7 +79,7 @@ SAME = {
     "last words": """
         import atexit, sys, threading
         atexit.register(print, "atexit")
-        threading.Timer(0.01, print, ["thread"]).start()
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
         sys.stdout.write("no end of line")
     """,
     "signals": """
