@@ -120,7 +120,8 @@ class Gang:
         """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
         sizes = self.least, self.total, self.most, self.least_of
         near = self.tier, self.multiple, self.layers, self.groups, self.mesh, self.balanced, self.fills
-        return sizes, near, self.apart, self.apart_set, self.together, self.together_of, self.one_domain
+        with_others = self.apart, self.apart_set, self.together, self.together_of, self.one_domain
+        return sizes, near, with_others, self.repair
 
     @property
     def least_of(self) -> tuple[tuple[str, int], ...]:

@@ -70,6 +70,6 @@ def _fits_elsewhere(plan_cache: PlanCache, gang: Gang) -> bool:
     members = tuple(sorted((m for m in judged_members(gang) if not m.leaving), key=rank_order))
     lacking = max(0, gang.least - len(members))
     request = replace(
-        plan_cache.request_of(gang), waiting=members, held=(), wished={}, missing=lacking, hoped=0, liking={}
+        plan_cache.request_of(gang), waiting=members, held=(), wished={}, missing=lacking, hoped=0, lost=0, liking={}
     )
     return plan_cache.try_place(request).refusal is None

@@ -39,6 +39,9 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     When the min finds no place, the plan has a refusal and no hosts.
     """
     work = work or Work()
+    if request.lost:
+        plan_ = place(fabric, replace(request, missing=request.missing + request.lost, lost=0, hoped=0), room_of, work)
+        return replace(plan_, spare=plan_.spare[: request.missing])
     if request.left_out or request.barred is not None:
         room_of = without(room_of, request.left_out, request.barred)
     if request.hoped:

@@ -30,7 +30,7 @@ from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_
 from turnout.scheduler_ext.planner.gangs.held import HeldHosts
 from turnout.scheduler_ext.planner.gangs.linked import begun, lacking, linked, refused
 from turnout.scheduler_ext.planner.gangs.one_domain import outside
-from turnout.scheduler_ext.planner.gangs.requests import request_for, to_come
+from turnout.scheduler_ext.planner.gangs.requests import lost, request_for, to_come
 from turnout.scheduler_ext.planner.left_out import LeftOut
 from turnout.scheduler_ext.planner.place_gang import place, whole_ask
 from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
@@ -138,7 +138,9 @@ class PlanCache:
             room_of = self._kept.room(self._kept.open_to(order, hoped=False))
             barred = either(barred, outside(self.view, gang, self.standing, room_of))
         left_out = self.left_out.of(gang.key)
-        return replace(request, missing=needed, hoped=hoped, rule=self.rule, left_out=left_out, barred=barred)
+        gone = lost(self.view, gang, needed)
+        made = replace(request, missing=needed, hoped=hoped, lost=gone, rule=self.rule)
+        return replace(made, left_out=left_out, barred=barred)
 
     def kept_against(self, gang: Gang) -> Kept | None:
         """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""

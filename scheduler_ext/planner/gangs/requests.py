@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from turnout.jobs.repair import Remedy
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
@@ -15,6 +16,17 @@ def to_come(view: GangView, gang: Gang, most_hoped: int) -> tuple[int, int]:
     missing = 0 if gang.groups else view.missing(gang)
     needed = min(missing, max(0, gang.least - len(gang.living())))
     return needed, missing - needed if missing - needed <= most_hoped else 0
+
+
+def lost(view: GangView, gang: Gang, needed: int) -> int:
+    """Return how many members are gone that the min needs, of a gang that is to be moved or given up then.
+
+    Such a gang takes no place in which it cannot get whole: while what is left of it is evicted, those that come anew
+    would go back beside those that still run. needed: members that are still to be created.
+    """
+    if gang.repair.remedy is Remedy.WAIT or all(view.host_of(member) is None for member in gang.living()):
+        return 0
+    return max(0, gang.least - len(gang.living()) - needed)
 
 
 def request_for(view: GangView, gang: Gang, dropped: Container[str]) -> Request:

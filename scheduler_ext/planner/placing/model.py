@@ -32,6 +32,7 @@ class Request:
     wished: Mapping[str, int] = field(default_factory=dict)
     missing: int = 0  # members not created yet that the min needs
     hoped: int = 0  # members not created yet above the min; seated only where all of them fit
+    lost: int = 0  # members that are gone and that the min needs: room for them must be there, and none is kept
     rule: Rule = Rule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)

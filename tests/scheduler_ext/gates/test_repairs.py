@@ -70,6 +70,23 @@ def test_a_leaf_that_others_are_planned_on_is_not_counted_on():
     assert remedy(stage.plan_cache, one, stuck(stage.plan_cache, one, stage.now_s)) is None
 
 
+@pytest.mark.parametrize(("wish", "free", "placed"), [
+    pytest.param("", 2, 2, id="one that waits takes what there is"),
+    pytest.param("move", 2, 0, id="one that is to move goes back to no place for a part of it"),
+    pytest.param("give-up", 2, 0, id="nor does one that is to give up"),
+    pytest.param("move", 3, 2, id="where all of it fits again it stays"),
+])  # fmt: skip
+def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
+    """Two of four have come anew, one still runs, and one is not made yet."""
+    pods = gang(wish, at=("a0",), least=4)[:3]
+    stage, one = seen(1 + free, 4, pods=pods)
+    plan = stage.plan_cache.plan_of(one.key, stage.now_s)
+    stage.view.settle(stage.now_s + 1000.0)  # nobody waits for the fourth any more
+    stage.plan_cache.replan(one.key)
+    plan = stage.plan_cache.plan_of(one.key, stage.now_s + 1000.0)
+    assert (len(plan.hosts), len(plan.spare)) == (placed, 0)
+
+
 class Calls:
     """Takes evictions. faults: raised by the first ones, None for one that is taken."""
 
