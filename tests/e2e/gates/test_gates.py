@@ -22,6 +22,7 @@ EMULATED = [
     pytest.param({"emulated_version": "1.33"}, id="emulating 1.33", marks=pytest.mark.slow),
     pytest.param({"release": NEXT}, id="1.37"),
 ]
+EACH = [EMULATED[0], pytest.param({"release": NEXT}, id="1.37", marks=pytest.mark.slow)]
 GATE = [{"name": labels.PLACEMENT_GATE}]
 
 
@@ -97,6 +98,7 @@ async def test_a_gang_that_does_not_fit_stays_gated_and_goes_when_room_comes(sta
     assert len(set(placed.values())) == 8
 
 
+@pytest.mark.parametrize("control_plane", EACH, indirect=True)
 async def test_a_higher_priority_evicts_exactly_the_cheapest_gang_and_lands(stage):
     await stage.build(leaves=2)
     stage.plane.start_scheduler()

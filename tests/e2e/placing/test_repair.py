@@ -11,7 +11,7 @@ from tests import cluster
 from tests.e2e.stories import PODS, landed_where
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 JOB = f"{labels.TRAINING_JOB}%3Dtrain"
 
 
