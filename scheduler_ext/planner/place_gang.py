@@ -101,10 +101,19 @@ def _together(
 def _unformed(request: Request) -> Refusal | None:
     """Refuse a gang whose PodGroup cuts it into groups, until as many pods exist as start: who is in which is unknown.
 
+    So is one that has pods enough, and of some role too few.
     Groups that pods say themselves are not waited for: a LeaderWorkerSet may create its workers after its leader runs.
     """
     gang, there = request.gang, len(request.gang.living())
-    if gang.sizing is None or not gang.sizing.wish.groups or request.held or there >= gang.least:
+    if gang.sizing is None or request.held:
+        return None
+    roles = Counter(member.belongs.role for member in gang.living())
+    if there >= gang.least:
+        few = next(((role, least) for role, least in gang.least_of if roles[role] < least), None)
+        if few is None:
+            return None
+        return Refusal(Reason.NO_ROOM, f"of its pods {few[0]} {roles[few[0]]} are there, {few[1]} must start together")
+    if not gang.sizing.wish.groups:
         return None
     return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {there} of {gang.least} pods")
 
@@ -281,7 +290,8 @@ def _place_group(
 ) -> list[int] | Refusal:
     """Return hosts for one group, one entry per pod, in rank order.
 
-    Members with a wish keep their host, if it has room. A part is placed whole or not at all.
+    Members with a wish keep their host, if it has room. A part is placed whole or not at all, unless its rule asks for
+    less.
     """
     gang = request.gang
     anchors = placed.anchors if group.part is None else placed.of_part.get(group.part, [])
@@ -300,7 +310,7 @@ def _place_group(
     pods -= len(topped)
     if pods == 0:
         return first
-    least = pods if group.part is not None else max(0, least - len(first))
+    least = pods if group.part is not None and group.part.whole else max(0, least - len(first))
     ask = _ask(request, group, pods, least, [*anchors, *first])
     found = answer(fabric, room, ask, gang, group.ranks_a_pod)
     if isinstance(found, Refusal):
