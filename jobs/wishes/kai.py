@@ -76,13 +76,17 @@ def asked(min_member: object, min_subgroup: object, subgroups: object, constrain
     leaves = [each for each in known.values() if each.name not in parents]
     if known and not leaves:
         unkept.append("spec.subGroups is not kept: each subgroup is the parent of another")
-    _tell_elastic(known, min_subgroup, unkept)
-    rules = _rules(known, leaves, unkept)
+    some = _some_of(known, leaves, min_subgroup) if len(listed) <= MOST_SUBGROUPS else None
+    if some is None:
+        _tell_elastic(known, min_subgroup, unkept)
+    rules = (some,) if some is not None else _rules(known, leaves, unkept)
     source = "spec.topologyConstraint" if place.said else "spec.subGroups" if rules or unkept else ""
     told = tuple(dict.fromkeys(unkept))[:_MOST_SENTENCES]
     wish = Wish(source, place.required, groups=rules, unkept=told)
     if not leaves:
         return Asked(max(1, _count(min_member)), (), wish)
+    if some is not None:
+        return Asked(min(some.least * some.pods, _MOST_COUNT), (), wish)
     further = sum(_count(each.get("minMember")) for each in listed[MOST_SUBGROUPS:])
     least = min(sum(each.least for each in leaves) + further, _MOST_COUNT)
     return Asked(max(1, least), tuple((each.name, each.least) for each in leaves if each.least), wish)
@@ -118,6 +122,18 @@ def _place(constraint: object, where: str, unkept: list[str]) -> _Place:
         unkept.append(f"topologyConstraint.topology {_OWN_TREE}")
     near = any(f"{where}.{key}" in said for key in fields[1:])
     return _Place(level(said, f"{where}.requiredTopologyLevel", unkept), near, bool(said))
+
+
+def _some_of(known: Mapping[str, _Subgroup], leaves: list[_Subgroup], min_subgroup: object) -> GroupRule | None:
+    """Return the rule by which so many subgroups start, each whole, where all are alike and none has a parent."""
+    needed = _count(min_subgroup)
+    if not 0 < needed < len(leaves) or len(leaves) < len(known):
+        return None
+    least, place = leaves[0].least, leaves[0].place
+    if not least or any(each.parent or (each.least, each.place) != (least, place) for each in leaves):
+        return None
+    marks = _marks([each.name for each in leaves])
+    return GroupRule("of KAI", keys=(SUBGROUP,), one_of=marks, level=place.required, least=needed, pods=least)
 
 
 def _tell_elastic(known: Mapping[str, _Subgroup], min_subgroup: object, unkept: list[str]) -> None:

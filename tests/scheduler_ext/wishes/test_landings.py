@@ -308,6 +308,13 @@ GROUPS = [
     Landing("KAI: as many of each subgroup as must start", subgrouped(a=2, b=4),
         lambda placed: Counter(name.split("-")[1] for name in placed) == {"a": 1, "b": 3}, only(s0l0=4),
         [kai_group(subGroups=[subgroup("a", 1), subgroup("b", 3)])], Dialect.KAI),
+    Landing("KAI: two of three subgroups, none halved", subgrouped(a=2, b=2, c=2), by_leaf(2, 2),
+        only(s0l0=2, s0l1=2, s0l2=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
+            subgroup(name, 2, RACK) for name in "abc"])], Dialect.KAI),
+    Landing("KAI: two of three subgroups of two shapes", [pod(f"g-{name}-{at}", gpus, {labels.KAI_GROUP: "g"},
+        {kai.SUBGROUP: name}) for name in "abc" for at, gpus in enumerate((8, 4))],
+        lambda placed: set(placed) == {f"g-{name}-{at}" for name in "ab" for at in (0, 1)}, only(s0l0=2, s0l1=2),
+        [kai_group(minSubGroup=2, subGroups=[subgroup(name, 2, RACK) for name in "abc"])], Dialect.KAI),
     Landing("KAI: of a subgroup as many as its rack holds", subgrouped(a=4), by_leaf(3), only(s0l0=3, s0l1=1),
         [kai_group(subGroups=[subgroup("a", 2, RACK)])], Dialect.KAI),
     Landing("KAI: ten segments and more, in the order of numbers", subgrouped(**{f"w-{at}": 1 for at in range(12)}),

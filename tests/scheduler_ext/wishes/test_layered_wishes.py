@@ -140,9 +140,13 @@ ROWS = [
         subgroup("both", level=BLOCK), subgroup("a", 2, RACK, parent="both"), subgroup("b", 2, RACK, parent="both")])],
         lambda placed: len(by_leaf(placed, "g-a-0", "g-a-1")) == 1, 4,
         "spec.subGroups both: its level is not kept around that of a", id="KAI: a level around a level is told"),
-    pytest.param(subgrouped(a=2, b=2), only(s0l0=4), [kai_group(minSubGroup=1, subGroups=[subgroup("a", 2),
-        subgroup("b", 2)])], shares(4), 4, "spec.minSubGroup is not kept: all 2 start together, not 1 of them",
-        id="KAI: fewer subgroups than all are told"),
+    pytest.param(subgrouped(a=2, b=2, c=2), only(s0l0=2, s0l1=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
+        subgroup(name, 2, RACK) for name in "abc"])], no_one, 0, "", id="KAI: fewer subgroups than must start"),
+    pytest.param(subgrouped(a=4, b=1), only(s0l0=4, s0l1=4), [kai_group(minSubGroup=2, subGroups=[
+        subgroup(name, 2) for name in "abc"])], no_one, 0, "", id="KAI: a subgroup of too few pods does not count"),
+    pytest.param(subgrouped(a=2, b=1), only(s0l0=4), [kai_group(minSubGroup=1, subGroups=[subgroup("a", 2),
+        subgroup("b", 1)])], shares(3), 3, "spec.minSubGroup is not kept: all 2 start together, not 1 of them",
+        id="KAI: fewer of unlike subgroups are told"),
     pytest.param(subgrouped(a=2, b=2), only(s0l0=4), [kai_group(subGroups=[subgroup("both", minSubGroup=1),
         subgroup("a", 2, parent="both"), subgroup("b", 2, parent="both")])], shares(4), 4,
         "spec.subGroups both: minSubGroup is not kept", id="KAI: fewer subgroups of a parent are told"),
@@ -158,6 +162,8 @@ ROWS = [
     # Roles.
     pytest.param(roles(ps=2, worker=2), only(s0l0=3), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})],
         no_one, 0, "", id="Volcano: not enough of one task"),
+    pytest.param(roles(ps=4), only(s0l0=4), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})], no_one, 0, "",
+        id="Volcano: pods enough, and none of one task"),
     # Words on PodGroups and plain pods.
     pytest.param(volcano(4, notes={volcano_words.MODE: "hard", volcano_words.HIGHEST_TIER: "1"}),
         only(s0l0=2, s0l1=2), [], no_one, 0, "", id="Volcano: hard on the pods"),
