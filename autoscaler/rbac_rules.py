@@ -72,6 +72,7 @@ _QUEUES = (
     Rule("scheduling.volcano.sh", ("podgroups", "queues")),
     Rule("scheduling.sigs.k8s.io", ("elasticquotas", "podgroups")),
     Rule("scheduling.x-k8s.io", ("elasticquotas", "podgroups")),
+    Rule("scheduling.run.ai", ("podgroups",)),
     Rule("kueue.x-k8s.io", ("clusterqueues", "cohorts", "localqueues")),
 )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from turnout.jobs.repair import Repair, repair_of
-from turnout.jobs.wishes import koordinator, sets
+from turnout.jobs.wishes import kai, koordinator, sets
 from turnout.jobs.wishes.model import NOTHING, Wish
 from turnout.jobs.wishes.notes import count
 from turnout.jobs.wishes.read import wish_of
@@ -26,6 +26,7 @@ class Dialect(Enum):
     VOLCANO = "scheduling.volcano.sh"
     KOORDINATOR = "scheduling.sigs.k8s.io"
     PLUGINS = "scheduling.x-k8s.io"
+    KAI = "scheduling.run.ai"
     NATIVE = "scheduling.k8s.io"  # of Kubernetes itself, from 1.37 on and off by default there
     OWNER = "owner"  # plain indexed pods of one Job, StatefulSet or PyTorchJob
     ALONE = "alone"  # one pod by itself
@@ -39,6 +40,7 @@ POD_GROUP_VERSIONS = {
         (Dialect.KOORDINATOR, "v1alpha1"),
         (Dialect.PLUGINS, "v1alpha1"),
         (Dialect.NATIVE, "v1beta1"),
+        (Dialect.KAI, "v2alpha2"),
     )
 }
 POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in POD_GROUP_VERSIONS.items()}
@@ -96,7 +98,7 @@ def membership(pod: Pod) -> Membership:
     return Membership(
         key=key,
         rank=_rank(pod),
-        role=_role(pod),
+        role=_role(pod, key),
         min_members=least,
         total=total,
         most=most,
@@ -122,6 +124,10 @@ def _key(pod: Pod) -> GangKey:
     native = pod.spec.scheduling_group
     if isinstance(native, dict) and isinstance(name := native.get("podGroupName"), str) and name:
         return GangKey(pod.metadata.namespace, name, Dialect.NATIVE.value)
+    # KAI's comes after them: its pod-grouper adds the note to whatever it takes, and the key is nobody's domain. Owners
+    # come after it, since who follows from an owner was named by nobody.
+    if notes.get(labels.KAI_GROUP):
+        return GangKey(pod.metadata.namespace, notes[labels.KAI_GROUP], Dialect.KAI.value)
     if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
         group = f"LeaderWorkerSet/{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}"
         return GangKey(pod.metadata.namespace, group, Dialect.OWNER.value)
@@ -134,7 +140,7 @@ def _key(pod: Pod) -> GangKey:
 def _queue(pod: Pod) -> str:
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     said = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
-    return next((name for name in said if name), "") or notes.get(labels.QUEUE, "")
+    return next((name for name in (*said, marks.get(labels.KAI_QUEUE), notes.get(labels.QUEUE)) if name), "")
 
 
 def _kin(pod: Pod) -> str:
@@ -172,9 +178,11 @@ def _rank(pod: Pod) -> int | None:
     return int(tail.group(1)) if tail else None
 
 
-def _role(pod: Pod) -> str:
+def _role(pod: Pod, key: GangKey) -> str:
     """Return the task of a pod in its job, such as master or worker. Masters sort first: they have rank 0."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    if key.dialect == Dialect.KAI.value and marks.get(kai.SUBGROUP):
+        return subgroup_role(marks[kai.SUBGROUP])
     role = marks.get(labels.TRAINING_TYPE) or notes.get(labels.VOLCANO_TASK_SPEC) or marks.get(labels.VOLCANO_TASK_SPEC)
     return role_of(role or "")
 
@@ -184,12 +192,17 @@ def role_of(task: str) -> str:
     return "" if task.lower() in ("master", "launcher", "chief") else task
 
 
+def subgroup_role(name: str) -> str:
+    """Return the role of a KAI subgroup's pods. Roles sort by name, and worker-2 comes before worker-10."""
+    return role_of(re.sub(r"[0-9]{1,9}$", lambda found: found[0].zfill(9), name))
+
+
 def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
-    """Return the labels that a rule for groups may name: a Volcano PodGroup names any, a LeaderWorkerSet its own."""
+    """Return the labels that a rule for groups may name: a Volcano PodGroup names any, others their own."""
     marks = pod.metadata.labels or {}
     if key.dialect == Dialect.VOLCANO.value:
         return tuple(sorted(marks.items())[:_MOST_MARKS])
-    return tuple((name, marks[name]) for name in (sets.LWS_SUBGROUP_INDEX,) if name in marks)
+    return tuple((name, marks[name]) for name in (kai.SUBGROUP, sets.LWS_SUBGROUP_INDEX) if name in marks)
 
 
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:

@@ -74,6 +74,10 @@ KOORD_POD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 # scheduler-plugins.
 PLUGINS_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
+# KAI.
+KAI_GROUP = "pod-group-name"  # its pod-grouper writes it on the pods that it takes
+KAI_QUEUE = "kai.scheduler/queue"
+
 # LeaderWorkerSet.
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"

@@ -202,12 +202,15 @@ class PodGroupSpec(Struct):
     sub_group_policy: Any = None
     scheduling_policy: Any = None  # of Kubernetes 1.37: {"gang": {"minCount": 4}}
     scheduling_constraints: Any = None
+    min_sub_group: Any = None  # of KAI
+    sub_groups: Any = None
+    topology_constraint: Any = None
 
 
 class PodGroup(Struct):
     """A PodGroup of any dialect: Volcano, koordinator, scheduler-plugins agree on `spec.minMember`.
 
-    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`.
+    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`; KAI's subgroups say their own minimums.
     """
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)

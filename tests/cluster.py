@@ -76,6 +76,11 @@ def plugins_gang(name, size, gpus=8, **more):
     return _members(name, size, gpus, more, marks={labels.PLUGINS_POD_GROUP: name})
 
 
+def kai_gang(name, size, gpus=8, **more):
+    """Build the pods of a gang that names a PodGroup of KAI."""
+    return _members(name, size, gpus, more, notes={labels.KAI_GROUP: name})
+
+
 def native_gang(name, size, gpus=8, **more):
     """Build the pods of a gang that names a PodGroup of Kubernetes' own."""
     return _members(name, size, gpus, {**more, "schedulingGroup": {"podGroupName": name}})
@@ -93,10 +98,11 @@ def _members(name, size, gpus, more, notes=None, marks=None):
 GROUPS = {"volcano": "scheduling.volcano.sh/v1beta1", "koordinator": "scheduling.sigs.k8s.io/v1alpha1"}
 GROUPS["plugins"] = "scheduling.x-k8s.io/v1alpha1"
 GROUPS["native"] = "scheduling.k8s.io/v1beta1"
+GROUPS["kai"] = "scheduling.run.ai/v2alpha2"
 
 
 def pod_group(dialect, name, least, namespace="default"):
-    """Build the PodGroup of a dialect ("volcano", "koordinator", "plugins", "native")."""
+    """Build the PodGroup of a dialect ("volcano", "koordinator", "plugins", "native", "kai")."""
     meta = {"name": name, "namespace": namespace}
     spec = {"schedulingPolicy": {"gang": {"minCount": least}}} if dialect == "native" else {"minMember": least}
     return {"apiVersion": GROUPS[dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}

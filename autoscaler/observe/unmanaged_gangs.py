@@ -16,6 +16,7 @@ from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
 from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
+from turnout.jobs.wishes import kai
 from turnout.jobs.wishes.podgroups import native_min
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
@@ -50,7 +51,7 @@ class Group:
 def read(dialect: Dialect, raw: Object) -> Group:
     """A PodGroup of one dialect; what cannot be read of it counts as unsaid."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    least = spec.get("minMember") if dialect is not Dialect.NATIVE else native_min(spec.get("schedulingPolicy"))
+    least = _stated(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
     return Group(
@@ -65,6 +66,15 @@ def read(dialect: Dialect, raw: Object) -> Group:
         None if least is None else _one_of(spec.get("minResources"), least),
         bool(meta.get("ownerReferences")) and bool(status.get("phase")),
     )
+
+
+def _stated(dialect: Dialect, spec: Object) -> Any:
+    """How many members start together, as the PodGroup says it."""
+    if dialect is Dialect.NATIVE:
+        return native_min(spec.get("schedulingPolicy"))
+    if dialect is Dialect.KAI:
+        return kai.asked(spec.get("minMember"), None, spec.get("subGroups"), None).least
+    return spec.get("minMember")
 
 
 def _one_of(told: Any, members: int) -> PodShape | None:

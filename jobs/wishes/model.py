@@ -40,6 +40,9 @@ class GroupRule:
     least: int = 0  # so many groups start, or none
     level: Level | None = None  # no group leaves one domain of this level
     apart: bool = False  # and none shares it with another group of the gang
+    pods: int = 0  # a group of fewer does not count among those that start
+    whole: bool = True  # a group starts whole or not at all; else so many of it as its role's minimum says
+    one_of: tuple[tuple[str, str], ...] = ()  # its pods have one of these labels, too, where there are any
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ def wish_of_group(topology: object, policies: object, constraints: object, notes
         return Wish("spec.schedulingConstraints.topology", keys[-1], groups=groups, unkept=tuple(unkept))
     if groups or unkept:
         return Wish("spec.subGroupPolicy", groups=groups, unkept=tuple(unkept))
+    return wish_of_notes(notes)
+
+
+def wish_of_notes(notes: Mapping[str, str]) -> Wish:
+    """Return what the annotations of a PodGroup ask. What cannot be read of them is told as not kept."""
     faults: list[str] = []
     noted = wish_of(notes, faults)
     return replace(noted, unkept=(*noted.unkept, *faults)) if faults else noted or NOTHING

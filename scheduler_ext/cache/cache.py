@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from turnout.jobs.gang import Dialect, GangKey, role_of
-from turnout.jobs.wishes.podgroups import least_by_role, native_min, wish_of_group
+from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
+from turnout.jobs.wishes import kai
+from turnout.jobs.wishes.podgroups import least_by_role, native_min, wish_of_group, wish_of_notes
 from turnout.kube.errors import BadQuantity
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
@@ -95,10 +96,16 @@ class GangView:
         """Add or update a PodGroup of one dialect."""
         meta = group.metadata
         key = GangKey(meta.namespace, meta.name, dialect.value)
-        spec = group.spec
+        spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
+        if dialect is Dialect.KAI:
+            asked = kai.asked(spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint)
+            roles = tuple((subgroup_role(name), count) for name, count in asked.subgroups)
+            wish = asked.wish if asked.wish.source else wish_of_notes(notes)
+            self._size(key, Sizing(asked.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+            return
         least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
         fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
-        wish, created = wish_of_group(*fields, meta.annotations or {}), meta.creation_timestamp or ""
+        wish = wish_of_group(*fields, notes)
         roles = tuple((role_of(task), count) for task, count in least_by_role(spec.min_task_member))
         self._size(key, Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
 

@@ -17,16 +17,19 @@ class Part:
     name: tuple[str, ...]  # the values of the rule's labels, or the number of its run
     tier: int | None = None  # the widest tier allowed; None where it only prefers nearness
     apart: bool = False  # shares no domain of that tier with another part
+    whole: bool = True  # starts whole or not at all
 
 
 def parts_of(rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Callable[[Level], int]) -> dict[str, Part]:
     """Return uid -> part, of the members that are in one. members: in rank order. The first rule that fits counts."""
     found: dict[str, Part] = {}
-    seen = [0] * len(rules)
+    seen, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
     for member in members:
         marks = dict(member.belongs.marks)
         for at, rule in enumerate(rules):
             if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
+                continue
+            if one_of[at] and one_of[at].isdisjoint(member.belongs.marks):
                 continue
             name = tuple(marks[key] for key in rule.keys)
             if not rule.keys and rule.size:
@@ -34,6 +37,6 @@ def parts_of(rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Cal
                 name = (str(index // rule.size),)
             seen[at] += 1
             tier = None if rule.level is None else tier_of(rule.level)
-            found[member.uid] = Part(at, name, tier, rule.apart)
+            found[member.uid] = Part(at, name, tier, rule.apart, rule.whole)
             break
     return found

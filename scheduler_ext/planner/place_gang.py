@@ -104,10 +104,19 @@ def _together(
 def _unformed(request: Request) -> Refusal | None:
     """Refuse a gang whose PodGroup cuts it into groups, until as many pods exist as start: who is in which is unknown.
 
+    So is one that has pods enough, and of some role too few.
     Groups that pods say themselves are not waited for: a LeaderWorkerSet may create its workers after its leader runs.
     """
     gang, there = request.gang, len(request.gang.living())
-    if gang.sizing is None or not gang.sizing.wish.groups or request.held or there >= gang.least:
+    if gang.sizing is None or request.held:
+        return None
+    roles = Counter(member.belongs.role for member in gang.living())
+    if there >= gang.least:
+        few = next(((role, least) for role, least in gang.least_of if roles[role] < least), None)
+        if few is None:
+            return None
+        return Refusal(Reason.NO_ROOM, f"of its pods {few[0]} {roles[few[0]]} are there, {few[1]} must start together")
+    if not gang.sizing.wish.groups:
         return None
     return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {there} of {gang.least} pods")
 
@@ -206,28 +215,32 @@ def _place_groups(fabric: Fabric, request: Request, groups: Sequence[Group], roo
     placed, held = _begun(request), tuple(dict.fromkeys(host for _, host in request.held))
     refusal: Refusal | None = None
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.held)])
-    whole = Counter[int]()  # parts by their rule
+    full = Counter[Part | None]()  # how many shapes of a part found room for all
+    halved: set[Part | None] = set()
     for at, group in enumerate(groups):
         if at >= FEW_SHAPES and work.left <= 0:
             return GangPlan(gang.key, refusal=_too_many_shapes(groups, at), wanted=held)
         work.spend(_GROUP_STEPS + len(fabric.hosts) // 4 + 4 * (len(placed.taken) + len(group.members)))
         to_come -= group.pods
+        if group.part is not None and group.part.whole and group.part in halved:
+            continue  # no part of a part
         least = min(group.pods, max(0, gang.least - counted - len(placed.taken) - to_come))
         least = max(least, _least_of_roles(request, group, placed.roles))
         slots = _place_group(fabric, request, group, least, placed, room_of, ranks)
         if isinstance(slots, Refusal):
             refusal = refusal or slots
+            halved.add(group.part)
             if least:
                 return GangPlan(gang.key, refusal=slots, wanted=held)
             continue
         if len(slots) < group.pods:
             found = f"{len(slots)} of {group.pods} pods find room"
             refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
-        elif group.part is not None:
-            whole[group.part.rule] += 1
+        else:
+            full[group.part] += 1
         work.spend(8 * len(slots))
         _take(fabric, request, group, slots, ranks, placed)
-    if (few := _too_few_parts(request, groups, whole)) is not None:
+    if (few := _too_few_parts(request, groups, full)) is not None:
         return GangPlan(gang.key, refusal=few, wanted=held)
     hosts, tier = placed.hosts, common_tier(fabric, placed.anchors)
     shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
@@ -256,16 +269,16 @@ def _least_of_roles(request: Request, group: Group, there: Counter[str]) -> int:
     return sum(min(own[role], max(0, least - there[role])) for role, least in request.gang.least_of)
 
 
-def _too_few_parts(request: Request, groups: Sequence[Group], whole: Counter[int]) -> Refusal | None:
+def _too_few_parts(request: Request, groups: Sequence[Group], full: Counter[Part | None]) -> Refusal | None:
     """Refuse a gang of which fewer groups than its rules say find their place, while none of it runs."""
-    if request.held:
+    if request.held or not any(rule.least for rule in request.gang.groups):
         return None
-    asked = Counter(group.part.rule for group in groups if group.part is not None)
+    shapes, pods = Counter(group.part for group in groups), Counter(request.gang.parts().values())
     for at, rule in enumerate(request.gang.groups):
-        if whole[at] < min(rule.least, asked[at]):
-            return Refusal(
-                Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {whole[at]} find room"
-            )
+        asked = [part for part in shapes if part is not None and part.rule == at]
+        whole = sum(full[part] == shapes[part] and pods[part] >= rule.pods for part in asked)
+        if whole < (rule.least if rule.pods else min(rule.least, len(asked))):
+            return Refusal(Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {whole} find room")
     return None
 
 
@@ -284,7 +297,8 @@ def _place_group(
 ) -> list[int] | Refusal:
     """Return hosts for one group, one entry per pod, in rank order.
 
-    Members with a wish keep their host, if it has room. A part is placed whole or not at all.
+    Members with a wish keep their host, if it has room. A part is placed whole or not at all, unless its rule asks for
+    less.
     """
     gang = request.gang
     anchors = placed.anchors if group.part is None else placed.of_part.get(group.part, [])
@@ -303,7 +317,7 @@ def _place_group(
     pods -= len(topped)
     if pods == 0:
         return first
-    least = pods if group.part is not None else max(0, least - len(first))
+    least = pods if group.part is not None and group.part.whole else max(0, least - len(first))
     ask = _ask(request, group, pods, least, [*anchors, *first])
     found = answer(fabric, room, ask, gang, group.ranks_a_pod)
     if isinstance(found, Refusal):

@@ -38,7 +38,7 @@ def may(verbs, *resources):
     return {(verb, resource) for verb in verbs.split() for resource in resources}
 
 
-GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.io", "x-k8s.io", "k8s.io")]
+GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.io", "x-k8s.io", "k8s.io", "run.ai")]
 READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
 TELLS = may("create patch", "events")
 MAP = may("get list watch", "configmaps/node-topology-config")

@@ -4,6 +4,7 @@ import pytest
 
 from tests import cluster, world
 from turnout.jobs.gang import Dialect, GangKey, membership
+from turnout.jobs.wishes import kai
 from turnout.kube import labels
 from turnout.kube.objects import EnvVar
 
@@ -23,6 +24,7 @@ def owned(name, owner, marks, env=None):
         pytest.param(cluster.koordinator_gang("bert", 1), Dialect.KOORDINATOR, id="koordinator's annotations"),
         pytest.param(cluster.plugins_gang("bert", 1), Dialect.PLUGINS, id="scheduler-plugins' label"),
         pytest.param(cluster.native_gang("bert", 1), Dialect.NATIVE, id="Kubernetes' own field"),
+        pytest.param(cluster.kai_gang("bert", 1), Dialect.KAI, id="KAI's annotation"),
         pytest.param(
             [cluster.make_pod("bert-0", notes={labels.VOLCANO_GROUP_NEW: "bert"})],
             Dialect.VOLCANO,
@@ -41,6 +43,44 @@ def test_all_dialects_make_one_noun(made, dialect):
     assert told.key == GangKey("default", "bert", dialect.value)
     assert told.rank == 0
     assert not told.faults
+
+
+KAI_TOO = {labels.KAI_GROUP: "pg-bert-uid"}  # as KAI's pod-grouper writes it on pods that have a group already
+
+
+@pytest.mark.parametrize(("made", "dialect", "name"), [
+    pytest.param(cluster.volcano_gang("bert", 1, notes=KAI_TOO), Dialect.VOLCANO, "bert", id="Volcano's comes first"),
+    pytest.param(cluster.koordinator_gang("bert", 1, notes=KAI_TOO), Dialect.KOORDINATOR, "bert", id="koordinator's"),
+    pytest.param(cluster.plugins_gang("bert", 1, notes=KAI_TOO), Dialect.PLUGINS, "bert", id="scheduler-plugins'"),
+    pytest.param(cluster.native_gang("bert", 1, notes=KAI_TOO), Dialect.NATIVE, "bert", id="Kubernetes' own"),
+    pytest.param([cluster.make_pod("bert-0", notes=KAI_TOO, marks={labels.JOB_INDEX: "0"})], Dialect.KAI,
+        "pg-bert-uid", id="KAI's before the owner"),
+    pytest.param([cluster.make_pod("bert-0", notes=KAI_TOO, marks={labels.LWS_NAME: "s", labels.LWS_GROUP: "0"})],
+        Dialect.KAI, "pg-bert-uid", id="KAI's before a LeaderWorkerSet's group"),
+    pytest.param([cluster.make_pod("bert-0", notes={labels.KAI_GROUP: ""})], Dialect.ALONE, "bert-0",
+        id="an empty name names nothing"),
+])  # fmt: skip
+def test_of_two_groups_that_a_pod_names_kais_is_the_last(made, dialect, name):
+    assert membership(world.see(made[0])).key == GangKey("default", name, dialect.value)
+
+
+def kai_member(subgroup="", queue=None, **marks):
+    own = {kai.SUBGROUP: subgroup} if subgroup else {}
+    queued = {labels.KAI_QUEUE: queue} if queue else {}
+    (made,) = cluster.kai_gang("g", 1, marks={**own, **queued, **marks})
+    return membership(world.see(made))
+
+
+def test_pods_of_kais_subgroups_sort_masters_first_and_by_number():
+    names = ["worker-10", "worker-2", "master", "worker"]
+    assert sorted(names, key=lambda name: kai_member(name).role) == ["master", "worker", "worker-2", "worker-10"]
+    assert kai_member("worker").marks == ((kai.SUBGROUP, "worker"),)
+    assert kai_member(**{labels.TRAINING_TYPE: "worker"}).role == "worker"
+
+
+def test_kais_queue_is_read_where_no_other_is_named():
+    assert kai_member(queue="train").queue == "train"
+    assert kai_member(queue="train", **{labels.KUEUE_QUEUE: "other"}).queue == "other"
 
 
 JOB = {labels.JOB_INDEX: "3", "job-name": "train"}

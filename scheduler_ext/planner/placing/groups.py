@@ -39,7 +39,7 @@ class Group:
 
 
 def groups_of(request: Request) -> list[Group]:
-    """Return the groups in the order of placing: large parts first, in each the heaviest shape first."""
+    """Return the groups in the order of placing: parts that have begun, then large ones, in each heavy shapes first."""
     parts = request.gang.parts()
     by_key: dict[tuple[Part | None, PodShape], list[Member]] = {}
     for member in request.waiting:
@@ -50,10 +50,13 @@ def groups_of(request: Request) -> list[Group]:
     size = Counter[Part | None]()
     for (part, shape), members in by_key.items():
         size[part] += max(gpus[shape], 1) * len(members) if part is not None else 0
-    ordered = sorted(
-        by_key,
-        key=lambda key: (-size[key[0]], repr(key[0]), -gpus[key[1]], -len(by_key[key]), key[1].requests),
-    )
+    begun = {part for member, _ in request.held if (part := parts.get(member.uid)) is not None}
+
+    def turn(key: tuple[Part | None, PodShape]) -> tuple[object, ...]:
+        part, shape = key
+        return part not in begun, -size[part], repr(part), -gpus[shape], -len(by_key[key]), shape.requests
+
+    ordered = sorted(by_key, key=turn)
     return [
         Group(shape, tuple(by_key[part, shape]), 0 if at else request.missing, part, max(gpus[shape], 1))
         for at, (part, shape) in enumerate(ordered)

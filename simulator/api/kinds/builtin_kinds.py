@@ -201,5 +201,6 @@ ROWS: tuple[Kind, ...] = (
     _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),
     _preinstalled("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups"),
     _preinstalled("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+    _preinstalled("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups"),
     _preinstalled("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
 )

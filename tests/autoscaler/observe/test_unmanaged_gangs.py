@@ -117,6 +117,18 @@ def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
     assert waits(view) == {}
 
 
+@pytest.mark.parametrize(("told", "least"), [
+    pytest.param({"minMember": 4}, 4, id="without subgroups"),
+    pytest.param({"minMember": 9, "subGroups": [{"name": "a", "minMember": 2}, {"name": "b", "minMember": 3}]}, 5,
+        id="with subgroups, whose minimums count"),
+    pytest.param({"subGroups": 5}, 1, id="unread subgroups are none"),
+    pytest.param({}, 1, id="without a minimum"),
+])  # fmt: skip
+def test_a_podgroup_of_kai_says_how_many_start_together(told, least):
+    raw = {"metadata": {"name": "g", "namespace": "ns"}, "spec": told}
+    assert unmanaged_gangs.read(Dialect.KAI, raw).least == least
+
+
 def test_roles_of_several_shapes_wait_together(view):
     view.put_pod(pod("p0", 1, gang="g", **{labels.KOORD_MIN: "2"}))
     view.put_pod(pod("p1", 4, gang="g"))

@@ -19,23 +19,24 @@ from tests.e2e.stage import Stage
 from tests.e2e.stories import PODS, bound_now, fill
 from tests.e2e.test_gang_waits import established
 from tests.support.published import published
-from turnout.jobs.wishes import koordinator, kueue, sets
+from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 RACK = "cloud.provider.com/topology-rack"  # a word for a leaf, since no node has the label
 HARD = {"mode": "hard", "highestTierAllowed": 1}
-GROUPS_URL = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+GROUPS_URLS = [f"/apis/{cluster.GROUPS[dialect]}/namespaces/default/podgroups" for dialect in ("volcano", "kai")]
 
 
 @pytest.fixture(scope="module")
 def shared(module_plane):
-    """A cluster with Volcano's own CRD of PodGroups, our extender and a scheduler that asks it."""
+    """A cluster with the CRDs of Volcano's and KAI's PodGroups, our extender and a scheduler that asks it."""
     stage = Stage(module_plane, random.Random(7))
 
     async def build():
         await stage.submit(published("volcano", "scheduling.volcano.sh_podgroups"))
+        await stage.submit(published("kai", "scheduling.run.ai_podgroups"))
         async with module_plane.api() as api:
             await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", established)
         await stage.build(leaves=4, hosts_per_leaf=4)
@@ -75,6 +76,19 @@ def subgroups(size):
     return pod_group(size, subGroupPolicy=[rule])
 
 
+def kai_pods(size, part=0):
+    """Pods of KAI's PodGroup, in subgroups w-0, w-1 of `part` pods; 0: in none."""
+    pods = cluster.kai_gang("g", size)
+    for at, pod in enumerate(pods if part else []):
+        pod["metadata"]["labels"][kai.SUBGROUP] = f"w-{at // part}"
+    return pods
+
+
+def kai_group(**spec):
+    """KAI's PodGroup of these pods."""
+    return {**cluster.pod_group("kai", "g", 0), "spec": spec}
+
+
 def lws(groups, size, notes):
     """Pods of a LeaderWorkerSet."""
     return [
@@ -104,6 +118,8 @@ def called(name, objects):
 
 NUMBER = itertools.count()
 MUST = {koordinator.SPEC: json.dumps({"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]})}
+A_RACK = {"requiredTopologyLevel": RACK}
+TWO = [{"name": f"w-{at}", "minMember": 2, "topologyConstraint": A_RACK} for at in range(2)]
 PAIRS = {kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}
 
 
@@ -113,6 +129,8 @@ PAIRS = {kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}
     pytest.param(koord(4, PAIRS), 4, [2, 2], 2, id="Kueue: pairs in a rack"),
     pytest.param([pod_group(3, networkTopology=HARD), *volcano(3, 3)], 3, [3], 3, id="Volcano: hard"),
     pytest.param([subgroups(4), *volcano(4, 2)], 4, [2, 2], 2, id="Volcano: partitions in a leaf each"),
+    pytest.param([kai_group(minMember=3, topologyConstraint=A_RACK), *kai_pods(3)], 3, [3], 3, id="KAI: required rack"),
+    pytest.param([kai_group(subGroups=TWO), *kai_pods(4, 2)], 4, [2, 2], 2, id="KAI: each subgroup in a rack"),
     pytest.param(lws(2, 2, {}), 4, [2, 2], 2, id="LWS: each group a gang"),
     pytest.param(lws(3, 1, {sets.LWS: RACK}), 3, [1, 1, 1], 1, id="LWS: a rack for each group"),
     pytest.param(jobset(3, 2, {sets.JOBSET: RACK}), 6, [2, 2, 2], 2, id="JobSet: a rack for each job"),
@@ -141,6 +159,7 @@ async def test_gangs_that_start_together_leave_room_that_is_too_small_to_others(
 async def clear(stage):
     """Remove every gang and PodGroup."""
     async with stage.plane.api() as api:
-        await api.delete(GROUPS_URL)
+        for url in GROUPS_URLS:
+            await api.delete(url)
         await api.delete(f"{PODS}?labelSelector=gang")
         await api.until(f"{PODS}?labelSelector=gang", lambda pods: not pods)

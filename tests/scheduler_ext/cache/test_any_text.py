@@ -11,6 +11,7 @@ from tests import cluster, world
 from tests.support.examples import scaled
 from tests.world import World
 from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes import kai
 from turnout.kube import labels
 from turnout.kube.objects import Owner, Pod, PodGroup
 from turnout.scheduler_ext import verbs
@@ -20,7 +21,8 @@ from turnout.scheduler_ext.planner.nominate import Nominating, nominate
 from turnout.scheduler_ext.planner.switch_path import marks
 from turnout.topology.switch_paths import BadPath, natural, read
 
-WORDS = sorted(word for word in vars(labels).values() if isinstance(word, str) and "/" in word)
+OTHERS = (labels.KAI_GROUP, kai.SUBGROUP)
+WORDS = sorted({*(word for word in vars(labels).values() if isinstance(word, str) and "/" in word), *OTHERS})
 CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
 DEEP = "[" * 10_000
 NASTY = st.sampled_from([
@@ -111,6 +113,53 @@ def test_no_size_of_a_group_or_an_owner_raises(least, one, other, stamp):
         put(seen)
     w.put(*pods)
     ask_everything(w, pods)
+
+
+NAMES = st.sampled_from(["a", "b", "c", "A", "", "x y", "9" * 300])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+LEVELS = st.sampled_from(["rack", "0", "cloud.provider.com/topology-rack", "kubernetes.io/hostname", "a b", ""])
+PLACES = ANYTHING | st.fixed_dictionaries({}, optional={
+    "topology": NAMES, "requiredTopologyLevel": LEVELS | ANYTHING, "preferredTopologyLevel": LEVELS | ANYTHING,
+})  # fmt: skip
+COUNTS = st.integers(-1, 4) | ANYTHING
+SUBGROUPS = ANYTHING | st.fixed_dictionaries({}, optional={
+    "name": NAMES, "parent": NAMES, "minMember": COUNTS, "minSubGroup": COUNTS, "topologyConstraint": PLACES,
+})  # fmt: skip
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(st.data())
+def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
+    w = World(4, 4, 4)
+    meta = {"name": "odd", "namespace": "tenant", "uid": "u"}
+    spec = {"minMember": data.draw(st.integers(-1, 9) | st.none()), "minSubGroup": data.draw(COUNTS)}
+    spec |= {
+        "subGroups": data.draw(ANYTHING | st.lists(SUBGROUPS, max_size=5)),
+        "topologyConstraint": data.draw(PLACES),
+    }
+    seen = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=PodGroup)
+    odd = [
+        world.pod(f"odd-{at}", data.draw(st.integers(0, 8)), namespace="tenant", notes={labels.KAI_GROUP: "odd"},
+                  marks={kai.SUBGROUP: data.draw(NAMES)})
+        for at in range(data.draw(st.integers(1, 4)))
+    ]  # fmt: skip
+    honest = world.volcano("honest", 4, priority=5)
+    w.put(*odd).put_group("honest", 4).put(*honest)
+    w.view.put_group(Dialect.KAI, seen)
+    ask_everything(w, odd)
+    assert all(len(each.unkept()) < 99 for each in w.view.gangs.values())
+    assert len(w.schedule(*honest)) == 4
+
+
+def test_subgroups_without_end_cost_a_moment():
+    deep = [{"name": f"s{at}", "parent": f"s{at + 1}", "minMember": 2**40} for at in range(20_000)]
+    asked = kai.asked(None, 1, deep, {"topology": "x" * 100_000, "requiredTopologyLevel": "x" * 100_000})
+    assert len(asked.wish.unkept) < 10
+    assert all(len(each) < 300 for each in asked.wish.unkept)
 
 
 @settings(max_examples=scaled(200), deadline=None)

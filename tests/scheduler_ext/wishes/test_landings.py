@@ -16,12 +16,25 @@ from typing import Any
 import pytest
 
 from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
-from tests.scheduler_ext.wishes.test_layered_wishes import gather, layers, only, parted, policy, roles, runs, subgroups
+from tests.scheduler_ext.wishes.test_layered_wishes import (
+    gather,
+    layers,
+    only,
+    parted,
+    policy,
+    roles,
+    runs,
+    subgroup,
+    subgrouped,
+    subgroups,
+)
 from tests.scheduler_ext.wishes.test_wishes import (
     group,
     hosts,
     job,
     jobset,
+    kai_gang,
+    kai_group,
     koord,
     leaves,
     lws,
@@ -31,6 +44,7 @@ from tests.scheduler_ext.wishes.test_wishes import (
     spines,
     topology,
     volcano,
+    within,
 )
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
@@ -43,7 +57,7 @@ Made = list[dict[str, Any]]
 
 HOST = labels.HOSTNAME
 # What a pod says of its gang, and not of where it wants to be.
-_OF_GANGS = (labels.VOLCANO_GROUP, labels.KOORD_NAME, labels.KOORD_MIN, labels.LWS_SIZE)
+_OF_GANGS = (labels.VOLCANO_GROUP, labels.KOORD_NAME, labels.KOORD_MIN, labels.KAI_GROUP, labels.LWS_SIZE)
 _MINIMUM = ("minMember", "schedulingPolicy")
 
 TWO_LEAVES = only(s0l0=2, s0l1=2)  # room for four, in no leaf, until two more hosts of the first are free
@@ -104,6 +118,13 @@ def both(*checks):
 
 def in_the_holes(placed):
     return set(placed.values()) == set(HOLES)
+
+
+def in_racks(*names):
+    """The pods of each subgroup lie under one leaf."""
+    return lambda placed: all(
+        len({host[:4] for pod_name, host in placed.items() if pod_name.split("-")[1] == name}) == 1 for name in names
+    )
 
 
 def upwards(*numbers):
@@ -179,6 +200,11 @@ A_RACK = [
         [annotated(must("LeafLayer"))], dialect=Dialect.KOORDINATOR),
     leaf("Kubernetes: constrained by rack", native(4), [pod_group(4, RACK)], dialect=Dialect.NATIVE),
     leaf("KAI: required rack", volcano(4, notes={kai.REQUIRED: RACK})),
+    leaf("KAI: required rack, on the PodGroup", kai_gang(4), [kai_group(minMember=4, topologyConstraint=within(RACK))],
+        dialect=Dialect.KAI),
+    leaf("KAI: a rack for a parent of all", subgrouped(a=2, b=2), [kai_group(subGroups=[
+        subgroup("both", level=RACK), subgroup("a", 2, parent="both"), subgroup("b", 2, parent="both")])],
+        dialect=Dialect.KAI),
     leaf("JobSet: a rack for a job", jobset(1, 4, {sets.JOBSET: RACK})),
     leaf("LWS: a rack for a group", lws(1, 4, {sets.LWS: RACK})),
 ]  # fmt: skip
@@ -193,8 +219,10 @@ A_BLOCK = [
     spine("koordinator: must gather under a spine", koord(4, notes=must("SpineLayer"))),
     spine("Kubernetes: constrained by block", native(4), [pod_group(4, BLOCK)], dialect=Dialect.NATIVE),
     spine("KAI: required block", volcano(4, notes={kai.REQUIRED: BLOCK})),
+    spine("KAI: required block, on the PodGroup", kai_gang(4), [kai_group(minMember=4,
+        topologyConstraint=within(BLOCK))], dialect=Dialect.KAI),
     spine("JobSet: a block for a job", jobset(1, 4, {sets.JOBSET: BLOCK})),
-]
+]  # fmt: skip
 
 A_NODE = [
     host("ours: tier 0", volcano(4, 2, ours("required", topology_tier="0"))),
@@ -202,6 +230,8 @@ A_NODE = [
     host("Kueue: required host", job(4, 2, {kueue.REQUIRED: HOST})),
     host("koordinator: must gather on a node", koord(4, 2, must("NodeTopologyLayer"))),
     host("KAI: required host", volcano(4, 2, {kai.REQUIRED: HOST})),
+    host("KAI: required host, on the PodGroup", kai_gang(4, 2), [kai_group(minMember=4,
+        topologyConstraint=within(HOST))], dialect=Dialect.KAI),
     host("Kubernetes: constrained by host", [pod(f"g-{at}", 2, schedulingGroup={"podGroupName": "g"})
         for at in range(4)], [pod_group(4, HOST)], dialect=Dialect.NATIVE),
 ]  # fmt: skip
@@ -211,6 +241,8 @@ PREFERRED = [
     prefers("Kueue: preferred rack", job(4, notes={kueue.PREFERRED: RACK}), MUST, scored=True),
     prefers("koordinator: prefer gather", koord(4, notes=gather(("LeafLayer", 1))), MUST),
     prefers("KAI: preferred rack", volcano(4, notes={kai.PREFERRED: RACK}), MUST),
+    prefers("KAI: preferred rack, on the PodGroup", kai_gang(4), MUST, [kai_group(minMember=4,
+        topologyConstraint=within(preferred=RACK))], dialect=Dialect.KAI),
     prefers("Volcano: soft", volcano(4), MUST, [topology(mode="soft", highestTierAllowed=1)]),
     prefers("ours before Kueue's", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}),
         job(4, notes={kueue.REQUIRED: RACK})),
@@ -266,6 +298,28 @@ GROUPS = [
     Landing("Volcano: as many of each task as must start", roles(ps=2, worker=4),
         lambda placed: Counter(name.split("-")[1] for name in placed) == {"ps": 1, "worker": 3}, only(s0l0=4),
         [group(minMember=4, minTaskMember={"ps": 1, "worker": 3})]),
+    Landing("KAI: each subgroup in a rack", subgrouped(a=3, b=3), both(by_leaf(3, 3), in_racks("a", "b")),
+        only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [kai_group(subGroups=[subgroup("a", 3, RACK), subgroup("b", 3, RACK)])],
+        Dialect.KAI, scored=True),
+    Landing("KAI: subgroups of one parent in a rack", subgrouped(a=2, b=2, c=1),
+        lambda placed: len({placed[f"g-{name}-{at}"][:4] for name in "ab" for at in (0, 1)}) == 1 and len(placed) == 5,
+        only(s0l0=3, s0l1=2, s1l0=4, s1l1=1), [kai_group(subGroups=[subgroup("both", level=RACK),
+            subgroup("a", 2, parent="both"), subgroup("b", 2, parent="both"), subgroup("c", 1)])], Dialect.KAI),
+    Landing("KAI: as many of each subgroup as must start", subgrouped(a=2, b=4),
+        lambda placed: Counter(name.split("-")[1] for name in placed) == {"a": 1, "b": 3}, only(s0l0=4),
+        [kai_group(subGroups=[subgroup("a", 1), subgroup("b", 3)])], Dialect.KAI),
+    Landing("KAI: two of three subgroups, none halved", subgrouped(a=2, b=2, c=2), by_leaf(2, 2),
+        only(s0l0=2, s0l1=2, s0l2=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
+            subgroup(name, 2, RACK) for name in "abc"])], Dialect.KAI),
+    Landing("KAI: two of three subgroups of two shapes", [pod(f"g-{name}-{at}", gpus, {labels.KAI_GROUP: "g"},
+        {kai.SUBGROUP: name}) for name in "abc" for at, gpus in enumerate((8, 4))],
+        lambda placed: set(placed) == {f"g-{name}-{at}" for name in "ab" for at in (0, 1)}, only(s0l0=2, s0l1=2),
+        [kai_group(minSubGroup=2, subGroups=[subgroup(name, 2, RACK) for name in "abc"])], Dialect.KAI),
+    Landing("KAI: of a subgroup as many as its rack holds", subgrouped(a=4), by_leaf(3), only(s0l0=3, s0l1=1),
+        [kai_group(subGroups=[subgroup("a", 2, RACK)])], Dialect.KAI),
+    Landing("KAI: ten segments and more, in the order of numbers", subgrouped(**{f"w-{at}": 1 for at in range(12)}),
+        lambda placed: [*placed.values()] == sorted(placed.values()), {}, [kai_group(subGroups=[
+            subgroup(f"w-{at}", 1) for at in range(12)])], Dialect.KAI, misread=volcano(12)[::-1]),
     Landing("LWS: no two subgroups in one rack", subgroups(4, 2), by_leaf(2, 2), only(s0l0=4, s1l0=2)),
     Landing("LWS: each group a gang", lws(2, 2), apart(4), only(s0l0=3, s0l1=2), misread=koord(4)),
     Landing("Kubernetes: a gang of its own", native(4), one_leaf, only(s0l0=2, s0l1=3, s1l0=4), [pod_group(4)],

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
-from tests.scheduler_ext.wishes.test_wishes import group, job, leaves, lws, volcano
+from tests.scheduler_ext.wishes.test_wishes import group, job, kai_group, leaves, lws, volcano, within
 from turnout.jobs.gang import Dialect
-from turnout.jobs.wishes import koordinator, kueue, sets
+from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
 from turnout.kube import labels
 from turnout.scheduler_ext.model import EventReason
@@ -75,6 +75,20 @@ def subgroups(size, of):
     return made
 
 
+def subgrouped(**sizes):
+    """Pods of KAI's subgroups."""
+    return [
+        pod(f"g-{name}-{at}", 8, {labels.KAI_GROUP: "g"}, {kai.SUBGROUP: name})
+        for name, size in sizes.items() for at in range(size)
+    ]  # fmt: skip
+
+
+def subgroup(name, least=None, level="", **more):
+    """An entry of KAI's subGroups."""
+    made = {"name": name, **({} if least is None else {"minMember": least}), **more}
+    return {**made, "topologyConstraint": within(level)} if level else made
+
+
 def by_leaf(placed, *names):
     """The leaves of some pods."""
     return {placed[name][:4] for name in names}
@@ -113,9 +127,43 @@ ROWS = [
     pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2), [policy(6)], no_one, 0, "", id="Volcano: no leaf for one"),
     pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=1, s1l0=1), [policy(2, minSubGroups=2)], no_one, 0, "",
         id="Volcano: fewer groups than must start"),
+    pytest.param(subgrouped(a=3, b=3), only(s0l0=4, s0l1=2), [kai_group(subGroups=[
+        subgroup("a", 3, RACK), subgroup("b", 3, RACK)])], no_one, 0, "", id="KAI: no rack for one subgroup"),
+    pytest.param(subgrouped(a=2, b=2), only(s0l0=3, s0l1=3), [kai_group(subGroups=[subgroup("both", level=RACK),
+        subgroup("a", 2, parent="both"), subgroup("b", 2, parent="both")])], no_one, 0, "",
+        id="KAI: no rack for two subgroups of one parent"),
+    pytest.param(subgrouped(a=4), only(s0l0=4), [kai_group(subGroups=[subgroup("a", 2), subgroup("b", 2)])], no_one, 0,
+        "", id="KAI: pods enough, and none of one subgroup"),
+    pytest.param(subgrouped(a=2, b=2), only(s0l0=3), [kai_group(subGroups=[subgroup("a", 2), subgroup("b", 2)])],
+        no_one, 0, "", id="KAI: not room enough for one subgroup"),
+    pytest.param(subgrouped(a=2, b=2), only(s0l0=2, s0l1=2, s1l0=3), [kai_group(subGroups=[
+        subgroup("both", level=BLOCK), subgroup("a", 2, RACK, parent="both"), subgroup("b", 2, RACK, parent="both")])],
+        lambda placed: len(by_leaf(placed, "g-a-0", "g-a-1")) == 1, 4,
+        "spec.subGroups both: its level is not kept around that of a", id="KAI: a level around a level is told"),
+    pytest.param(subgrouped(a=2, b=2, c=2), only(s0l0=2, s0l1=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
+        subgroup(name, 2, RACK) for name in "abc"])], no_one, 0, "", id="KAI: fewer subgroups than must start"),
+    pytest.param(subgrouped(a=4, b=1), only(s0l0=4, s0l1=4), [kai_group(minSubGroup=2, subGroups=[
+        subgroup(name, 2) for name in "abc"])], no_one, 0, "", id="KAI: a subgroup of too few pods does not count"),
+    pytest.param(subgrouped(a=2, b=1), only(s0l0=4), [kai_group(minSubGroup=1, subGroups=[subgroup("a", 2),
+        subgroup("b", 1)])], shares(3), 3, "spec.minSubGroup is not kept: all 2 start together, not 1 of them",
+        id="KAI: fewer of unlike subgroups are told"),
+    pytest.param(subgrouped(a=2, b=2), only(s0l0=4), [kai_group(subGroups=[subgroup("both", minSubGroup=1),
+        subgroup("a", 2, parent="both"), subgroup("b", 2, parent="both")])], shares(4), 4,
+        "spec.subGroups both: minSubGroup is not kept", id="KAI: fewer subgroups of a parent are told"),
+    pytest.param(subgrouped(a=1, b=1), only(s0l0=4), [kai_group(minMember=2, subGroups=[subgroup("a", parent="b"),
+        subgroup("b", parent="a")])], shares(2), 2, "each subgroup is the parent of another",
+        id="KAI: parents in a circle are told"),
+    pytest.param(subgrouped(a=1), only(s0l0=4), [kai_group(subGroups=[subgroup("a", 1, parent="c")])], shares(1), 1,
+        "spec.subGroups a has no parent c", id="KAI: a parent that is not there is told"),
+    pytest.param(subgrouped(a=1), only(s0l0=4), [kai_group(subGroups=[subgroup("a", 1), subgroup("a", 2)])], shares(1),
+        1, "each must have a name of its own", id="KAI: a name that comes twice is told"),
+    pytest.param(subgrouped(s0=1), only(s0l0=4), [kai_group(subGroups=[subgroup(f"s{at}", 0) for at in range(65)])],
+        shares(1), 1, "has 65 entries, of which 64 are kept", id="KAI: more subgroups than are read are told"),
     # Roles.
     pytest.param(roles(ps=2, worker=2), only(s0l0=3), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})],
         no_one, 0, "", id="Volcano: not enough of one task"),
+    pytest.param(roles(ps=4), only(s0l0=4), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})], no_one, 0, "",
+        id="Volcano: pods enough, and none of one task"),
     # Words on PodGroups and plain pods.
     pytest.param(volcano(4, notes={volcano_words.MODE: "hard", volcano_words.HIGHEST_TIER: "1"}),
         only(s0l0=2, s0l1=2), [], no_one, 0, "", id="Volcano: hard on the pods"),
@@ -137,7 +185,7 @@ ROWS = [
 def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
     stage = Stage(taken)
     for each in groups:
-        stage.group(each)
+        stage.group(each, Dialect(each.get("apiVersion", Dialect.VOLCANO.value).split("/")[0]))
     placed = stage.schedule(pods)
     assert len(placed) == count, placed
     assert lands(placed), placed

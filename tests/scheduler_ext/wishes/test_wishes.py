@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
-from turnout.jobs.gang import Dialect
+from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.kube import labels
 from turnout.scheduler_ext.model import EventReason
@@ -47,6 +47,11 @@ def koord(size, gpus=8, notes=None, **more):
     """Pods of a koordinator gang."""
     notes = {labels.KOORD_NAME: "g", labels.KOORD_MIN: str(size), **(notes or {})}
     return [pod(f"g-{at}", gpus, notes, **more) for at in range(size)]
+
+
+def kai_gang(size, gpus=8, notes=None):
+    """Pods that name a PodGroup of KAI called g."""
+    return [pod(f"g-{at}", gpus, {labels.KAI_GROUP: "g", **(notes or {})}) for at in range(size)]
 
 
 def job(size, gpus=8, notes=None, name="g", marks=None, **more):
@@ -95,6 +100,17 @@ def pod_group(least, key=None):
     constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
     made = group(schedulingPolicy={"gang": {"minCount": least}}, **constraints)
     return {**made, "apiVersion": "scheduling.k8s.io/v1beta1"}
+
+
+def kai_group(**spec):
+    """A PodGroup of KAI called g."""
+    return {**group(**spec), "apiVersion": POD_GROUP_VERSIONS[Dialect.KAI]}
+
+
+def within(required="", preferred="", tree=""):
+    """A topologyConstraint of KAI."""
+    said = {"requiredTopologyLevel": required, "preferredTopologyLevel": preferred, "topology": tree}
+    return {key: value for key, value in said.items() if value}
 
 
 def ours(word, **more):
@@ -186,6 +202,24 @@ NATIVE = [
 
 OTHERS = [
     row("KAI: required rack", volcano(4, notes={kai.REQUIRED: RACK}), "waits", HALVES),
+    row("KAI: required rack, on the PodGroup", kai_gang(4), "waits", HALVES,
+        [kai_group(minMember=4, topologyConstraint=within(RACK))]),
+    row("KAI: preferred rack, on the PodGroup", kai_gang(4), "one spine", HALVES,
+        [kai_group(minMember=4, topologyConstraint=within(preferred=RACK))]),
+    row("KAI: required comes before preferred", kai_gang(4), "one spine", HALVES,
+        [kai_group(minMember=4, topologyConstraint=within(BLOCK, RACK))]),
+    row("KAI: a tree of its own is told", kai_gang(4), "waits", HALVES,
+        [kai_group(minMember=4, topologyConstraint=within(RACK, tree="default"))],
+        told="topologyConstraint.topology is not kept: the tree is that of our own map"),
+    row("KAI: a level that no node has", kai_gang(4), "one leaf", groups=[kai_group(minMember=4,
+        topologyConstraint=within("example.com/island"))], told="names 'example.com/island', which is no level here"),
+    row("KAI: a level that is no key", kai_gang(4), "one leaf", groups=[kai_group(minMember=4,
+        topologyConstraint=within("a rack"))], told="requiredTopologyLevel is 'a rack'"),
+    row("KAI: fewer pods than must start, as of others", kai_gang(2), "anywhere", groups=[kai_group(minMember=4)]),
+    row("KAI: without a minimum each pod starts by itself", kai_gang(4), "leaves 2", dict.fromkeys(HOSTS[2:], 8),
+        [kai_group(queue="train")]),
+    row("KAI: pods' words before their PodGroup's", kai_gang(4, notes=ours("preferred")), "one spine", HALVES,
+        [kai_group(minMember=4, topologyConstraint=within(RACK))]),
     row("DRA: devices of claims alone", volcano(2, 0, ours("required"), resourceClaims=[{"name": "gpu"}]), "no opinion",
         told="its devices come from resource claims alone"),
     row("DRA: a ComputeDomain's channel", volcano(4, notes=ours("required"), resourceClaims=[{"name": "channel"}]),
@@ -217,7 +251,7 @@ def landed(lands, stage, size):
 def test_a_wish_in_its_users_words(pods, lands, taken, groups, told, bad):
     stage = Stage(taken)
     for each in groups:
-        stage.group(each, Dialect.NATIVE if "apiVersion" in each else Dialect.VOLCANO)
+        stage.group(each, Dialect(each.get("apiVersion", Dialect.VOLCANO.value).split("/")[0]))
     stage.schedule(pods)
     assert landed(lands, stage, len(pods)), stage.placed
     words = {EventReason.WISH_NOT_KEPT: told, EventReason.BAD_ANNOTATION: bad}
@@ -244,5 +278,6 @@ def test_the_page_for_users_names_each_word_that_is_read():
     words = [labels.TOPOLOGY, labels.TOPOLOGY_TIER, labels.PODS_PER_HOST_MULTIPLE, kueue.REQUIRED, kueue.PREFERRED,
              kueue.UNCONSTRAINED, kueue.SLICE_LEVEL, kueue.SLICE_SIZE, kueue.LAYERS, koordinator.SPEC,
              koordinator.INDEX, sets.JOBSET, sets.LWS, sets.LWS_SUBGROUP, kai.REQUIRED, kai.PREFERRED,
+             labels.KAI_GROUP, kai.SUBGROUP, kai.TREE, "topologyConstraint", "subGroups", "minSubGroup",
              "networkTopology", "subGroupPolicy", "highestTierAllowed", "highestTierName"]  # fmt: skip
     assert [word for word in words if not re.search(rf"`{re.escape(word)}[`:]", page)] == []

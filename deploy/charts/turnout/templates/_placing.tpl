@@ -17,7 +17,7 @@ rules:
   - apiGroups: [apps]
     resources: [statefulsets]
     verbs: [get, list, watch]
-  - apiGroups: [scheduling.volcano.sh, scheduling.sigs.k8s.io, scheduling.x-k8s.io, scheduling.k8s.io]
+  - apiGroups: [scheduling.volcano.sh, scheduling.sigs.k8s.io, scheduling.x-k8s.io, scheduling.run.ai, scheduling.k8s.io]
     resources: [podgroups]
     verbs: [get, list, watch]
   {{- if $root.Values.nominator.readQueues }}

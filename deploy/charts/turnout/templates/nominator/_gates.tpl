@@ -48,7 +48,7 @@ matchExpressions:
 - name: of-a-gang  # as turnout.jobs.gang reads it
   expression: >-
     has(object.metadata.annotations) && ['scheduling.k8s.io/group-name', 'scheduling.volcano.sh/group-name',
-    'gang.scheduling.koordinator.sh/name'].exists(name, name in object.metadata.annotations && object.metadata.annotations[name] != '')
+    'gang.scheduling.koordinator.sh/name', 'pod-group-name'].exists(name, name in object.metadata.annotations && object.metadata.annotations[name] != '')
     || has(object.metadata.labels) && ['pod-group.scheduling.sigs.k8s.io', 'scheduling.x-k8s.io/pod-group']
     .exists(name, name in object.metadata.labels && object.metadata.labels[name] != '')
     || has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(each, has(each.controller) && each.controller)
