@@ -28,7 +28,7 @@ def missing(item) -> str | None:
     if item.get_closest_marker("root") and os.geteuid() != 0:
         return "be root"
     if item.get_closest_marker("peers") and not os.environ.get("TURNOUT_PEERS"):
-        return "set TURNOUT_PEERS to a folder with the binaries of Volcano and koordinator"
+        return "set TURNOUT_PEERS to a folder with the binaries of Volcano, koordinator and Kueue"
     if item.get_closest_marker("mindspore") and not os.environ.get("TURNOUT_MINDSPORE"):
         return "pip install mindspore into a virtual environment, and set TURNOUT_MINDSPORE to its python"
     if item.get_closest_marker("gpu") and not any(Path(driver).exists() for driver in GPU_DRIVERS):

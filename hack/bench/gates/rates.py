@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
-from hack.bench.gates.stream import come, start_nominator, warm
+from hack.bench.gates.stream import come, pod, start_nominator, warm
 from hack.bench.throughput.trials import BENCH_FLAGS, GATES, NONE, Cluster, gangs
 from hack.controlplane.plane import ControlPlane
 from turnout.kube import labels
@@ -68,12 +69,13 @@ async def _one_by_one(plane: ControlPlane) -> list[float]:
     async with plane.api() as api:
         await warm(api, gated=True)
         dice = random.Random(1)
-        return [(await come(api, f"alone-{at}", SIZE, dice, 0.0, gated=True))[1] for at in range(GANGS)]
+        gated = partial(pod, gated=True)
+        return [(await come(api, f"alone-{at}", SIZE, dice, 0.0, gated))[1] for at in range(GANGS)]
 
 
 def behind_gates(made: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
     """Put our gate on every pod."""
     for gang in made:
-        for pod in gang:
-            pod["spec"]["schedulingGates"] = [{"name": labels.PLACEMENT_GATE}]
+        for each in gang:
+            each["spec"]["schedulingGates"] = [{"name": labels.PLACEMENT_GATE}]
     return made

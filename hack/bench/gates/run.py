@@ -7,17 +7,20 @@ same streams in one run. Source: docs/managed-clusters.md
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 
+from hack.bench.gates import beside
+from hack.bench.gates.beside import Beside
+from hack.bench.gates.cells import Cell
 from hack.bench.gates.crowd import Crowd, crowd
 from hack.bench.gates.rates import Rate, rates
-from hack.bench.gates.stream import APART_S, Sent, send
+from hack.bench.gates.stream import APART_S, send
 from hack.bench.gates.takeover import takeovers
-from hack.bench.placement import baselines, streams
+from hack.bench.placement import streams
 from hack.bench.support.outcome import Outcome, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from hack.controlplane.tools import cache
@@ -29,49 +32,13 @@ RELEASES = ("", NEXT)
 TAKEOVER_S = 5.0  # within which a replica takes over
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One way of one spacing, over all seeds."""
-
-    way: str
-    apart: str
-    kubernetes: str  # of the scheduler's binary
-    sent: tuple[Sent, ...]
-
-    @property
-    def crossings(self) -> float:
-        """The mean over gangs."""
-        return statistics.fmean(each for one in self.sent for each in one.crossings)
-
-    def bound_s(self, share: float) -> float:
-        """A percentile of the time from a gang's last pod to its last binding."""
-        return nearest_rank([each for one in self.sent for each in one.bound_s], share)
-
-    @property
-    def failed(self) -> int:
-        """The gangs that were not bound in time."""
-        return sum(one.failed for one in self.sent)
-
-    @property
-    def obeyed(self) -> float:
-        """The share of nominations that the scheduler took."""
-        placed = sum(one.placed for one in self.sent)
-        return sum(one.obeyed for one in self.sent) / placed if placed else float("nan")
-
-    @property
-    def patches(self) -> float:
-        """The patches of a pod, by whomever."""
-        return sum(one.patches for one in self.sent) / max(1, sum(one.pods for one in self.sent))
-
-
 def run(quick: bool) -> Outcome:
-    """Measure. quick: one seed of 15 gangs, 256 nodes; else ten seeds of 40 gangs, 1,000 and 5,000 nodes."""
+    """Measure. quick: one seed of 15 gangs, 256 nodes; else ten seeds of 40 gangs, 1,000 and 5,000 nodes.
+
+    Kueue runs beside where the environment names its manager, over the first three seeds.
+    """
     seeds, gangs = ((1,), 15) if quick else (tuple(range(1, 11)), GANGS)
-    least = statistics.fmean(
-        crossed
-        for seed in seeds
-        for crossed in streams.replay(streams.fabric(), _events(seed, gangs), baselines.best_fit).total
-    )
+    least = beside.best_fit(seeds, gangs)
     cells = [
         _cell(way, apart, seeds, gangs, release)
         for release in RELEASES
@@ -79,10 +46,11 @@ def run(quick: bool) -> Outcome:
         for way in WAYS
         if not (quick and release and (way, apart) != ("gates", "together"))
     ]
+    kueue = beside.run(os.environ, cells, seeds[: beside.SEEDS], gangs)
     speed = asyncio.run(rates([(256, 256, 1)] if quick else [(1000, 1000, 3), (5000, 800, 1)]))
     waiting = asyncio.run(crowd(20 if quick else 500))
     killed = asyncio.run(takeovers(1 if quick else 10))
-    return _told(least, cells, speed, waiting, killed, gangs)
+    return _told(least, cells, kueue, speed, waiting, killed, gangs)
 
 
 def _events(seed: int, gangs: int) -> list[int]:
@@ -110,9 +78,16 @@ def _version(release: str) -> str:
 
 
 def _told(
-    least: float, cells: list[Cell], speed: list[Rate], waiting: Crowd, killed: list[float], gangs: int
+    least: float,
+    cells: list[Cell],
+    kueue: Beside,
+    speed: list[Rate],
+    waiting: Crowd,
+    killed: list[float],
+    gangs: int,
 ) -> Outcome:
     figures, targets = _of_streams(least, cells)
+    figures |= kueue.figures
     for rate in speed:
         late = nearest_rank(rate.bound_s, 0.99)
         figures |= {f"{rate.nodes} nodes {way} pods/s": value for way, value in rate.pods_s.items()}
@@ -130,10 +105,10 @@ def _told(
     versions = list(dict.fromkeys(cell.kubernetes for cell in cells))
     return Outcome(
         title=f"gates: gangs on a kube-scheduler {' and '.join(versions)} that knows no extender",
-        tables=(_stream_table(least, cells, gangs), _rate_table(speed)),
+        tables=(_stream_table(least, cells, gangs), *kueue.tables, _rate_table(speed)),
         figures=figures,
         targets=targets,
-        notes=(f"Rates, the crowd and takeovers: {versions[0]}.", "Kueue's manager is not run here."),
+        notes=(f"Rates, the crowd and takeovers: {versions[0]}.", kueue.note),
     )
 
 

@@ -8,14 +8,15 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hack.bench.placement import streams, trickling
 from hack.controlplane import scheduler_config
 from hack.controlplane.api import Api
-from hack.controlplane.nodes import gpu_node
+from hack.controlplane.nodes import address, gpu_node
 from hack.controlplane.plane import ControlPlane, free_ports
 from turnout.kube import labels
 from turnout.topology.cost import cost
@@ -45,6 +46,14 @@ class Sent:
     pods: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a gang is written, and how it goes: pod(gang, rank, size), leave(api, gang, size)."""
+
+    pod: Callable[[str, int, int], dict[str, Any]]
+    leave: Callable[[Api, str, int], Awaitable[None]]
+
+
 async def send(
     events: Sequence[int], seed: int | None, apart_s: float, gated: bool, release: str = "", *, asks: bool = False
 ) -> Sent:
@@ -57,18 +66,12 @@ async def send(
     plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
     try:
         async with plane.api() as api:
-            await _build(api, tree)
+            await build(api, tree)
             await asyncio.to_thread(start_asking if asks else ControlPlane.start_scheduler, plane)
             health = await asyncio.to_thread(start_nominator, plane) if gated else 0
             await warm(api, gated)
             before = await patches(api)
-            sizes: list[int] = []
-            for event in events:
-                if event <= 0:
-                    await asyncio.gather(*(api.delete(f"{PODS}/gang-{-event}-{at}") for at in range(sizes[-event])))
-                    continue
-                sizes.append(event)
-                await _come(api, len(sizes) - 1, event, dice, apart_s, gated, tree, found)
+            await follow(api, events, dice, apart_s, Words(partial(pod, gated=gated), _leave), found)
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
@@ -79,6 +82,32 @@ async def send(
         await asyncio.to_thread(plane.stop)
 
 
+async def follow(
+    api: Api, events: Sequence[int], dice: random.Random | None, apart_s: float, words: Words, found: Sent
+) -> None:
+    """Let the gangs of a stream come and leave, and note what each ring costs and when it was bound."""
+    tree, sizes = streams.fabric(), list[int]()
+    for event in events:
+        if event <= 0:
+            await words.leave(api, f"gang-{-event}", sizes[-event])
+            continue
+        sizes.append(event)
+        gang = f"gang-{len(sizes) - 1}"
+        try:
+            nodes, bound_s = await come(api, gang, event, dice, apart_s, words.pod)
+        except TimeoutError:
+            found.failed += 1
+            continue
+        found.bound_s.append(bound_s)
+        found.pods += event
+        found.hosts.append([tree.index[nodes[f"{gang}-{at}"]] for at in range(event)])
+        found.crossings.append(cost(tree, found.hosts[-1]).total)
+
+
+async def _leave(api: Api, gang: str, size: int) -> None:
+    await asyncio.gather(*(api.delete(f"{PODS}/{gang}-{at}") for at in range(size)))
+
+
 async def warm(api: Api, gated: bool) -> None:
     """Let one pod come and go, so that everybody is connected and the nominator leads."""
     await api.create(pod("warm", 0, 1, gated))
@@ -86,11 +115,13 @@ async def warm(api: Api, gated: bool) -> None:
     await api.delete(f"{PODS}/warm-0")
 
 
-async def _build(api: Api, tree: Fabric) -> None:
+async def build(api: Api, tree: Fabric, labels_of: Callable[[str], Mapping[str, str]] = lambda _: {}) -> None:
+    """Create the nodes of a fabric, and our map of it. labels_of: a host's, beside its own name."""
     lines = [f"{'.'.join(tree.paths[host])} {tree.paths[host][0]} {host}" for host in tree.hosts]
     meta = {"name": MAP.partition("/")[2], "namespace": "default"}
     data = {"topology_config": "\n".join(lines) + "\n"}
-    await api.create_all([gpu_node(host, f"10.1.{at // 250}.{at % 250 + 1}") for at, host in enumerate(tree.hosts)])
+    nodes = (gpu_node(host, address(at), labels=labels_of(host)) for at, host in enumerate(tree.hosts))
+    await api.create_all(nodes)
     await api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
 
 
@@ -113,31 +144,21 @@ def start_nominator(plane: ControlPlane, *flags: str, name: str = "nominator") -
     return health
 
 
-async def _come(
-    api: Api, number: int, size: int, dice: random.Random | None, apart_s: float, gated: bool, tree: Fabric, found: Sent
-) -> None:
-    """Let a gang come, and note what its ring costs and when it was bound."""
-    try:
-        nodes, bound_s = await come(api, f"gang-{number}", size, dice, apart_s, gated)
-    except TimeoutError:
-        found.failed += 1
-        return
-    found.bound_s.append(bound_s)
-    found.pods += size
-    found.hosts.append([tree.index[nodes[f"gang-{number}-{at}"]] for at in range(size)])
-    found.crossings.append(cost(tree, found.hosts[-1]).total)
-
-
 async def come(
-    api: Api, gang: str, size: int, dice: random.Random | None, apart_s: float, gated: bool
+    api: Api,
+    gang: str,
+    size: int,
+    dice: random.Random | None,
+    apart_s: float,
+    written: Callable[[str, int, int], dict[str, Any]],
 ) -> tuple[dict[str, str], float]:
     """Create a gang's pods. Return their nodes, and the seconds from the last creation to all bound.
 
-    dice: for the order in which they come; None for that of their ranks.
+    dice: for the order in which they come; None for that of their ranks. written: as in Words.pod.
     Raises TimeoutError when they are not bound in time.
     """
     order = range(size) if dice is None else dice.sample(range(size), size)
-    pods = [pod(gang, index, size, gated) for index in order]
+    pods = [written(gang, index, size) for index in order]
     if apart_s:
         for each in pods:
             await api.create(each)
