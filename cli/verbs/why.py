@@ -157,20 +157,14 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    import msgspec
     from rich.text import Text
 
     from turnout.cli import partly, why
-    from turnout.cli.commands.listing import may_not
     from turnout.cli.commands.terminal import terminal
     from turnout.cli.release.gate import with_gate
 
     if args.json:
-        told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
-        told["controller"] = None if account is None else msgspec.to_builtins(account)
-        told["gate"] = None if gate is None else msgspec.to_builtins(gate)
-        told["repair"] = repair
-        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        print(_in_json(found, account, gate, repair))
         return
     console = terminal(args.plain)
     if isinstance(found, str):
@@ -185,14 +179,32 @@ def _tell(
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
     console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)
-    if cluster_view.unknown and not isinstance(found, str):
-        told_rows.append(
-            ("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin")
-        )
-    if cluster_view.missing and not isinstance(found, str):
-        told_rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
+    if not isinstance(found, str):
+        told_rows += _unknown(cluster_view)
     for label, text in told_rows:
         lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):
             head = (label if not number else "").ljust(_LABEL)
             console.print(Text.assemble((head, "cyan"), (line, "bold" if label == "decision" else "")), soft_wrap=True)
+
+
+def _in_json(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> str:
+    import msgspec
+
+    told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
+    told["controller"] = None if account is None else msgspec.to_builtins(account)
+    told["gate"] = None if gate is None else msgspec.to_builtins(gate)
+    told["repair"] = repair
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+
+
+def _unknown(cluster_view: ClusterView) -> list[tuple[str, str]]:
+    """Return a row for each thing that cannot be told, since it may not be listed."""
+    from turnout.cli.commands.listing import may_not
+
+    found = []
+    if cluster_view.unknown:
+        found.append(("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin"))
+    if cluster_view.missing:
+        found.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
+    return found
