@@ -15,6 +15,7 @@ from hack.controlplane.api import MERGE
 from hack.controlplane.tools import cache
 from hack.controlplane.tools.parts import NEXT
 from tests.deploy.chart.test_readme import HELM, ROOT, typed
+from tests.support.serving import serving
 from turnout.kube import labels
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.sources.configmap_text import read
@@ -70,12 +71,15 @@ async def proxy(world):
         pods = (await world.get("/api/v1/namespaces/turnout-system/pods"))["items"]
         ready = [each["status"]["podIP"] for each in pods if "nominator" in each["metadata"]["name"]]
         far_reader, far_writer = await asyncio.open_connection(ready[0], 9444)
-        with suppress(ConnectionError):
-            await asyncio.gather(pipe(reader, far_writer), pipe(far_reader, writer))
+        try:
+            with suppress(ConnectionError):
+                await asyncio.gather(pipe(reader, far_writer), pipe(far_reader, writer))
+        finally:
+            far_writer.close()
 
     (address,) = await world.until(there, within_s=100)
-    async with await asyncio.start_server(forward, address, 9444) as server:
-        await server.serve_forever()
+    async with serving(forward, address, 9444):
+        await asyncio.Event().wait()
 
 
 # A managed API server: as it is, without flags. 1.35 serves no policy for it, so the nominator is asked; 1.37 does.

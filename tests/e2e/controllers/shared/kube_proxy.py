@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
+from tests.support.serving import serving
+
 
 @asynccontextmanager
 async def served(api, namespace, name):
@@ -24,14 +26,13 @@ async def served(api, namespace, name):
         (pod,) = (await api.call("GET", f"{pods}?labelSelector={labels}"))["items"]
         with suppress(OSError, TimeoutError):
             to_reader, to_writer = await _connected(pod["status"]["podIP"], port)
-            await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer))
-        writer.close()
+            try:
+                await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer))
+            finally:
+                to_writer.close()
 
-    server = await asyncio.start_server(relay, spec["clusterIP"], port)
-    try:
+    async with serving(relay, spec["clusterIP"], port):
         yield spec["clusterIP"], port
-    finally:
-        server.close()
 
 
 async def _connected(host, port):

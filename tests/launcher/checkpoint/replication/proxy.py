@@ -25,12 +25,15 @@ class Wire:
 
     async def _join(self, reader, writer):
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        with suppress(OSError):
-            await asyncio.gather(
-                self._carry(reader, back, counted=not self._answers), self._carry(there, writer, counted=self._answers)
-            )
-        for each in (writer, back):
-            each.close()
+        try:
+            with suppress(OSError):
+                await asyncio.gather(
+                    self._carry(reader, back, counted=not self._answers),
+                    self._carry(there, writer, counted=self._answers),
+                )
+        finally:
+            for each in (writer, back):
+                each.close()
 
     async def _carry(self, reader, writer, *, counted=False):
         while data := bytearray(await reader.read(1 << 16)):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.support.serving import serving
 from turnout.launcher.framing import FrameSplitter, frame
 from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
 from turnout.launcher.rendezvous.messages import (
@@ -79,28 +80,6 @@ async def listening(token=TOKEN):
         yield port, host, said
     finally:
         await listener.close()
-
-
-@asynccontextmanager
-async def serving(serve):
-    """Somebody else at an address. serve: called with each caller's streams."""
-    tasks = set()
-
-    async def each(reader, writer):
-        tasks.add(asyncio.current_task())
-        try:
-            await serve(reader, writer)
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(each, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def relay(port, towards_caller):
