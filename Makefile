@@ -85,8 +85,8 @@ demo-train: .venv/launcher ## Watch a training job grow, shrink, meet faults, an
 test: setup-launcher controlplane ## Run the tests, with a real kube-scheduler: ten minutes
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'not slow and not long' $(ARGS)
 
-test-slow: setup-launcher controlplane ## Run the further stories on real parts, as CI does: twenty minutes
-	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'slow and not long' $(ARGS)
+test-slow: setup-launcher controlplane ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=usual -m '(slow or hypothesis) and not long' $(ARGS)
 
 test-long: setup-launcher controlplane ## Run what takes hours: the longest stories, and random ones with ten times as many examples
 	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)

@@ -23,9 +23,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The files beside a test may hold the machine for a while: no example has to end in 200 ms, hypothesis' own limit.
-# `ci` tries the same examples each time, so that a run says something about the change and not about luck; `deep`
-# looks for others, ten times as many (tests/support/examples.py).
-settings.register_profile("ci", deadline=None, derandomize=True)
+# `ci`, of `make test`, tries the same examples each time, so that a run says something about the change and not about
+# luck; `usual`, of `make test-slow`, three times as many; `deep` looks for others, thirty times as many
+# (tests/support/examples.py).
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=34)
+settings.register_profile("usual", deadline=None, derandomize=True, max_examples=100)
 settings.register_profile("deep", deadline=None, max_examples=1_000)
 settings.load_profile("ci")
 

@@ -23,7 +23,17 @@ from typing import Any
 import coverage
 import pytest
 
-PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-m", "not slow and not long and not real")
+PYTEST = (
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:faulthandler",
+    "--hypothesis-profile=usual",
+    "-m",
+    "not slow and not long and not real",
+)
 # What has been imported before the fork is not rewritten by pytest: that matters to no test.
 FORKED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 COLLECT_S = 60

@@ -53,6 +53,7 @@ async def test_an_unbindable_job_takes_nothing_and_unused_room_is_given_back(clu
     await cluster.until_phases({("a", "Running"): 8, **waiting})  # its cooldown is ten minutes
 
 
+@pytest.mark.slow
 @pytest.mark.contract("VE-35")
 async def test_nobody_leaves_for_one_that_would_not_fit_even_then(cluster):
     await cluster.autoscaler("--act")
@@ -95,6 +96,7 @@ async def test_a_size_set_by_hand_is_kept(cluster):
     await cluster.until(a=5)
 
 
+@pytest.mark.slow
 async def test_a_manifest_applied_again_and_again_leaves_a_job_growing_to_max(cluster):
     await cluster.autoscaler("--act", "--cooldown-s", "1", "--restart-s", "0")
     await cluster.submit("a", 2, 8)
@@ -106,6 +108,7 @@ async def test_a_manifest_applied_again_and_again_leaves_a_job_growing_to_max(cl
     assert "turnout.dev/wish-workers" not in (await cluster.api.call("GET", f"{JOBS}/a"))["metadata"]["annotations"]
 
 
+@pytest.mark.slow
 async def test_another_goes_on_where_a_leader_was_killed(cluster):
     first = await cluster.autoscaler("--act")
     await cluster.submit("a", 2, 4)
@@ -170,6 +173,7 @@ async def test_a_name_that_nobody_reads_is_told_once_on_the_job(cluster):
     assert sum("annotation_unknown" in line for line in cluster.said) == 1
 
 
+@pytest.mark.slow
 async def test_its_page_tells_what_each_queue_has(cluster):
     head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "default"}}
     spec = {"spec": {"capability": {"nvidia.com/gpu": "7"}, "deserved": {"nvidia.com/gpu": "3"}}}

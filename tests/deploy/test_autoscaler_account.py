@@ -26,7 +26,7 @@ from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, els
 from turnout.autoscaler.rbac_rules import MEMORY
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 VERSIONS = {
     "MPIJob": "kubeflow.org/v2beta1",
@@ -160,7 +160,6 @@ async def guarded(attempt, policy):
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("job", "size", "others"), SIZED)
 async def test_only_size_and_our_annotations_of_a_job_may_be_changed(autoscaler, api, job, size, others, request):
     job = {**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}}
@@ -325,7 +324,6 @@ async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else
             await attempt()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("namespace", "prefix", "account"),
     [

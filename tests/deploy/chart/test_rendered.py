@@ -142,6 +142,7 @@ def pairwise(count):
     return rows
 
 
+@pytest.mark.slow
 def test_every_two_choices_render_valid_objects_together(schema_folder, tmp_path):
     files = []
     for number, row in enumerate(pairwise(len(CHOICES))):
@@ -156,6 +157,7 @@ def test_every_two_choices_render_valid_objects_together(schema_folder, tmp_path
     assert schemas.faults(schemas.kubeconform(schema_folder, files)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_renders_for_kubernetes(version):
     """Before 1.30 nothing bounds what an account may write, so only what writes nothing is installed."""

@@ -36,7 +36,7 @@ from tests.e2e.autoscaler.webhook import Webhook, admission
 from tests.e2e.stage import Stage
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,6 @@ async def test_a_leader_killed_mid_shrink_is_followed_and_nobody_shrinks_twice(s
     assert written(stage, second) == []
 
 
-@pytest.mark.slow
 async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(stage):
     first, second = await two_autoscalers(stage, "slept")
     async with stage.plane.api() as api:
@@ -124,7 +123,6 @@ async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(s
     assert leader(stage, [second]) == second
 
 
-@pytest.mark.slow
 async def test_the_api_server_restarts_between_a_shrink_and_the_pods_end(stage):
     start_autoscaler(stage, *AT_ONCE, name="restarted")
     async with stage.plane.api() as api:
@@ -142,7 +140,6 @@ async def test_the_api_server_restarts_between_a_shrink_and_the_pods_end(stage):
     assert shrinks(stage, "restarted") == [("lends", 8, 5)]
 
 
-@pytest.mark.slow
 async def test_the_api_server_restarts_while_a_shrink_is_being_written(stage):
     start_autoscaler(stage, *AT_ONCE, name="unanswered")
     webhook = Webhook("lends")

@@ -36,7 +36,7 @@ from tests.e2e.stage import Stage
 from tests.support.published import published
 from turnout.kube import labels
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 KOORD_QUOTA = "quota.scheduling.koordinator.sh/name"
 
 
@@ -168,7 +168,7 @@ async def stage(module_stage):
 
 
 COHORT = "ClusterQueue, LocalQueue and cohort of Kueue"
-SLOW, LONG = pytest.mark.slow, pytest.mark.long  # the same story once more
+LONG = pytest.mark.long  # the same story once more
 
 
 def story(dialect, objects, borrower, owner, words, *marks):
@@ -181,10 +181,10 @@ def story(dialect, objects, borrower, owner, words, *marks):
     ("dialect", "borrower", "owner"),
     [
         story(VOLCANO, "Queue of Volcano", indexed, pytorch, "a Job lends to a PyTorchJob"),
-        story(VOLCANO, "Queue of Volcano", pytorch, indexed, "a PyTorchJob lends to a Job", SLOW),
-        story(KOORDINATOR, "ElasticQuota of koordinator", indexed, pytorch, "a Job lends to a PyTorchJob", SLOW),
+        story(VOLCANO, "Queue of Volcano", pytorch, indexed, "a PyTorchJob lends to a Job"),
+        story(KOORDINATOR, "ElasticQuota of koordinator", indexed, pytorch, "a Job lends to a PyTorchJob"),
         story(KOORDINATOR, "ElasticQuota of koordinator", pytorch, indexed, "a PyTorchJob lends to a Job", LONG),
-        story(KUEUE, COHORT, indexed, pytorch, "a Job lends to a PyTorchJob", SLOW),
+        story(KUEUE, COHORT, indexed, pytorch, "a Job lends to a PyTorchJob"),
         story(KUEUE, COHORT, indexed, indexed, "a Job lends to a Job", LONG),
     ],
 )

@@ -17,7 +17,7 @@ from tests.controllers import elasticjobs
 from tests.e2e.controllers.installed import ROOT, install
 from tests.e2e.launcher.operated import NOBODY, PODS, conditions, operated
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 GROUP = "/apis/elastic.iml.github.io/v1alpha1"
 JOBS = f"{GROUP}/namespaces/default/elasticjobs"
@@ -118,7 +118,6 @@ async def test_workers_meet_at_their_master_and_train(module_plane, world, folde
     assert (await reached(world, "tune", "Running"))["status"]["replicaStatuses"]["worker"]["active"] == 3
 
 
-@pytest.mark.slow
 async def test_a_worker_that_is_killed_is_replaced_with_its_rank_and_a_new_id(world, folder):
     before = await trains(folder, 3)
     (folder / "kill-tune-edljob-worker-1").touch()
@@ -131,7 +130,6 @@ async def test_a_worker_that_is_killed_is_replaced_with_its_rank_and_a_new_id(wo
     assert status["replicaStatuses"]["worker"]["restartCounts"] == {"1": 1}
 
 
-@pytest.mark.slow
 async def test_a_master_that_dies_does_not_end_training(world, folder):
     before = max([await trains(folder, 3, at) for at in (0, 1)])
     lead = "elasticjob-tune-dlrover-master-0"

@@ -14,7 +14,7 @@ from tests.cli.test_why_command import turnout
 from tests.controllers.jobs import role
 from tests.e2e.controllers.installed import CONTROLLER, ROOT, SYSTEM, begin_again, install
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 DEFINITION = ROOT / "deploy/crds/pytorchjobs.kubeflow.org.yaml"
 
@@ -59,7 +59,6 @@ async def told(api, path, reason):
     return (await api.until(f"{path}/events", found, 40))[0]
 
 
-@pytest.mark.slow
 @pytest.mark.contract("MS-38")
 async def test_pods_beyond_a_quota_are_told_and_made_once_there_is_room(api, module_plane):
     path = await namespace(api, "quota")
@@ -80,7 +79,6 @@ async def test_pods_beyond_a_quota_are_told_and_made_once_there_is_room(api, mod
     assert {each["metadata"]["name"] for each in pods} == {f"bert-worker-{index}" for index in range(4)}
 
 
-@pytest.mark.slow
 async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api, module_plane):
     path = await namespace(api, "taken")
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-1", "namespace": "taken"}}

@@ -210,6 +210,7 @@ async def test_a_leader_that_slept_through_its_lease_then_changes_nothing(stage)
     assert "gate_failed" not in stage.plane.logs("nominator")  # it did not even try
 
 
+@pytest.mark.slow
 async def test_a_leader_killed_amid_many_gangs_leaves_none_of_them_in_parts(stage):
     await begin(stage)
     stage.start_nominator("second", "--gates", "--lease-seconds", "4")

@@ -13,6 +13,8 @@ import pytest
 from tests.launcher.elastic.names import BATCHES, WORLDS
 from turnout.launcher.elastic.sampler import shuffled
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 EVERY_WORLD = pytest.mark.parametrize("world", WORLDS, ids=[f"world of {world}" for world in WORLDS])
 

@@ -8,7 +8,7 @@ import pytest_asyncio
 from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.workers.spawn_spec import CommandKind
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

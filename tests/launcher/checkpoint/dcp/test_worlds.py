@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.format.manifest import Manifest, read, write
 ROOT = Path(__file__).resolve().parents[4]
 WORLDS, TRAINS = (Path(__file__).parents[1] / "engine/scripts" / name for name in ("worlds.py", "trains.py"))
 AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,turnout.launcher.checkpoint.dcp.writer"
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")]
 
 
 def outside(memory):

@@ -226,6 +226,7 @@ def test_a_save_without_disk_goes_nowhere_but_into_memory(make, tmp_path):  # DL
     assert checkpoints.stats().hashed == 1
 
 
+@pytest.mark.slow
 def test_memory_of_a_process_that_was_killed_is_taken_before_storage(make, environ, memory, tmp_path):  # DL-48, DL-65
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], env=environ, check=False)
     assert died.returncode == -9

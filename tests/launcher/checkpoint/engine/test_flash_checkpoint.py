@@ -191,6 +191,7 @@ def test_a_save_to_disk_returns_before_its_file_is_there(flash, tmp_path, stoppe
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-50")
 @pytest.mark.parametrize(
     ("strategy", "steps", "stay"),
@@ -210,6 +211,7 @@ def test_which_files_stay(flash, tmp_path, strategy, steps, stay):  # DL-50
     assert files(tmp_path) == sorted(f"{step}/rank_0.pt" for step in stay)
 
 
+@pytest.mark.slow
 @pytest.mark.contract("DL-65", "DL-66")
 def test_loading_tries_memory_then_the_named_file_then_the_newest(flash, memory, tmp_path):  # DL-65, DL-66
     checkpoints = flash(tmp_path / "run")
@@ -243,6 +245,7 @@ def test_a_process_without_an_agent_is_killed(environ, tmp_path):  # DL-48
     assert files(tmp_path) == ["checkpoint-1.pt", "checkpoint-5.pt"]
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_told_and_memory_has_its_step(flash, tmp_path):
     checkpoints = flash(tmp_path)
     (tmp_path / "file").touch()

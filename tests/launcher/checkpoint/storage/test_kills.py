@@ -12,6 +12,8 @@ from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.reader import newest, steps
 from turnout.launcher.errors import BadCheckpoint
 
+pytestmark = pytest.mark.slow
+
 CRASHES = Path(__file__).with_name("crashes.py")
 CROWD = Path(__file__).with_name("crowd.py")
 ROUND = 7

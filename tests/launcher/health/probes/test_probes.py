@@ -14,6 +14,8 @@ from turnout.launcher.health.probe_groups import next_groups
 from turnout.launcher.health.probe_messages import Plan, Sizes, Stage, measured
 from turnout.launcher.health.probes.subprocess import COMMAND, probe
 
+pytestmark = pytest.mark.slow
+
 FAULTY = (sys.executable, str(Path(__file__).with_name("faulty_probe.py")))
 SIZES = Sizes(matmul=64, matmul_times=5, reduce_bytes=1 << 16, reduce_times=5, pair_bytes=1 << 16, pair_times=3)
 
@@ -54,7 +56,6 @@ def stories(tmp_path_factory):
     return asyncio.run(all_of_them())
 
 
-@pytest.mark.slow
 def test_a_pair_measures_itself_alone_and_together(stories):
     for report in stories["slow product,clock ahead"]:
         assert report.stage is Stage.DONE

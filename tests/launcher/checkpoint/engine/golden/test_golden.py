@@ -37,7 +37,7 @@ from turnout.launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpoi
 ROOT = Path(__file__).resolve().parents[5]
 FORMATS = Path(__file__).with_name("formats")
 GOLDEN = sorted(each.name for each in FORMATS.iterdir())
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")]
 
 
 @pytest.fixture
