@@ -83,7 +83,7 @@ demo-train: .venv/launcher ## Watch a training job grow, shrink, meet faults, an
 	@$(PY) -m hack.chaos.demo $(ARGS)
 
 test: setup-launcher controlplane ## Run the tests, with a real kube-scheduler: ten minutes
-	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 -m 'not slow and not long' $(ARGS)
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=ci -m 'not slow and not long' $(ARGS)
 
 test-slow: setup-launcher controlplane ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=usual -m '(slow or hypothesis) and not long' $(ARGS)

@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=34)
 settings.register_profile("usual", deadline=None, derandomize=True, max_examples=100)
 settings.register_profile("deep", deadline=None, max_examples=1_000)
-settings.load_profile("ci")
+settings.load_profile("usual")
 
 
 @pytest.hookimpl(wrapper=True)

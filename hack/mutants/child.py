@@ -30,7 +30,6 @@ PYTEST = (
     "no:cacheprovider",
     "-p",
     "no:faulthandler",
-    "--hypothesis-profile=usual",
     "-m",
     "not slow and not long and not real",
 )

@@ -11,7 +11,6 @@ from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.deploy.test_pages import SERVICES, get
 from tests.kube.world import kubeconfig
-from tests.support.serving import serving
 
 IDLE = 1_100
 FILES = 512  # that the service may open: fewer than there are strangers
@@ -27,8 +26,11 @@ class Api:
     async def answer(self, reader, writer):
         """Refuse one call, and end its connection."""
         self.came += 1
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        finally:
+            writer.close()
 
 
 @asynccontextmanager
@@ -45,7 +47,6 @@ async def idle_connections(port, count):
     finally:
         for writer in writers:
             writer.close()
-        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
@@ -66,26 +67,27 @@ async def until(true, what):
 async def test_a_service_answers_its_probes_and_goes_on_beside_idle_strangers(name, tmp_path):
     api, port, children = Api(), free_ports(1)[0], Children(tmp_path)
     module, flags = SERVICES[name]
-    common = ["--metrics-bind", f"127.0.0.1:{port}", *flags]
+    server = await asyncio.start_server(api.answer, "127.0.0.1", 0)
+    config = kubeconfig(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    common = ["--kubeconfig", str(config), "--metrics-bind", f"127.0.0.1:{port}"]
     limited = ["prlimit", f"--nofile={FILES}:{FILES}"]
 
     async def alive():
         return (await asyncio.to_thread(get, port, "/healthz"))[0] == 200
 
-    async with serving(api.answer) as at:
-        config = kubeconfig(tmp_path, f"http://127.0.0.1:{at}")
-        try:
-            children.start(name, [*limited, sys.executable, "-m", module, "--kubeconfig", str(config), *common])
-            await until(alive, f"{name} is alive: {children.log(name)[-1000:]}")
-            async with idle_connections(port, IDLE):
-                before = api.came
-                for _ in range(5):
-                    assert await alive()
+    try:
+        children.start(name, [*limited, sys.executable, "-m", module, *common, *flags])
+        await until(alive, f"{name} is alive: {children.log(name)[-1000:]}")
+        async with idle_connections(port, IDLE):
+            before = api.came
+            for _ in range(5):
+                assert await alive()
 
-                async def asks():
-                    return api.came > before + 2
+            async def asks():
+                return api.came > before + 2
 
-                await until(asks, f"{name} asks the API server")
-            assert "Too many open files" not in children.log(name)
-        finally:
-            children.close()
+            await until(asks, f"{name} asks the API server")
+        assert "Too many open files" not in children.log(name)
+    finally:
+        children.close()
+        server.close()
