@@ -6,6 +6,7 @@ long as its owner said; after that it rests, so that no gang is moved again and 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -74,6 +75,7 @@ class Repairer:
             gang = gangs.get(key)
             if gang is not None and (found := self._due(gang)) is not None:
                 await self._evict(key, found)
+            await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _turn(self) -> list[GangKey]:
         """Return the gangs of this look: at most so many, those first that were not looked at the last time."""
