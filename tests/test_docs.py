@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 
 from hack.bench.__main__ import names_of_benchmarks
 from hack.lint.architecture import FLOORS, IO_ROOMS
+from hack.lint.source_tree import definitions
 from turnout.autoscaler.controller.metrics import Metrics as Lending
 from turnout.autoscaler.model import Reason as Lent
 from turnout.autoscaler.node_faults.model import NodeReason as OfNode
@@ -310,9 +311,9 @@ def test_koordinators_install_is_told_with_what_works_beside_it():
 
 @EVERY_PAGE
 def test_every_test_that_is_named_is_there(paper):
-    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", paper.read_text()):
-        names = {getattr(node, "name", "") for node in ast.walk(ast.parse((ROOT / path).read_text()))}
-        assert name in names, f"{path}::{name}"
+    named = set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", paper.read_text()))
+    there = {path: {each.name for each in definitions(ast.parse((ROOT / path).read_text()))} for path, _ in named}
+    assert [f"{path}::{name}" for path, name in sorted(named) if name not in there[path]] == []
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

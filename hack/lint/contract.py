@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from hack.lint.source_tree import definitions
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, PAGE = "docs/contract.yaml", "docs/contract.md"
 MARK = "contract"
@@ -95,15 +97,16 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 def tests_in(path: str, source: str) -> Iterator[Showing]:
     """Read the marks of one test module."""
+    if f"mark.{MARK}" not in source:
+        return
     tree = ast.parse(source)
     module = _module_marks(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            marks = [found for each in node.decorator_list if (found := _mark(each))]
-            shown = [row for name, words in marks if name == MARK for row in words]
-            only = sorted({name for name, _ in (*marks, *module)} & CONDITIONS.keys())
-            if shown:
-                yield Showing(path, node.name, tuple(shown), tuple(only))
+    for node in definitions(tree):
+        marks = [found for each in node.decorator_list if (found := _mark(each))]
+        shown = [row for name, words in marks if name == MARK for row in words]
+        only = sorted({name for name, _ in (*marks, *module)} & CONDITIONS.keys())
+        if shown:
+            yield Showing(path, node.name, tuple(shown), tuple(only))
 
 
 def _module_marks(tree: ast.Module) -> list[tuple[str, tuple[str, ...]]]:

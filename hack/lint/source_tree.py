@@ -83,6 +83,15 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
         waiting += reversed([child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)])
 
 
+def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Walk over the functions and classes of a module, those in classes included, and not those in functions."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node
+        if isinstance(node, ast.ClassDef):
+            yield from definitions(node)
+
+
 def _named(found: Import) -> Import:
     inside = found.target.startswith(f"{PACKAGE}.")
     return replace(found, target=found.target.removeprefix(f"{PACKAGE}."), bare=not inside)

@@ -9,18 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import GangKey
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.errors import CallError
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.gates.evictions import hold, make_room, may_preempt
 from turnout.scheduler_ext.gates.model import Evict, Turn
-from turnout.scheduler_ext.gates.patches import eviction
+from turnout.scheduler_ext.gates.runtime.eviction_calls import Evictions, Outcome, evict_each
 from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
@@ -30,13 +29,6 @@ log = logging.getLogger("turnout.nominator")
 HELD_S = 600.0  # how long hosts are held for a gang: longer than most pods may take to leave
 RESTS_S = 600.0  # how long nobody is evicted for a gang that did not get its hosts in that time
 PAUSE = Backoff(first_s=2.0, most_s=30.0)  # of a gang's evictions, when one is refused or fails
-
-
-class Evictions(Protocol):
-    """The part of a Client that is needed here."""
-
-    async def create(self, path: str, body: dict[str, Any]) -> bytes:
-        """Post an object."""
 
 
 @dataclass(slots=True)
@@ -112,29 +104,25 @@ class Evictor:
 
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
         """Evict pods one after the other. False, and none of the rest, when one is refused."""
-        for each in victims:
-            if not self._may_write():
+        done = 0
+        async for asked in evict_each(self._calls, victims, self._may_write):
+            pod = asked.pod
+            self._count.labels(asked.outcome.value).inc()
+            if asked.error is not None:
+                self._failed(key, pod, asked.error)
                 return False
-            path = f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction"
-            try:
-                await self._calls.create(path, eviction(each))
-            except (NotFound, Conflict):  # it is gone, or another has its name by now
-                self._count.labels("gone").inc()
-                continue
-            except CallError as error:
-                self._failed(key, each, error)
-                return False
-            self._sent.add(each.uid)
-            self._count.labels("evicted").inc()
-            log.info("evicted", extra={"pod": f"{each.namespace}/{each.name}", "gang": str(key)})
-            self._tell(Notice(EventReason.PREEMPTED, each.namespace, each.name, each.uid, each.why[:500]))
+            done += 1
+            if asked.outcome is Outcome.EVICTED:
+                self._sent.add(pod.uid)
+                log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "gang": str(key)})
+                self._tell(Notice(EventReason.PREEMPTED, pod.namespace, pod.name, pod.uid, pod.why[:500]))
+        if done < len(victims):  # another may lead by now
+            return False
         if (made := self._made.get(key)) is not None:
             made.refused, made.failures = "", 0
         return True
 
     def _failed(self, key: GangKey, each: Evict, error: CallError) -> None:
-        refused = error.status == 429
-        self._count.labels("refused" if refused else "failed").inc()
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
         if (made := self._made.get(key)) is None:
             return

@@ -16,12 +16,11 @@ from turnout.jobs.gang import GangKey
 from turnout.jobs.repair import Remedy
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.errors import CallError
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.gates.model import Evict
-from turnout.scheduler_ext.gates.patches import eviction
 from turnout.scheduler_ext.gates.repairs import Remedied, remedy, stuck
-from turnout.scheduler_ext.gates.runtime.evictor import Evictions
+from turnout.scheduler_ext.gates.runtime.eviction_calls import Evictions, Outcome, evict_each
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
 
@@ -30,6 +29,7 @@ log = logging.getLogger("turnout.nominator")
 LOOK_EACH_S = 2.0
 RESTS_S = 600.0  # after a remedy was begun: a gang that is stuck once more waits
 MOST_GANGS = 256  # looked at in one look; the rest has the next
+AT_ONCE = 16  # gangs whose pods are evicted side by side, so that many of one tenant do not keep all others waiting
 PAUSE = Backoff(first_s=2.0, most_s=30.0)  # of a gang's evictions, when one is refused or fails
 
 
@@ -71,11 +71,15 @@ class Repairer:
         for table in (self._since_s, self._begun, self._pauses):
             for key in [key for key in table if key not in gangs]:
                 del table[key]
-        for key in self._turn():
-            gang = gangs.get(key)
-            if gang is not None and (found := self._due(gang)) is not None:
-                await self._evict(key, found)
-            await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+        slots = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for key in self._turn():
+                async with slots:  # a gang is decided on when its evictions can begin, so on the cluster as it is then
+                    gang = gangs.get(key)
+                    found = None if gang is None else self._due(gang)
+                if gang is not None and found is not None:
+                    group.create_task(self._evict(key, found, slots))
+                await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _turn(self) -> list[GangKey]:
         """Return the gangs of this look: at most so many, those first that were not looked at the last time."""
@@ -100,24 +104,27 @@ class Repairer:
             return None
         return remedy(plans, gang, how)
 
-    async def _evict(self, key: GangKey, found: Remedied) -> None:
-        """Evict pods one after the other, and none of the rest when one is refused."""
+    async def _evict(self, key: GangKey, found: Remedied, slots: asyncio.Semaphore) -> None:
+        """Evict a gang's pods one after the other, and none of the rest when one is refused."""
+        async with slots:
+            await self._evict_each(key, found)
+
+    async def _evict_each(self, key: GangKey, found: Remedied) -> None:
         if key not in self._pauses:
             self._begun[key] = self._clock.monotonic()
-        for each in found.victims:
-            if not self._may_write():
+        done = 0
+        async for asked in evict_each(self._calls, found.victims, self._may_write):
+            pod = asked.pod
+            if asked.error is not None:
+                self._failed(key, pod, asked.error)
                 return
-            path = f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction"
-            try:
-                await self._calls.create(path, eviction(each))
-            except (NotFound, Conflict):  # it is gone, or another has its name by now
-                continue
-            except CallError as error:
-                self._failed(key, each, error)
-                return
-            self._count.labels(found.word.value).inc()
-            log.info("evicted", extra={"pod": f"{each.namespace}/{each.name}", "reason": found.word.value})
-            self._tell(Notice(found.word, each.namespace, each.name, each.uid, found.detail[:500]))
+            done += 1
+            if asked.outcome is Outcome.EVICTED:
+                self._count.labels(found.word.value).inc()
+                log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": found.word.value})
+                self._tell(Notice(found.word, pod.namespace, pod.name, pod.uid, found.detail[:500]))
+        if done < len(found.victims):  # another may lead by now
+            return
         self._pauses.pop(key, None)
 
     def _failed(self, key: GangKey, each: Evict, error: CallError) -> None:

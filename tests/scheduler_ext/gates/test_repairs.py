@@ -1,5 +1,7 @@
 """Gangs that lost members and find no room near the rest: who is stuck, who leaves for what, and when."""
 
+import asyncio
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -17,10 +19,10 @@ from turnout.scheduler_ext.server.metrics import Metrics
 MOVED, GIVEN_UP = EventReason.GANG_MOVED, EventReason.GANG_GIVEN_UP
 
 
-def gang(wish, size=4, at=("a0", "a1", "a2"), **more):
+def gang(wish, size=4, at=("a0", "a1", "a2"), name="g", **more):
     """A gang that must stay in one leaf. Its last member came in place of one whose host is gone."""
     notes = {**REQUIRED, **({labels.REPAIR: wish} if wish else {}), **more.pop("notes", {})}
-    return world.koordinator("g", size, at=at, notes=notes, **more)
+    return world.koordinator(name, size, at=at, notes=notes, **more)
 
 
 def seen(*leaves, pods):
@@ -88,13 +90,15 @@ def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
 
 
 class Calls:
-    """Takes evictions. faults: raised by the first ones, None for one that is taken."""
+    """Takes evictions. faults: raised by the first ones, None for one that is taken. slow: gangs that wait for ever."""
 
-    def __init__(self, *faults):
-        self.faults, self.paths, self.bodies = list(faults), [], []
+    def __init__(self, *faults, slow=()):
+        self.faults, self.slow, self.paths, self.bodies = list(faults), slow, [], []
 
     async def create(self, path, body):
         self.paths.append(path)
+        if self.pods[-1].split("-")[0] in self.slow:
+            await asyncio.Event().wait()
         self.bodies.append(body)
         if self.faults and (fault := self.faults.pop(0)) is not None:
             raise fault
@@ -179,6 +183,18 @@ class TestWhen:
         scene = Scene(pods=TEN, leads=False)
         await scene.pass_by(60)
         assert scene.calls.pods == []
+
+
+    async def test_one_whose_evictions_take_long_does_not_keep_another_waiting(self):
+        scene = Scene(pods=[*TEN, *gang("move/10", name="h", at=("b0", "b1", "b2"))], leaves=(3, 3, 8))
+        scene.calls.slow = ["g"]
+        await scene.pass_by(10)
+        look = asyncio.create_task(scene.repairer.look())
+        for _ in range(50):  # more turns of the loop than it needs
+            await asyncio.sleep(0)
+        look.cancel()
+        await asyncio.gather(look, return_exceptions=True)
+        assert scene.calls.pods == ["g-0", "h-0", "h-1", "h-2"]
 
 
 @pytest.mark.asyncio

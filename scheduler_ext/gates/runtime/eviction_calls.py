@@ -1,0 +1,53 @@
+"""Ask the API server to evict pods, one after the other: disruption budgets may refuse each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.scheduler_ext.gates.model import Evict
+from turnout.scheduler_ext.gates.patches import eviction
+
+
+class Evictions(Protocol):
+    """The part of a Client that is needed here."""
+
+    async def create(self, path: str, body: dict[str, Any]) -> bytes:
+        """Post an object."""
+
+
+class Outcome(StrEnum):
+    """What became of an eviction; the values are those of the label `came` of turnout_gate_evictions."""
+
+    EVICTED = "evicted"
+    GONE = "gone"  # before it was asked for, or another pod has its name by now
+    REFUSED = "refused"  # by a disruption budget
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An eviction that was asked for. error: why it was refused or failed."""
+
+    pod: Evict
+    outcome: Outcome
+    error: CallError | None = None
+
+
+async def evict_each(calls: Evictions, victims: Iterable[Evict], may_write: Callable[[], bool]) -> AsyncIterator[Asked]:
+    """Give what became of each eviction. Ends after the first that is refused or fails, and when we may not write."""
+    for each in victims:
+        if not may_write():
+            return
+        try:
+            await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction(each))
+        except (NotFound, Conflict):
+            yield Asked(each, Outcome.GONE)
+        except CallError as error:
+            yield Asked(each, Outcome.REFUSED if error.status == 429 else Outcome.FAILED, error)
+            return
+        else:
+            yield Asked(each, Outcome.EVICTED)
