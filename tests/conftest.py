@@ -34,11 +34,15 @@ settings.load_profile("usual")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Let the garbage collector rest meanwhile: modules and tests stay to the end, and to look through them is slow."""
+    """Keep the garbage collector from modules and tests: they stay to the end, and to look through them is slow.
+
+    Some tests collect garbage, each a second long without this; and what forks of a worker share with it stays shared.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

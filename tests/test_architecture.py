@@ -29,6 +29,7 @@ def told(root, files):
     return [(fault.rule, fault.path, fault.line) for fault in faults(plant(root, files))]
 
 
+@pytest.mark.slow  # `make check` runs it
 def test_our_house_is_as_planned():
     assert [str(fault) for fault in faults(house(ROOT))] == []
 

@@ -13,6 +13,7 @@ def found(text, path="cli/a.py"):
     return [(each.line, each.text.partition(";")[0]) for each in faults(path, dedent(text).lstrip("\n"), FILES)]
 
 
+@pytest.mark.slow  # `make check` runs it
 def test_this_checkout_has_no_fault():
     assert main() == 0
 

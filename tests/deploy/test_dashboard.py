@@ -238,10 +238,10 @@ async def test_it_is_told_why_a_job_waits_and_that_time_was_lent(watched):
     (panel,) = (each for each in PANELS if each["title"].startswith("What waits"))
     ((labels, waited_s),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
     assert (labels["job_name"], labels["reason"]) == ("large", "NeedsMore")
-    assert 0 < waited_s < WITHIN_S
+    assert 0 < waited_s < time.time() - watched.began_s
     (panel,) = (each for each in PANELS if each["title"].startswith("What elasticity gave"))
     ((_, lent_s),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
-    assert 2 < lent_s < 15 * WITHIN_S
+    assert 2 < lent_s < 5 * (time.time() - watched.began_s)  # five at most
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -10,6 +10,7 @@ from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.network import Network
 from tests.launcher.rendezvous.machine.nodes import HARD, SLOW, Nodes
 from tests.launcher.rendezvous.machine.test_machine import IMPORTS, PATIENCE_S, WHO, Machine, Majority, case
+from tests.support.examples import scaled
 from turnout.launcher.health.hang_detector import HangAction
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Phase
@@ -133,7 +134,7 @@ class LongCheckedMajority(CheckedMajority):
     """Runs `CheckedMajority` for longer."""
 
 
-TestChecked = case(Checked, 100, derandomize=True)
-TestCheckedMajority = case(CheckedMajority, 50, derandomize=True)
+TestChecked = case(Checked, scaled(100), derandomize=True)
+TestCheckedMajority = case(CheckedMajority, scaled(50), derandomize=True)
 TestLongChecked = pytest.mark.long(pytest.mark.timeout(900)(case(LongChecked, 3_000)))
 TestLongCheckedMajority = pytest.mark.long(pytest.mark.timeout(900)(case(LongCheckedMajority, 2_000)))

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.network import Network
+from tests.support.examples import scaled
 from turnout.launcher.model import ElasticSpec
 from turnout.launcher.rendezvous.state import Phase
 
@@ -270,9 +271,9 @@ class LongOnly(Only):
     """Runs `Only` for longer."""
 
 
-TestArbiter = case(Arbiter, 400, derandomize=True)
-TestMajority = case(Majority, 200, derandomize=True)
-TestOnly = case(Only, 200, derandomize=True)
+TestArbiter = case(Arbiter, scaled(400), derandomize=True)
+TestMajority = case(Majority, scaled(200), derandomize=True)
+TestOnly = case(Only, scaled(200), derandomize=True)
 TestLongArbiter = pytest.mark.long(pytest.mark.timeout(900)(case(LongArbiter, 10_000)))
 TestLongMajority = pytest.mark.long(pytest.mark.timeout(900)(case(LongMajority, 10_000)))
 TestLongOnly = pytest.mark.long(pytest.mark.timeout(900)(case(LongOnly, 3_000)))
