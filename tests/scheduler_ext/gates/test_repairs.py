@@ -184,7 +184,6 @@ class TestWhen:
         await scene.pass_by(60)
         assert scene.calls.pods == []
 
-
     async def test_one_whose_evictions_take_long_does_not_keep_another_waiting(self):
         scene = Scene(pods=[*TEN, *gang("move/10", name="h", at=("b0", "b1", "b2"))], leaves=(3, 3, 8))
         scene.calls.slow = ["g"]
