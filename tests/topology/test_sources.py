@@ -246,6 +246,7 @@ def test_every_fault_of_a_text_is_gathered():
     assert [line for line, _ in found] == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_fifty_thousand_hosts_fit_well_into_a_configmap():
     leaves = [f"      leaf-{at:04d}: gpu[{8 * at + 1:05d}-{8 * at + 8:05d}]" for at in range(6250)]
     spines = [[f"    spine-{at:03d}:", *leaves[25 * at : 25 * at + 25]] for at in range(250)]

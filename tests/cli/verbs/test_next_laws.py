@@ -13,7 +13,12 @@ from turnout.cli.verbs.why import found
 from turnout.kube import labels
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
-SEEDS, TOGETHER = 60, 6
+TOGETHER = 6  # clusters of one test
+QUICK, SEEDS = 24, 60  # clusters of `make test`, and of `make test-slow` beside them
+FIRSTS = [
+    *range(0, QUICK, TOGETHER),
+    *(pytest.param(at, marks=pytest.mark.slow) for at in range(QUICK, SEEDS, TOGETHER)),
+]
 
 
 def mine(drawn, name):
@@ -154,7 +159,7 @@ async def told_of(drawn, wanted):
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
+@pytest.mark.parametrize("first", FIRSTS)
 async def test_who_does_what_is_advised_gets_the_job_started(first):
     for seed in range(first, first + TOGETHER):
         for key, chain in (await told_of(Drawn(seed), None)).items():

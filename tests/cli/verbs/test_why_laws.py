@@ -12,8 +12,12 @@ from turnout.cli.commands.autoscaler_view import look
 from turnout.cli.verbs.why import found
 from turnout.jobs.kinds.registry import KINDS
 
-SEEDS = 200
 TOGETHER = 10  # clusters of one test
+QUICK, SEEDS = 70, 200  # clusters of `make test`, and of `make test-slow` beside them
+FIRSTS = [
+    *range(0, QUICK, TOGETHER),
+    *(pytest.param(at, marks=pytest.mark.slow) for at in range(QUICK, SEEDS, TOGETHER)),
+]
 
 
 async def answers(source):
@@ -45,7 +49,7 @@ def _still(chain):
 
 @pytest.mark.contract("XD-07")
 @pytest.mark.asyncio
-@pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
+@pytest.mark.parametrize("first", FIRSTS)
 async def test_why_names_the_reason_of_the_newest_event(first, admins):
     told = 0
     for seed in range(first, first + TOGETHER):
@@ -62,7 +66,7 @@ async def test_why_names_the_reason_of_the_newest_event(first, admins):
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
+@pytest.mark.parametrize("first", FIRSTS)
 async def test_a_viewer_gets_the_answer_of_an_admin(first, admins):
     may = viewer_may()
     for seed in range(first, first + TOGETHER):

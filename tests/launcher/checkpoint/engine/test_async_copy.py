@@ -113,7 +113,7 @@ def test_a_write_before_the_step_is_found_told_and_costs_one_save_once(make, tmp
     assert checkpoints.stats().dropped == 1
 
 
-@pytest.mark.parametrize("width", [64, 3_000])
+@pytest.mark.parametrize("width", [64, pytest.param(3_000, marks=pytest.mark.slow)])
 def test_with_verify_a_write_that_no_version_tells_of_is_never_loaded(make, tmp_path, width):
     training, checkpoints, told = Training(width), make(tmp_path), []
     checkpoints.on_failure = lambda step, why: told.append(step)

@@ -247,6 +247,7 @@ def test_what_cannot_be_saved_is_told_with_its_path(state, path, fault):
     assert told.value.path == path
 
 
+@pytest.mark.slow
 def test_lists_of_the_same_list_end():
     state = [0]
     for _ in range(MOST_DEPTH - 1):

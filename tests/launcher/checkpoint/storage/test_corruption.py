@@ -50,7 +50,7 @@ def flips(path):
             os.pwrite(file, bytes([byte]), at)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_byte_of_a_shard(store, rank):
     manifest, into = newest(store, Said()), memoryview(bytearray(SHARD_BYTES))
     unseen, tried = [], 0
