@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
+from hack.controlplane.connections import Connections
 from hack.controlplane.errors import ApiError
 
 AT_ONCE = 64
@@ -30,7 +31,9 @@ class Api:
 
     async def __aenter__(self) -> Self:
         trust = ssl.create_default_context(cafile=str(self._ca))
-        connector = aiohttp.TCPConnector(limit=AT_ONCE + 32, ssl=trust)  # 32 for watches beside the load
+        self._connections = Connections()
+        most = AT_ONCE + 32  # for watches beside the load
+        connector = aiohttp.TCPConnector(limit=most, ssl=trust, socket_factory=self._connections)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=timeout)
         return self
@@ -39,7 +42,7 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self._session.close()
-        await asyncio.sleep(0)  # one turn of the loop, in which what was aborted is closed
+        await self._connections.cut()
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Do one call; path begins with /api or /apis and may hold a query. Raises ApiError."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 import uuid
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -30,10 +29,10 @@ async def both(real_server):
     """The embedded API and the real one."""
     namespace = f"c-{uuid.uuid4().hex[:8]}"
     api = real_server.api()
-    trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(api._ca)), force_close=True)
+    trust = ssl.create_default_context(cafile=str(api._ca))
     async with (
         serve() as served,
         opened(served.url, namespace) as embedded,
-        opened(api.url, namespace, connector=trust, headers=api._headers) as real,
+        opened(api.url, namespace, trust=trust, headers=api._headers) as real,
     ):
         yield Both(embedded, real)

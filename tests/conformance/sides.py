@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from hack.controlplane.connections import Connections
+
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -126,15 +128,18 @@ class Both:
 
 
 @asynccontextmanager
-async def opened(url, namespace, **session):
-    """A side with a fresh namespace."""
-    async with aiohttp.ClientSession(**session) as client:
+async def opened(url, namespace, trust=None, **session):
+    """A side with a fresh namespace. trust: in whose certificates."""
+    async with Connections() as made, aiohttp.ClientSession(connector=connector(made, trust), **session) as client:
         side = Side(client, url, namespace)
         code, answer = await side.peek("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         assert code == 201, answer
         yield side
-    if url.startswith("https"):
-        await asyncio.sleep(0.25)  # aiohttp does not wait for TLS to say farewell
+
+
+def connector(made, trust):
+    """A connection a request: nothing that one has left behind meets the next."""
+    return aiohttp.TCPConnector(ssl=trust or True, force_close=True, socket_factory=made)
 
 
 def pod(name, **more):

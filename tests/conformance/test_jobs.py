@@ -29,13 +29,13 @@ async def both(real_jobs, request):
     """The embedded API with the local cluster's controllers, and the real one."""
     namespace = f"j-{abs(hash(request.node.name)) % 10**8}"
     api = real_jobs.api()
-    trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(api._ca)), force_close=True)
+    trust = ssl.create_default_context(cafile=str(api._ca))
     async with serve() as served, aiohttp.ClientSession() as session:
         controlling = asyncio.create_task(Controllers(HttpClient(session, served.url), (0.1, 0.1)).run())
         try:
             async with (
                 opened(served.url, namespace) as embedded,
-                opened(api.url, namespace, connector=trust, headers=api._headers) as real,
+                opened(api.url, namespace, trust=trust, headers=api._headers) as real,
             ):
                 yield Both(embedded, real)
         finally:

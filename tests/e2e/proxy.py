@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from tests.support.serving import Listener
+
 
 class Proxy:
     """Passes bytes on to the API server while it is open. To be used with `async with`."""
@@ -17,17 +19,15 @@ class Proxy:
         self._behind = urlsplit(url)
         self._open = True
         self._passing: set[asyncio.Task] = set()
-        self._inside: set[asyncio.Task] = set()  # connections, to the last byte of their farewell
+        self._listener = Listener(self._pass)
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._listener.open()
         return self
 
     async def __aexit__(self, *_):
-        self._server.close()
-        self.shut()
-        await asyncio.gather(*self._inside, return_exceptions=True)
+        self._open = False
+        await self._listener.close()
 
     def open(self):
         """Let connections pass from now on."""
@@ -49,21 +49,17 @@ class Proxy:
         return path
 
     async def _pass(self, reader, writer):
-        me = asyncio.current_task()
-        self._inside.add(me)
-        me.add_done_callback(self._inside.discard)
-        async with closed(writer):
+        if not self._open:
+            return
+        there, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
+        async with closed(back):
             if not self._open:
                 return
-            there, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
-            async with closed(back):
-                if not self._open:
-                    return
-                task = asyncio.gather(copy(reader, back), copy(there, writer))
-                self._passing.add(task)
-                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                    await task
-                self._passing.discard(task)
+            task = asyncio.gather(copy(reader, back), copy(there, writer))
+            self._passing.add(task)
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await task
+            self._passing.discard(task)
 
 
 @contextlib.asynccontextmanager

@@ -9,28 +9,55 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 
 
-@asynccontextmanager
-async def serving(serve, host="127.0.0.1", port=0):
-    """Call `serve` with each caller's streams, and give the port. Whoever is there at the end is cut off."""
-    callers = set()
+class Listener:
+    """Calls `serve` with each caller's streams."""
 
-    async def each(reader, writer):
-        callers.add(asyncio.current_task())
+    def __init__(self, serve):
+        self._serve, self._server = serve, None
+        self._writers, self._tasks = [], []
+
+    async def open(self, host="127.0.0.1", port=0):
+        """Listen, and give the port."""
+        self._server = await asyncio.start_server(self._came, host, port)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def close(self):
+        """Cut off whoever is there. Raises what a call of `serve` raised, but for errors of its connection."""
+        for each in self._server.sockets:  # no caller is accepted from now on
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        for _ in range(3):  # turns from accepting a caller to `_came`; a server that closes meanwhile loses it
+            await asyncio.sleep(0)
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the turn in which what was aborted is closed
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    def _came(self, reader, writer):
+        # No coroutine: a caller's task may be cancelled before its first line, and nobody would close the connection.
+        self._writers.append(writer)
+        self._tasks.append(asyncio.create_task(self._each(reader, writer)))
+
+    async def _each(self, reader, writer):
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await serve(reader, writer)
+                await self._serve(reader, writer)
         finally:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
-    server = await asyncio.start_server(each, host, port)
+
+@asynccontextmanager
+async def serving(serve, host="127.0.0.1", port=0):
+    """Listen until the block ends. Gives the port."""
+    listener = Listener(serve)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield await listener.open(host, port)
     finally:
-        server.close()
-        for _ in range(3):  # whoever was accepted just now gets to the first line of `each`
-            await asyncio.sleep(0)
-        for task in callers:
-            task.cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
+        await listener.close()

@@ -16,6 +16,7 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from hack.controlplane.connections import Connections
 from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOP = ("host", "transfer-encoding", "connection", "content-length")
@@ -141,11 +142,15 @@ class FaultProxy:
                 await response.write(each)
 
 
+def _session(connections: Connections, trust: ssl.SSLContext | None) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=trust or True, socket_factory=connections)
+    return aiohttp.ClientSession(connector=connector, read_bufsize=4 * 2**20)
+
+
 @asynccontextmanager
 async def fault_proxy(target: str, trust: ssl.SSLContext | None = None) -> AsyncIterator[FaultProxy]:
     """Run a proxy on loopback before the server at this URL until the block ends. trust: in whose certificates."""
-    connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=trust or True)
-    async with aiohttp.ClientSession(connector=connector, read_bufsize=4 * 2**20) as session:
+    async with Connections() as connections, _session(connections, trust) as session:
         proxy = FaultProxy(target, session)
         server = web.Server(proxy.handle, access_log=None)
         runner = web.ServerRunner(server, shutdown_timeout=0.1)

@@ -70,6 +70,8 @@ async def proxy(world):
     async def forward(reader, writer):
         pods = (await world.get("/api/v1/namespaces/turnout-system/pods"))["items"]
         ready = [each["status"]["podIP"] for each in pods if "nominator" in each["metadata"]["name"]]
+        if not ready:
+            return
         far_reader, far_writer = await asyncio.open_connection(ready[0], 9444)
         try:
             with suppress(ConnectionError):

@@ -11,6 +11,7 @@ from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.deploy.test_pages import SERVICES, get
 from tests.kube.world import kubeconfig
+from tests.support.serving import Listener
 
 IDLE = 1_100
 FILES = 512  # that the service may open: fewer than there are strangers
@@ -26,11 +27,8 @@ class Api:
     async def answer(self, reader, writer):
         """Refuse one call, and end its connection."""
         self.came += 1
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        finally:
-            writer.close()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
 @asynccontextmanager
@@ -67,8 +65,8 @@ async def until(true, what):
 async def test_a_service_answers_its_probes_and_goes_on_beside_idle_strangers(name, tmp_path):
     api, port, children = Api(), free_ports(1)[0], Children(tmp_path)
     module, flags = SERVICES[name]
-    server = await asyncio.start_server(api.answer, "127.0.0.1", 0)
-    config = kubeconfig(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    listener = Listener(api.answer)
+    config = kubeconfig(tmp_path, f"http://127.0.0.1:{await listener.open()}")
     common = ["--kubeconfig", str(config), "--metrics-bind", f"127.0.0.1:{port}"]
     limited = ["prlimit", f"--nofile={FILES}:{FILES}"]
 
@@ -90,4 +88,4 @@ async def test_a_service_answers_its_probes_and_goes_on_beside_idle_strangers(na
         assert "Too many open files" not in children.log(name)
     finally:
         children.close()
-        server.close()
+        await listener.close()

@@ -23,7 +23,10 @@ async def served(api, namespace, name):
 
     async def relay(reader, writer):
         """Connect it to the pod, once that listens."""
-        (pod,) = (await api.call("GET", f"{pods}?labelSelector={labels}"))["items"]
+        found = (await api.call("GET", f"{pods}?labelSelector={labels}"))["items"]
+        if not found:
+            return
+        (pod,) = found
         with suppress(OSError, TimeoutError):
             to_reader, to_writer = await _connected(pod["status"]["podIP"], port)
             try:

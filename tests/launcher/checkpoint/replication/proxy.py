@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from tests.support.serving import Listener
+
 
 class Wire:
     """To this port. flip: the byte of what is sent there, over all connections, that is changed; cut: from there on
@@ -14,14 +16,14 @@ class Wire:
     """
 
     def __init__(self, port, *, answers=False):
-        self._port, self._server, self._answers = port, None, answers
+        self._port, self._answers = port, answers
+        self._listener = Listener(self._join)
         self.flip = self.cut = None
         self.forge = {}
         self.sent = 0
 
     async def open(self):
-        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
-        return self._server.sockets[0].getsockname()[1]
+        return await self._listener.open()
 
     async def _join(self, reader, writer):
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
@@ -32,8 +34,7 @@ class Wire:
                     self._carry(there, writer, counted=self._answers),
                 )
         finally:
-            for each in (writer, back):
-                each.close()
+            back.close()
 
     async def _carry(self, reader, writer, *, counted=False):
         while data := bytearray(await reader.read(1 << 16)):
@@ -49,5 +50,5 @@ class Wire:
             await writer.drain()
         writer.close()
 
-    def close(self):
-        self._server.close()
+    async def close(self):
+        await self._listener.close()

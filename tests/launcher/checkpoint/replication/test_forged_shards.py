@@ -85,7 +85,7 @@ async def test_a_replica_that_a_relay_changes_is_not_kept(job, change, why):
         await job.save(step)
         await until(lambda step=step: job[0].copies.done()[0] == step, lambda: job.told)
     assert job[1].kept(job[0])[0] == 6
-    wire.close()
+    await wire.close()
 
 
 @pytest.mark.parametrize(("change", "why"), CHANGES)
@@ -105,4 +105,4 @@ async def test_a_shard_that_a_relay_changes_is_not_restored(job, change, why):
     wire.forge, wire.sent = {}, 0
     await job[1].round(job.seat(1, 2, origin=1, fetch=holders), 4)
     assert job[1].own() == 4
-    wire.close()
+    await wire.close()

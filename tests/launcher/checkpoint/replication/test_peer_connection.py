@@ -181,7 +181,7 @@ async def test_a_byte_that_is_another_one_when_it_arrives_is_found(job, at):
         await job.save(step)
         await until(lambda step=step: job[0].copies.done()[0] == step, lambda: job.told)
     assert job[1].kept(job[0])[0] == 6
-    wire.close()
+    await wire.close()
 
 
 async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
@@ -199,7 +199,7 @@ async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
     await job.save(7)
     await until(lambda: job[0].copies.done()[0] == 7, lambda: job.told)
     assert job[1].kept(job[0]) == [7, 5]
-    wire.close()
+    await wire.close()
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ async def test_the_parts_of_the_stream_are_where_they_are_thought_to_be(job):
     await job.save(4)
     await until(lambda: job[0].copies.done()[0] == 4)
     assert wire.sent == GREET_BYTES + OFFER_BYTES + SUMS_BYTES + len(bytes_of(4, 0)) + PROOF_BYTES
-    wire.close()
+    await wire.close()
