@@ -1,6 +1,6 @@
 """The sockets of an HTTP client, so that none outlives its loop.
 
-aiohttp says farewell on a TLS connection that an answer ends, and waits for nobody's. The loop of a test may end before.
+aiohttp takes leave on a TLS connection that an answer ends, and does not wait. The loop of a test may end before.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Evictions(Protocol):
 
 
 class Outcome(StrEnum):
-    """What became of an eviction; the values are those of the label `came` of turnout_gate_evictions."""
+    """Says what became of an eviction. Values are those of the label `came` of turnout_gate_evictions."""
 
     EVICTED = "evicted"
     GONE = "gone"  # before it was asked for, or another pod has its name by now
