@@ -23,12 +23,12 @@ from hack.bench.placement import (
     instances,
     layered,
     many_streams,
-    meshes,
     preemptions,
     streams,
     trickling,
 )
 from hack.bench.placement.baselines import Hosts, Room
+from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric, build

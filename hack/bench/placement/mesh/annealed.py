@@ -1,0 +1,73 @@
+"""What a long search finds a mesh to send between leaves at the least: simulated annealing over all free places.
+
+It is no rule that anybody could place by, and no proof of a least. It tells how much is left to gain.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.topology.layers.mesh import WEIGHTS, Mesh
+
+Traffic = npt.NDArray[np.float64]  # pods x pods: GB of a step, both ways
+
+
+def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
+    """Return what pods send one another in a step, by the model of topology/layers/mesh.py."""
+    ranks = np.arange(prod(size for _, size in mesh)).reshape([size for _, size in mesh])
+    pods = ranks.size // ranks_a_pod
+    found = np.zeros((pods, pods))
+    for axis, (name, size) in enumerate(mesh):
+        shifts = range(1, size) if name == "ep" else range(1, min(size, 2))
+        for shift in shifts:
+            senders, receivers = ranks, np.roll(ranks, -shift, axis)
+            if name == "pp":  # the last stage sends nothing to the first
+                senders, receivers = (np.take(each, range(size - 1), axis) for each in (senders, receivers))
+            pairs = senders.ravel() // ranks_a_pod, receivers.ravel() // ranks_a_pod
+            np.add.at(found, pairs, WEIGHTS[name] / len(shifts))
+    np.fill_diagonal(found, 0.0)
+    return found + found.T
+
+
+def crossing_gb(sent: Traffic, leaves: Sequence[int]) -> float:
+    """Return what crosses between leaves. leaves: of each pod by rank."""
+    at = np.asarray(leaves)
+    return float(sent[at[:, None] != at].sum() / 2)
+
+
+def least_gb(sent: Traffic, leaves: Sequence[int], spare: Mapping[int, int], moves: int, seed: int) -> float:
+    """Return the least that so many random moves find, from the leaves of pods by rank.
+
+    spare: free places of each leaf beside those taken. A move changes two pods' places, or takes a spare one.
+    """
+    dice, at, free = random.Random(seed), list(leaves), dict(spare)
+    names = sorted({*free, *at})
+    to = {leaf: sent[:, [pod for pod, its in enumerate(at) if its == leaf]].sum(1) for leaf in names}
+    now = best = crossing_gb(sent, at)
+    for move in range(moves):
+        pod, other = dice.randrange(len(at)), dice.randrange(len(at))
+        old, new = at[pod], at[other] if dice.random() < 0.5 else dice.choice(names)
+        swaps = at[other] == new and free.get(new, 0) < 1
+        if old == new or not (swaps or free.get(new, 0)):
+            continue
+        change = to[old][pod] - to[new][pod]
+        if swaps:
+            change += to[new][other] - to[old][other] + 2 * sent[pod, other]
+        warmth = sent.max() * (1 - move / moves) ** 2 + 1e-9
+        if change > 0 and dice.random() >= math.exp(-change / warmth):
+            continue
+        moved = sent[pod] - sent[other] if swaps else sent[pod]
+        to[old], to[new] = to[old] - moved, to[new] + moved
+        at[pod], now = new, now + change
+        if swaps:
+            at[other] = old
+        else:
+            free[new], free[old] = free[new] - 1, free.get(old, 0) + 1
+        best = min(best, now)
+    return float(best)
