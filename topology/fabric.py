@@ -120,17 +120,21 @@ def only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
 
 
 def above(fabric: Fabric, tier: int) -> Fabric:
-    """Return the fabric whose hosts are the switches of a tier, named by number. tier: below the top."""
-    first = fabric.starts[tier]
+    """Return the fabric whose hosts are the switches of a tier, named by number. tier: below the top.
+
+    Each is alone under a switch of tier 1, for what is counted are switches: a gang costs more on two of them than on
+    one. Tiers above are the fabric's own, from tier 2 on.
+    """
+    first, tiers = fabric.starts[tier], [tier, *range(tier, fabric.tiers + 1)]
     mapped = int(np.searchsorted(first, fabric.mapped_count))
     hosts = tuple(map(str, range(len(first))))
     return _frozen(
         hosts,
         mapped,
         {host: at for at, host in enumerate(hosts)},
-        [fabric.switch_of[up][first] for up in range(tier, fabric.tiers + 1)],
-        [fabric.switch_of[tier][fabric.starts[up]] for up in range(tier, fabric.tiers + 1)],
-        [fabric.names[up] for up in range(tier, fabric.tiers + 1)],
+        [fabric.switch_of[up][first] for up in tiers],
+        [fabric.switch_of[tier][fabric.starts[up]] for up in tiers],
+        [fabric.names[up] for up in tiers],
         fabric.paths,
     )
 

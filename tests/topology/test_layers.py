@@ -33,6 +33,17 @@ def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
     assert cost(fabric, hosts).total <= 1.6 * least + 1
 
 
+@pytest.mark.parametrize(("seed", "least", "most"), [
+    pytest.param(477, 18, 20, id="spines cost too: it had 28, on eight of them"),
+    pytest.param(453, 9, 10, id="shared from the top down it is cheaper: it had 12"),
+    pytest.param(163, 6, 7, id="so is this one: it had 8"),
+])  # fmt: skip
+def test_the_cheaper_of_two_ways_is_taken(seed, least, most):
+    fabric, room, pods, layers = layered.draw(seed)
+    found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    assert least <= cost(fabric, hosts_of(found)).total <= most
+
+
 @pytest.mark.parametrize(("pods", "layers", "counts"), [
     pytest.param(10, ((1, 4),), [4, 4, 2], id="a last run that is shorter"),
     pytest.param(4, ((3, 2), (1, 2)), [4], id="a layer as wide as the fabric asks for nothing"),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.topology.fabric import Fabric
 from turnout.topology.layers.mesh import Layers, Mesh, layouts
 from turnout.topology.layers.mesh_order import Price, cheapest_order, heaviest_within
-from turnout.topology.layers.nested import in_layers
+from turnout.topology.layers.nested import in_layers, ways_of_layers
 from turnout.topology.model import Ask, Placement, Refusal
 
 
@@ -28,9 +28,9 @@ def laid_out(
     seen: dict[Placement, Price] = {}
     for multiple, layers in _ways(mesh, ranks_a_pod, ask.pods, int(room.max(initial=0)), fabric.tiers):
         way = replace(ask, multiple=max(multiple, ask.multiple), layers=layers or ask.layers)
-        placed = in_layers(fabric, room, way)
-        if isinstance(placed, Placement) and placed.placed == ask.pods and placed not in seen:
-            seen[placed] = cheapest_order(fabric, mesh, hosts_of(placed), ranks_a_pod)[0]
+        for placed in ways_of_layers(fabric, room, replace(way, least=way.pods)):
+            if placed not in seen:
+                seen[placed] = cheapest_order(fabric, mesh, hosts_of(placed), ranks_a_pod)[0]
     return min(seen, key=lambda each: seen[each]) if seen else found
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric, above, under
 from turnout.topology.layers.whole_runs import by_whole_runs
 from turnout.topology.model import Ask, Placement, Reason, Refusal
@@ -26,19 +27,26 @@ def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     """Place a gang in its layers. Where all pods fit nowhere so, the ask's least are placed, else none.
 
     room: as for plan(). Runs that members have begun are completed first. Layers as wide as the gang's own domain, or
-    as the fabric, ask for nothing.
+    as the fabric, ask for nothing. Of two ways the one in the lower domain is taken, of equals the cheaper ring.
     """
-    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    ask = replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
+    ask = _narrower(fabric, ask)
     if not ask.layers:
         return in_multiples(fabric, room, ask)
-    tier, size = ask.layers[0]
-    answer: Placement | Refusal = Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
     for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
-        answer = _placed(fabric, room, replace(ask, pods=pods, least=pods))
-        if isinstance(answer, Placement):
-            break
-    return answer
+        found = list(_placed(fabric, room, replace(ask, pods=pods, least=pods)))
+        if found:
+            return found[0] if len(found) == 1 else min(found, key=lambda each: _price(fabric, each))
+    tier, size = ask.layers[0]
+    return Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
+
+
+def ways_of_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
+    """Yield the places of all pods that in_layers() chooses among, for who judges them by another price."""
+    ask = _narrower(fabric, ask)
+    if ask.layers:
+        yield from _placed(fabric, room, ask)
+    elif isinstance(found := in_multiples(fabric, room, ask), Placement) and found.placed == ask.pods:
+        yield found
 
 
 def capacity(fabric: Fabric, room: Room, ask: Ask) -> Room:
@@ -56,23 +64,32 @@ def _starts(fabric: Fabric, below: int, tier: int) -> npt.NDArray[np.int32]:
     return first
 
 
-def _placed(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Try room for whole runs alone first. A run that is cut short may fit where whole ones do not."""
-    answer: Placement | Refusal = Refusal(Reason.NO_ROOM)
-    if not ask.anchors and (found := by_whole_runs(fabric, room, ask)) is not None:
-        return found
-    for held in _capacities(fabric, room, ask):
-        answer = _shared(fabric, room, ask, held)
-        if isinstance(answer, Placement):
-            break
-    return answer
+def _narrower(fabric: Fabric, ask: Ask) -> Ask:
+    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
+    return replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
 
 
-def _capacities(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Room]:
-    yield capacity(fabric, room, ask)
+def _placed(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
+    """Yield places of a gang, found in two ways: in room that is cut to whole runs, and shared from the top down.
+
+    A run that is cut short may fit where whole ones do not.
+    """
+    found = False
+    if not ask.anchors and (placed := by_whole_runs(fabric, room, ask)) is not None:
+        found = True
+        yield placed
+    if isinstance(shared := _shared(fabric, room, ask, capacity(fabric, room, ask)), Placement):
+        found = True
+        yield shared
     inner = [ask.multiple, *(size for _, size in ask.layers[1:])]
-    if any(ask.pods % size for size in inner):
-        yield np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
+    if not found and any(ask.pods % size for size in inner):
+        held = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
+        if isinstance(shared := _shared(fabric, room, ask, held), Placement):
+            yield shared
+
+
+def _price(fabric: Fabric, placement: Placement) -> tuple[int, int]:
+    return placement.tier, cost(fabric, [host for host, _ in placement.slots]).total
 
 
 def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Refusal:
@@ -85,7 +102,7 @@ def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Ref
     counts = Counter(topped_up(there.elements(), size, ask.pods, held))
     pods = ask.pods - counts.total()
     if pods:
-        widest = None if ask.widest_tier is None else ask.widest_tier - tier
+        widest = None if ask.widest_tier is None else ask.widest_tier - tier + 1
         wanted = Ask(pods, pods, max(pods, ask.most), size, widest, tuple(sorted((there + counts).items())))
         found = in_multiples(_above(fabric, tier), held, wanted)
         if isinstance(found, Refusal):
@@ -94,20 +111,21 @@ def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Ref
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
         part = _inside(fabric, room, ask, tier, switch, count)
-        if isinstance(part, Refusal):
-            return part
+        if part is None:
+            return Refusal(Reason.NO_ROOM)
         slots += part
     return gathered(fabric, slots, ask)
 
 
-def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | Refusal:
+def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | None:
     """Place some pods under one switch, in the layers within the outermost one."""
     first, end = fabric.span(tier, switch)
     near = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
     liking = None if ask.liking is None else ask.liking[first:end]
     inner = Ask(pods, pods, pods, ask.multiple, None, near, ask.rule, ask.layers[1:], liking)
-    found = in_layers(_under(fabric, tier, switch), room[first:end], inner)
-    return found if isinstance(found, Refusal) else [(host + first, count) for host, count in found.slots]
+    # Within a switch the first way is as good, and both would be tried for each of many.
+    found = next(ways_of_layers(_under(fabric, tier, switch), room[first:end], inner), None)
+    return None if found is None else [(host + first, count) for host, count in found.slots]
 
 
 _above = lru_cache(maxsize=8)(above)

@@ -1,4 +1,4 @@
-"""What a long search finds a mesh to send between leaves at the least: simulated annealing over all free places.
+"""Search long for the least that a mesh can send between leaves: simulated annealing over all free places.
 
 It is no rule that anybody could place by, and no proof of a least. It tells how much is left to gain.
 """

@@ -66,9 +66,10 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
             continue
         along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
         theirs = rerank(fabric, mesh, along)
-        prices = [price_of(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts)]
+        ring_gb, theirs_gb, gb = (price_of(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts))
         least = _least_gb(fabric, room, mesh, hosts, seed) if len(found) < searched else None
-        found.append(MeshRow(",".join(f"{name}={size}" for name, size in mesh), *prices, least))
+        layout = ",".join(f"{name}={size}" for name, size in mesh)
+        found.append(MeshRow(layout, ring_gb, theirs_gb, gb, least))
     return found
 
 
