@@ -19,6 +19,11 @@ if "turnout.launcher.health.probes" in sys.orig_argv:
 """
 
 
+def measured_together(agent):
+    """True if a collective with others was timed. On a busy machine one that computed slowly is measured again, alone."""
+    return any(each.get("collective_s", 0) > 0 for each in agent.told("node_checked"))
+
+
 @pytest.fixture
 def job(tmp_path, request):
     """Three agents at most, of which one may be lost; or what a test asks for."""
@@ -55,7 +60,7 @@ def test_a_check_comes_before_each_start_and_a_faulty_node_is_left_out(job, tmp_
     assert agents[broken].told("agent_ended")[0]["reason"] == "node_faulty"
     assert {each["member"] for each in told(job, "node_left_out")} == {broken}
     well = [agent for name, agent in agents.items() if name != broken]
-    assert all(agent.told("node_checked")[-1]["collective_s"] > 0 for agent in well)
+    assert all(measured_together(agent) for agent in well)
     (lead,) = [agent for agent in well if agent.told("world_formed")]
     words = [each["event"] for each in lead.events]
     assert words.index("check_ended") < words.index("world_formed") < words.index("processes_started")
@@ -69,7 +74,7 @@ def test_a_check_comes_before_each_start_and_a_faulty_node_is_left_out(job, tmp_
     third = job.world(3, after=second[0].round, seconds=120)
     assert {life.name for life in third} == agents.keys()
     assert told(job, "check_started")[-1]["members"] == 3, "all were checked anew, the replacement among them"
-    assert healthy.told("node_checked")[-1]["collective_s"] > 0
+    assert measured_together(healthy)
     job.finish()
     assert job.codes(*well, healthy) == [0, 0, 0]
     job.check_one_world()
