@@ -20,7 +20,7 @@ if "turnout.launcher.health.probes" in sys.orig_argv:
 
 
 def measured_together(agent):
-    """True if a collective with others was timed. Who computed slowly, as on a busy machine, is measured again alone."""
+    """True if a collective with others was timed. Who computed slowly, on a busy machine, is measured again alone."""
     return any(each.get("collective_s", 0) > 0 for each in agent.told("node_checked"))
 
 
