@@ -29,7 +29,7 @@ def laid_out(
     for multiple, layers in _ways(mesh, ranks_a_pod, ask.pods, int(room.max(initial=0)), fabric.tiers):
         way = replace(ask, multiple=max(multiple, ask.multiple), layers=layers or ask.layers)
         for placed in ways_of_layers(fabric, room, replace(way, least=way.pods)):
-            if placed not in seen:
+            if placed.placed == ask.pods and placed not in seen:
                 seen[placed] = cheapest_order(fabric, mesh, hosts_of(placed), ranks_a_pod)[0]
     return min(seen, key=lambda each: seen[each]) if seen else found
 

@@ -32,21 +32,22 @@ def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     ask = _narrower(fabric, ask)
     if not ask.layers:
         return in_multiples(fabric, room, ask)
+    tier, size = ask.layers[0]
+    answer: Placement | Refusal = Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
     for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
-        found = list(_placed(fabric, room, replace(ask, pods=pods, least=pods)))
+        tried = list(_placed(fabric, room, replace(ask, pods=pods, least=pods)))
+        found = [each for each in tried if isinstance(each, Placement)]
         if found:
             return found[0] if len(found) == 1 else min(found, key=lambda each: _price(fabric, each))
-    tier, size = ask.layers[0]
-    return Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
+        answer = tried[-1]
+    return answer
 
 
 def ways_of_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
-    """Yield the places of all pods that in_layers() chooses among, for who judges them by another price."""
-    ask = _narrower(fabric, ask)
-    if ask.layers:
-        yield from _placed(fabric, room, ask)
-    elif isinstance(found := in_multiples(fabric, room, ask), Placement) and found.placed == ask.pods:
-        yield found
+    """Yield the places that in_layers() chooses among, for who judges them by another price."""
+    for each in _each_way(fabric, room, ask):
+        if isinstance(each, Placement):
+            yield each
 
 
 def capacity(fabric: Fabric, room: Room, ask: Ask) -> Room:
@@ -69,27 +70,32 @@ def _narrower(fabric: Fabric, ask: Ask) -> Ask:
     return replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
 
 
-def _placed(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
-    """Yield places of a gang, found in two ways: in room that is cut to whole runs, and shared from the top down.
+def _each_way(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+    ask = _narrower(fabric, ask)
+    if ask.layers:
+        yield from _placed(fabric, room, ask)
+    else:
+        yield in_multiples(fabric, room, ask)
 
-    A run that is cut short may fit where whole ones do not.
+
+def _placed(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+    """Yield what two ways come to: in room that is cut to whole runs, and shared from the top down.
+
+    A run that is cut short may fit where whole ones do not. The last is a refusal where no way led to a place.
     """
-    found = False
-    if not ask.anchors and (placed := by_whole_runs(fabric, room, ask)) is not None:
-        found = True
+    placed = None if ask.anchors else by_whole_runs(fabric, room, ask)
+    if placed is not None:
         yield placed
-    if isinstance(shared := _shared(fabric, room, ask, capacity(fabric, room, ask)), Placement):
-        found = True
-        yield shared
+    shared = _shared(fabric, room, ask, capacity(fabric, room, ask))
+    yield shared
     inner = [ask.multiple, *(size for _, size in ask.layers[1:])]
-    if not found and any(ask.pods % size for size in inner):
+    if placed is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner):
         held = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
-        if isinstance(shared := _shared(fabric, room, ask, held), Placement):
-            yield shared
+        yield _shared(fabric, room, ask, held)
 
 
-def _price(fabric: Fabric, placement: Placement) -> tuple[int, int]:
-    return placement.tier, cost(fabric, [host for host, _ in placement.slots]).total
+def _price(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
+    return -placement.placed, placement.tier, cost(fabric, [host for host, _ in placement.slots]).total
 
 
 def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Refusal:
@@ -111,21 +117,24 @@ def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Ref
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
         part = _inside(fabric, room, ask, tier, switch, count)
-        if part is None:
-            return Refusal(Reason.NO_ROOM)
+        if isinstance(part, Refusal):
+            return part
         slots += part
     return gathered(fabric, slots, ask)
 
 
-def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | None:
+def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | Refusal:
     """Place some pods under one switch, in the layers within the outermost one."""
     first, end = fabric.span(tier, switch)
     near = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
     liking = None if ask.liking is None else ask.liking[first:end]
     inner = Ask(pods, pods, pods, ask.multiple, None, near, ask.rule, ask.layers[1:], liking)
     # Within a switch the first way is as good, and both would be tried for each of many.
-    found = next(ways_of_layers(_under(fabric, tier, switch), room[first:end], inner), None)
-    return None if found is None else [(host + first, count) for host, count in found.slots]
+    found: Placement | Refusal = Refusal(Reason.NO_ROOM)
+    for found in _each_way(_under(fabric, tier, switch), room[first:end], inner):
+        if isinstance(found, Placement):
+            break
+    return found if isinstance(found, Refusal) else [(host + first, count) for host, count in found.slots]
 
 
 _above = lru_cache(maxsize=8)(above)

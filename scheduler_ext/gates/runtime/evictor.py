@@ -110,13 +110,13 @@ class Evictor:
             self._count.labels(asked.outcome.value).inc()
             if asked.error is not None:
                 self._failed(key, pod, asked.error)
-                return False
+                continue  # it was the last
             done += 1
             if asked.outcome is Outcome.EVICTED:
                 self._sent.add(pod.uid)
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "gang": str(key)})
                 self._tell(Notice(EventReason.PREEMPTED, pod.namespace, pod.name, pod.uid, pod.why[:500]))
-        if done < len(victims):  # another may lead by now
+        if done < len(victims):  # one was refused, or another leads by now
             return False
         if (made := self._made.get(key)) is not None:
             made.refused, made.failures = "", 0

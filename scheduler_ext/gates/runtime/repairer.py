@@ -117,15 +117,14 @@ class Repairer:
             pod = asked.pod
             if asked.error is not None:
                 self._failed(key, pod, asked.error)
-                return
+                continue  # it was the last
             done += 1
             if asked.outcome is Outcome.EVICTED:
                 self._count.labels(found.word.value).inc()
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": found.word.value})
                 self._tell(Notice(found.word, pod.namespace, pod.name, pod.uid, found.detail[:500]))
-        if done < len(found.victims):  # another may lead by now
-            return
-        self._pauses.pop(key, None)
+        if done == len(found.victims):  # else one was refused, or another leads by now
+            self._pauses.pop(key, None)
 
     def _failed(self, key: GangKey, each: Evict, error: CallError) -> None:
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})

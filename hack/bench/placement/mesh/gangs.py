@@ -74,7 +74,7 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
 
 
 def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -> float:
-    """Return the least that annealing finds, from our own places and from no worse a start than they are."""
+    """Return the least that annealing finds when it starts from our own places."""
     leaf_of = fabric.switch_of[1]
     taken = np.bincount(hosts, minlength=len(room))
     spare = np.bincount(leaf_of, weights=room - taken).astype(int)
@@ -111,21 +111,17 @@ def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
 def figures(rows: list[MeshRow]) -> dict[str, float]:
     """Return the ratios of all gangs that are on several leaves at all."""
     spread = [row for row in rows if row.ring > 0]
+    searched = [(row, row.least) for row in spread if row.least is not None]
     return {
         "mesh_gangs": len(spread),
         "mesh_bytes_ours_to_ring": sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9),
         "mesh_ours_to_ring_mean": sum(row.ours / row.ring for row in spread) / max(len(spread), 1),
         "mesh_ours_to_ring_max": max((row.ours / row.ring for row in spread), default=0.0),
-        "mesh_bytes_ours_to_annealed": sum(row.ours for row, _ in _searched(rows))
-        / max(sum(least for _, least in _searched(rows)), 1e-9),
-        "mesh_annealed_to_ring_mean": sum(least / row.ring for row, least in _searched(rows))
-        / max(len(_searched(rows)), 1),
+        "mesh_bytes_ours_to_annealed": sum(row.ours for row, _ in searched)
+        / max(sum(least for _, least in searched), 1e-9),
+        "mesh_annealed_to_ring_mean": sum(least / row.ring for row, least in searched) / max(len(searched), 1),
         "mesh_ours_to_rerank_max": max((row.ours / row.rerank for row in spread if row.rerank), default=0.0),
     }
-
-
-def _searched(rows: list[MeshRow]) -> list[tuple[MeshRow, float]]:
-    return [(row, row.least) for row in rows if row.least is not None and row.ring > 0]
 
 
 def targets(rows: list[MeshRow]) -> tuple[Target, ...]:
