@@ -75,6 +75,15 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class NoPlace:
+    """Tells why a pod, or the first waiting pod of a gang, can go to no node at all."""
+
+    word: EventReason
+    detail: str
+    others_may_leave: bool  # True if it could go somewhere once pods of others have left
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The choices of the admin."""
 
@@ -98,6 +107,14 @@ class ExtenderVerbs(Protocol):
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
+        ...
+
+    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
+        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
+        ...
+
+    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
+        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known."""
         ...
 
     def gates(self, review: Review) -> bool:

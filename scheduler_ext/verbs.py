@@ -47,6 +47,12 @@ def filter(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: R
     return NO_OPINION if seat.refused is None else _refusal(seat.refused, member, names)
 
 
+def refusal(plan_cache: PlanCache, member: Member, rules: Rules, now_s: float) -> NoSeat | None:
+    """Say why the pod can go to none of all nodes; None if it can, or if there is no opinion. Never raises."""
+    plan_cache.view.settle(now_s)
+    return seat_of(plan_cache, member, plan_cache.view.fabric.hosts, rules, now_s).refused
+
+
 def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) -> Answer:
     """Refuse until the pod is asked about again: the watched state may be old, and newer state may allow the pod.
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.scheduler_ext import admission, extender_v1
+from turnout.scheduler_ext import admission, extender_v1, volcano_v1
 from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.model import Answer, ExtenderVerbs
+from turnout.scheduler_ext.model import Answer, ExtenderVerbs, NoPlace
 from turnout.scheduler_ext.server.metrics import Metrics
 
 log = logging.getLogger("turnout.extender")
@@ -30,6 +30,9 @@ class Verb(Enum):
     PRIORITIZE = "prioritize"
     PREEMPT = "preempt"
     GATE = "gate"  # asked by an API server, not by a scheduler
+    VOLCANO_PREDICATE = "volcano/predicate"
+    VOLCANO_PRIORITIZE = "volcano/prioritize"
+    VOLCANO_JOB_ENQUEUEABLE = "volcano/jobEnqueueable"
 
 
 class Outcome(Enum):
@@ -125,12 +128,69 @@ class _Gate:
         return admission.encode(self._review, self._gate), int(self._gate)
 
 
+class _VolcanoPredicate:
+    """One PredicateRequest and its answer, which is neutral until `plan` is called.
+
+    Volcano remembers a refusal for all tasks of a role, so it is about the whole gang: no task is refused a node
+    because it is planned on another.
+    """
+
+    pause_s = 0.0
+
+    def __init__(self, body: bytes) -> None:
+        self._asked = volcano_v1.decode_predicate(body)
+        self._refused: NoPlace | None = None
+
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._refused = extender.refusal_of_pod(self._asked.pod)
+
+    def encode(self) -> tuple[bytes, int]:
+        return volcano_v1.encode_predicate(self._refused), int(self._refused is None)
+
+
+class _VolcanoPrioritize:
+    """One PrioritizeRequest and its answer, which is neutral until `plan` is called."""
+
+    pause_s = 0.0
+
+    def __init__(self, body: bytes) -> None:
+        self._asked = volcano_v1.decode_prioritize(body)
+        self._scores: Sequence[tuple[str, int]] = ()
+
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._scores = extender.prioritize(self._asked.pod, self._asked.names)
+
+    def encode(self) -> tuple[bytes, int]:
+        return volcano_v1.encode_prioritize(self._asked, self._scores), len(self._scores)
+
+
+class _VolcanoJobEnqueueable:
+    """One JobEnqueueableRequest and its answer, which is neutral until `plan` is called."""
+
+    pause_s = 0.0
+
+    def __init__(self, body: bytes) -> None:
+        self._job = volcano_v1.decode_job(body)
+        self._refused: NoPlace | None = None
+
+    def plan(self, extender: ExtenderVerbs) -> None:
+        self._refused = extender.refusal_of_gang(*self._job)
+
+    def encode(self) -> tuple[bytes, int]:
+        return volcano_v1.encode_vote(self._refused), 0
+
+
+_Question = _Filter | _Prioritize | _Preempt | _Gate | _VolcanoPredicate | _VolcanoPrioritize | _VolcanoJobEnqueueable
+
 # Each is born neutral: without `plan` it answers that nothing is narrowed, preferred or spared.
-_QUESTIONS: dict[Verb, type[_Filter | _Prioritize | _Preempt | _Gate]] = {
+_QUESTIONS: dict[Verb, type[_Question]] = {
     Verb.FILTER: _Filter,
     Verb.PRIORITIZE: _Prioritize,
     Verb.PREEMPT: _Preempt,
     Verb.GATE: _Gate,
+    Verb.VOLCANO_PREDICATE: _VolcanoPredicate,
+    Verb.VOLCANO_PRIORITIZE: _VolcanoPrioritize,
+    Verb.VOLCANO_JOB_ENQUEUEABLE: _VolcanoJobEnqueueable,
 }
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from turnout.jobs.gang import GangKey
+from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext import verbs
@@ -18,8 +18,9 @@ from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.cache.unkept import unkept_wishes
 from turnout.scheduler_ext.cache.unseen_groups import Group, UnseenGroups
-from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
+from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
 from turnout.scheduler_ext.planner import seats
+from turnout.scheduler_ext.planner.placing.model import judged_members
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.topology.fabric import Fabric
@@ -84,10 +85,7 @@ class Extender:
         if advice.notice is not None:
             self.metrics.refusals.labels(advice.notice.word.value).inc()
             self.tell(advice.notice)
-        if member.belongs.faults:
-            detail = "; ".join(member.belongs.faults)[:500]
-            self.tell(Notice(EventReason.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
-        self._tell_unkept(member)
+        self._tell_faults(member)
         return advice.answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
@@ -99,6 +97,8 @@ class Extender:
         scored = verbs.prioritize(self.plan_cache, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
             self.gangs.assume(member, scored[0][0], now_s)
+        if member.belongs.key.dialect == Dialect.VOLCANO.value:  # Volcano asks for scores alone
+            self._tell_faults(member)
         return scored
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
@@ -107,6 +107,29 @@ class Extender:
         if member is None:
             return victims
         return verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic(), self.clock.wall())
+
+    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
+        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
+        member = self._member(pod)
+        if member is None:
+            return None
+        if self.group_of(member.belongs.key) is Group.AWAITED:
+            return NoPlace(EventReason.OLD_VIEW, _no_group(member).detail, True)
+        refused = self._refusal_of(member)
+        if refused is not None and refused.word is not EventReason.OLD_VIEW:
+            self.metrics.refusals.labels(refused.word.value).inc()
+            self.tell(Notice(refused.word, member.namespace, member.name, member.uid, refused.detail[:500]))
+        return refused
+
+    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
+        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known.
+
+        Before its pods exist nothing is known of it. From a view that may be old nothing is said.
+        """
+        gang = self.gangs.gangs.get(GangKey(namespace, name, Dialect.VOLCANO.value))
+        waiting = next((each for each in judged_members(gang) if each.waits), None) if gang else None
+        refused = self._refusal_of(waiting) if waiting is not None else None
+        return None if refused is None or refused.word is EventReason.OLD_VIEW else refused
 
     def gates(self, review: Review) -> bool:
         """True if a pod that is being created is to wait behind our scheduling gate. Nothing of the view is needed."""
@@ -194,6 +217,22 @@ class Extender:
         return self._unseen.look(gang, self.clock.monotonic())
 
     # Inside.
+
+    def _refusal_of(self, member: Member) -> NoPlace | None:
+        refused = verbs.refusal(self.plan_cache, member, self.rules, self.clock.monotonic())
+        if refused is None:
+            return None
+        others_may_leave = refused.may_help is None or bool(refused.may_help)
+        if refused.again or self.may_be_old():
+            return NoPlace(EventReason.OLD_VIEW, f"{refused.word.value}: {refused.detail}", others_may_leave)
+        return NoPlace(refused.word, refused.detail, others_may_leave)
+
+    def _tell_faults(self, member: Member) -> None:
+        """Tell what of a pod's annotations cannot be read, and what of its wishes is not kept."""
+        if member.belongs.faults:
+            detail = "; ".join(member.belongs.faults)[:500]
+            self.tell(Notice(EventReason.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
+        self._tell_unkept(member)
 
     def _tell_unseen(self, key: GangKey, notice: Notice) -> None:
         """Tell once a gang that it is placed without its PodGroup."""

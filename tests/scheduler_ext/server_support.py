@@ -41,6 +41,12 @@ class Scripted:
         self._note("preempt", pod.metadata.name, tuple(victims))
         return dict(list(victims.items())[:1])
 
+    def refusal_of_pod(self, pod):
+        self._note("refusal_of_pod", pod.metadata.name)
+
+    def refusal_of_gang(self, namespace, name):
+        self._note("refusal_of_gang", namespace, name)
+
     def gates(self, review):
         self._note("gates", review.namespace)
         return True

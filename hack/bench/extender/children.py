@@ -23,7 +23,7 @@ from turnout.kube.client.run_until_signal import until_told
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
 from turnout.scheduler_ext.admission import Review
-from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.model import Answer, NoPlace, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
@@ -73,6 +73,12 @@ class NoOp:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         """Return the victims as offered."""
         return victims
+
+    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
+        return None
+
+    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
+        return None
 
     def gates(self, review: Review) -> bool:
         """Gate no pod."""

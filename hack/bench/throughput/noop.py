@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.admission import Review
-from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.model import Answer, NoPlace, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 
@@ -25,6 +25,12 @@ class Noop:
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         return victims
+
+    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
+        return None
+
+    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
+        return None
 
     def gates(self, review: Review) -> bool:
         """Gate no pod."""

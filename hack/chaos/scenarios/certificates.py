@@ -22,7 +22,7 @@ from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.admission import Review
-from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.model import Answer, NoPlace, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import TlsFiles
@@ -48,6 +48,12 @@ class _AnyNode:
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         return victims
+
+    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
+        return None
+
+    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
+        return None
 
     def gates(self, review: Review) -> bool:
         """Gate no pod."""

@@ -48,6 +48,29 @@ async def test_each_verb_answers_in_its_own_shape():
         assert [asked[0] for asked in served.extender.asked] == ["filter", "prioritize", "preempt"]
 
 
+VOLCANO = json.dumps({
+    "task": {"Pod": {"metadata": {"name": "bert-0"}}}, "node": {"Name": "a"}, "nodes": [{"Name": "a"}, {"Name": "b"}],
+    "job": {"UID": "research/bert"},
+}).encode()  # fmt: skip
+
+
+@pytest.mark.contract("CS-10")
+@pytest.mark.asyncio
+async def test_each_verb_of_volcano_answers_in_its_own_shape():
+    async with opened() as served:
+        scored = {"nodeScore": {"a": 100000.0}, "errorMessage": ""}
+        assert await served.post("volcano/predicate", VOLCANO) == (200, {"status": "", "code": 0})
+        assert await served.post("volcano/prioritize", VOLCANO) == (200, scored)
+        assert await served.post("volcano/jobEnqueueable", VOLCANO) == (200, {"status": 0})
+        assert (await served.post("volcano/jobReady", b"{}"))[0] == 404
+        asked = [
+            ("refusal_of_pod", "bert-0"),
+            ("prioritize", "bert-0", ("a", "b")),
+            ("refusal_of_gang", "research", "bert"),
+        ]
+        assert served.extender.asked == asked
+
+
 @pytest.mark.asyncio
 async def test_an_answer_has_its_length_and_the_connection_goes_on():
     async with opened() as served, raw(served.listeners.port) as (reader, writer):
@@ -156,6 +179,9 @@ async def test_an_extender_that_fails_narrows_nothing_and_is_counted():
         assert (status, set(answer["NodeNameToMetaVictims"])) == (200, {"a", "b"})
         status, answer = await served.post("gate", REVIEW)
         assert (status, answer["response"]) == (200, {"uid": "u-1", "allowed": True})  # and it comes without the gate
+        assert await served.post("volcano/predicate", VOLCANO) == (200, {"status": "", "code": 0})
+        assert await served.post("volcano/prioritize", VOLCANO) == (200, {"nodeScore": {}, "errorMessage": ""})
+        assert await served.post("volcano/jobEnqueueable", VOLCANO) == (200, {"status": 0})
         for verb in Verb:
             assert served.counted("turnout_extender_errors_total", verb=verb.value, reason="failed") == 1
             assert served.counted("turnout_extender_requests_total", verb=verb.value, outcome="neutral") == 1

@@ -1,0 +1,118 @@
+"""Translate the wire of Volcano's `extender` plugin: bytes to requests, answers to bytes.
+
+Volcano asks about one task (its pod) and whole nodes under Go's field names. Only the pod and the names are read. Its
+scores are added as they are to those of other plugins, which reach 100 times their weight.
+
+Source: volcano.sh/volcano pkg/scheduler/plugins/extender/argument.go; docs/facts/schedulers.md 1.1; CS-10
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.extender_v1 import MAX_MESSAGE_BYTES, MAX_NAMES, clip
+from turnout.scheduler_ext.model import NoPlace
+
+POINT = 10_000.0  # of Volcano's score for one of ours, so that the planned node comes before what others prefer
+SUCCESS, UNSCHEDULABLE, UNRESOLVABLE = 0, 2, 3  # codes of predicate; pods that leave may help with the first refusal
+ABSTAIN, REJECT = 0, -1  # votes; a vote for a job would spare it the plugins of later tiers, such as its quota
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A task's pod and the nodes that are asked about."""
+
+    pod: Pod
+    names: tuple[str, ...]
+
+
+class _Node(msgspec.Struct):
+    name: str = msgspec.field(name="Name")
+
+
+class _Task(msgspec.Struct):
+    pod: Pod = msgspec.field(name="Pod")
+
+
+class _OneNode(msgspec.Struct):
+    task: _Task
+    node: _Node
+
+
+class _Nodes(msgspec.Struct):
+    task: _Task
+    nodes: list[_Node]
+
+
+class _Job(msgspec.Struct):
+    uid: str = msgspec.field(name="UID")
+
+
+class _OfJob(msgspec.Struct):
+    job: _Job
+
+
+_one_node = msgspec.json.Decoder(_OneNode)
+_nodes = msgspec.json.Decoder(_Nodes)
+_of_job = msgspec.json.Decoder(_OfJob)
+
+
+def decode_predicate(body: bytes) -> Asked:
+    """Decode a PredicateRequest. Raises BadRequest, which quotes nothing of the body."""
+    asked = _read(_one_node, body)
+    return Asked(asked.task.pod, (asked.node.name,))
+
+
+def decode_prioritize(body: bytes) -> Asked:
+    """Decode a PrioritizeRequest. Raises BadRequest."""
+    asked = _read(_nodes, body)
+    if len(asked.nodes) > MAX_NAMES:
+        raise BadRequest(f"nodes holds more than {MAX_NAMES} nodes")
+    return Asked(asked.task.pod, tuple(node.name for node in asked.nodes))
+
+
+def decode_job(body: bytes) -> tuple[str, str]:
+    """Return namespace and name of the PodGroup in a JobEnqueueableRequest. Raises BadRequest."""
+    namespace, slash, name = _read(_of_job, body).job.uid.partition("/")
+    if not (namespace and slash and name):
+        raise BadRequest("the job's UID is not namespace/name")
+    return namespace, name
+
+
+def encode_predicate(refused: NoPlace | None) -> bytes:
+    """Encode a PredicateResponse. None: the task fits as far as we know."""
+    if refused is None:
+        return _written({"status": "", "code": SUCCESS})
+    why = clip(f"{refused.word.value}: {refused.detail}", MAX_MESSAGE_BYTES)
+    return _written({"status": why, "code": UNSCHEDULABLE if refused.others_may_leave else UNRESOLVABLE})
+
+
+def encode_prioritize(asked: Asked, scores: Iterable[tuple[str, int]]) -> bytes:
+    """Encode a PrioritizeResponse with scores above 0 for nodes of the request; the map is there even if empty."""
+    names = set(asked.names)
+    found = {name: POINT * score for name, score in scores if score > 0 and name in names}
+    return _written({"nodeScore": found, "errorMessage": ""})
+
+
+def encode_vote(refused: NoPlace | None) -> bytes:
+    """Encode a JobEnqueueableResponse: a job waits if it cannot start whatever leaves; else others decide."""
+    return _written({"status": REJECT if refused is not None and not refused.others_may_leave else ABSTAIN})
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (ValueError, RecursionError):  # malformed, of wrong types, or not UTF-8
+        raise BadRequest("the body is no request of Volcano's extender plugin") from None
+
+
+def _written(answer: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(answer)
