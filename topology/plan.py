@@ -142,9 +142,8 @@ def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slo
     fabric, known = sums.fabric, sums.fabric.mapped_count
     room = sums.of(0)
     if anchors:
-        here = _near(sums, pods, fabric.tiers - 1, anchors)
-        if here is not None:
-            return here
+        if len(set(anchors)) == 1 and room[anchors[0]] >= pods:
+            return [(anchors[0], pods)]
     elif len(fits := np.flatnonzero(room >= pods)):
         return [(sums.tightest(0, fits, most), pods)]
     rest = pods - int(room[:known].sum())

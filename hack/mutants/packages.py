@@ -15,7 +15,16 @@ class Package:
 
 
 PACKAGES = (
-    Package("topology", ("topology",), ("tests/topology",)),
+    Package(
+        "topology",
+        ("topology",),
+        (
+            "tests/topology",
+            "tests/scheduler_ext/planner/placing/test_multiples.py",
+            "tests/scheduler_ext/wishes/test_layered_wishes.py",
+            "tests/scheduler_ext/wishes/test_mesh_repair.py",
+        ),
+    ),
     Package(
         "planner",
         ("scheduler_ext/planner", "scheduler_ext/cache", "scheduler_ext/verbs.py"),

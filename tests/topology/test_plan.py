@@ -189,6 +189,7 @@ def test_an_empty_map_blocks_nobody_but_required_gangs():
         pytest.param([1, 1, 1, 3], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="the rest off the map"),
         pytest.param([1, 1, 1, 2], ask(5), [(0, 1), (1, 1), (2, 1), (3, 2)], id="all that there is off the map"),
         pytest.param([0, 0, 1, 3], ask(3, anchors=((3, 1),)), [(3, 3)], id="beside a member off the map"),
+        pytest.param([0, 0, 1, 2], ask(3, anchors=((3, 1),)), [(2, 1), (3, 2)], id="beside it and on the map"),
         pytest.param([1, 1, 0, 3], ask(9, least=2), [(0, 1), (1, 1), (3, 3)], id="as many as fit anywhere"),
     ],
 )
@@ -248,6 +249,24 @@ def test_growth_stays_near_and_takes_what_there_is():
 def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
     counts = [(0, 1), (2, 1), (4, 2), (6, 3), (7, 1)]
     assert [host for host, _ in ranks(SMALL, counts)] == [6, 7, 4, 0, 2]
+
+
+def test_the_switch_of_the_highest_tier_with_most_members_is_home():
+    keys = homeward([(0, 0), (1, 1), (2, 1)], [1, 1, 1])
+    assert sorted(range(3), key=keys.__getitem__) == [1, 2, 0]
+
+
+@pytest.mark.parametrize(("rooms", "pods", "liked", "anchors", "slots"), [
+    pytest.param([0, 0, 0, 0, 0, 0, 1, 1, 1], 2, [7, 8], (), [(7, 1), (8, 1)], id="under a leaf"),
+    pytest.param([0, 0, 0, 0, 0, 0, 1, 1, 1], 2, [8], ((6, 1),), [(6, 1), (8, 1)], id="after the hosts of members"),
+    pytest.param([1, 1, 1, 1, 0, 0, 0, 0, 0], 3, [2, 3], (), [(0, 1), (2, 1), (3, 1)], id="a leaf under a spine"),
+    pytest.param([0, 1, 1, 1, 0, 0, 0, 0, 0], 2, [2, 3], ((0, 1),), [(1, 1), (2, 1)], id="after the leaf of members"),
+    pytest.param([2, 1, 1, 1, 0, 0, 0, 0, 0], 2, [2, 3], (), [(0, 2)], id="never before the lowest domain"),
+])  # fmt: skip
+def test_liking_decides_among_equals(rooms, pods, liked, anchors, slots):
+    liking = np.zeros(9, np.int32)
+    liking[liked] = 1
+    assert sorted(plan(SMALL, room(*rooms), ask(pods, anchors=anchors, liking=liking)).slots) == slots
 
 
 def test_every_place_says_how_many_stand_there():

@@ -63,6 +63,16 @@ def test_text_form(text, hosts, faults):
     assert all(words in text for (_, text), (_, words) in zip(told(reading), faults, strict=True))
 
 
+@pytest.mark.parametrize(("read", "text"), [
+    pytest.param(configmap_text.read, "a p h\n", id="lines"),
+    pytest.param(configmap_yaml.read, "fabric: {p: {a: h}}\n#", id="a tree"),
+])  # fmt: skip
+def test_a_text_of_a_whole_mebibyte_is_read_and_a_byte_more_is_not(read, text):
+    full = text.ljust(MAX_TEXT_BYTES)
+    assert [entry.host for entry in read(full).entries] == ["h"]
+    assert [words for _, words in told(read(f"{full} "))] == [f"text is larger than {MAX_TEXT_BYTES} bytes"]
+
+
 def test_no_text_that_is_short_enough_names_more_hosts_than_a_map_may_have():
     assert MAX_TEXT_BYTES // len("a p h\n") < MAX_HOSTS
 

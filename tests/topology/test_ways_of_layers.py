@@ -1,0 +1,125 @@
+"""The ways in which runs of ranks are placed: how many gangs find a place by each, and what their rings cost."""
+
+import numpy as np
+import pytest
+
+from hack.bench.placement import layered
+from turnout.topology.cost import cost
+from turnout.topology.fabric import build
+from turnout.topology.layers.balanced import balanced
+from turnout.topology.layers.mesh_plan import hosts_of
+from turnout.topology.layers.nested import in_layers, ways_of_layers
+from turnout.topology.layers.whole_runs import by_whole_runs
+from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal
+
+SEEDS = range(80)
+
+
+def drawn(short, multiple):
+    """The scenes of the benchmark, with the room of each host in multiples. short: the last run lacks a pod."""
+    for seed in SEEDS:
+        fabric, room, pods, layers = layered.draw(seed)
+        if pods > short:
+            yield fabric, room * multiple, Ask(pods - short, pods - short, pods, multiple, layers=layers)
+
+
+def paid(fabric, found):
+    return cost(fabric, hosts_of(found)).total
+
+
+@pytest.mark.parametrize(("short", "multiple", "first", "ways", "best"), [
+    pytest.param(0, 1, (76, 295), (152, 635), (76, 293), id="whole runs"),
+    pytest.param(1, 1, (72, 240), (148, 551), (76, 272), id="a last run that is short"),
+    pytest.param(0, 2, (80, 92), (160, 226), (80, 91), id="in pairs a host"),
+    pytest.param(1, 2, (80, 92), (160, 226), (80, 92), id="in pairs, with a short last run"),
+])  # fmt: skip
+def test_so_many_places_are_found_and_their_rings_cost_no_more(short, multiple, first, ways, best):
+    """Of the first way, of both, and of the one that is taken: (places, crossings of all rings)."""
+    scenes = list(drawn(short, multiple))
+    tried = {
+        first: [(fabric, by_whole_runs(fabric, room, ask)) for fabric, room, ask in scenes],
+        ways: [(fabric, placed) for fabric, room, ask in scenes for placed in ways_of_layers(fabric, room, ask)],
+        best: [(fabric, in_layers(fabric, room, ask)) for fabric, room, ask in scenes],
+    }
+    for (places, most), answers in tried.items():
+        found = [(fabric, placed) for fabric, placed in answers if isinstance(placed, Placement)]
+        assert len(found) == places
+        assert sum(paid(*one) for one in found) <= most
+
+
+# Two spines of two leaves of four hosts.
+TREE = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
+
+
+def on(*hosts, of=1):
+    """Room for `of` pods on some hosts of TREE."""
+    room = np.zeros(16, np.int32)
+    room[list(hosts)] = of
+    return room
+
+
+def liked(*hosts):
+    """A liking for some hosts of TREE."""
+    liking = np.zeros(16, np.int32)
+    liking[list(hosts)] = 1
+    return liking
+
+
+def placed(answer):
+    return sorted(hosts_of(answer))
+
+
+@pytest.mark.parametrize(("room", "ask", "hosts"), [
+    pytest.param(on(0, 1, 4, 5, 8, 9), Ask(4, 4, 4, layers=((1, 2),)), [0, 1, 4, 5], id="pairs under one spine"),
+    pytest.param(on(0, 4, 5, 6, 8, 9, 12, 13), Ask(4, 4, 4, layers=((1, 2),)), [8, 9, 12, 13],
+                 id="a lone host is no room for a pair"),
+    pytest.param(on(0, 1, 4, 5, 8, 9, 10, 11), Ask(4, 4, 4, layers=((1, 2),)), [8, 9, 10, 11],
+                 id="one leaf before two"),
+    pytest.param(on(0, 1, 4, 5, 8, 9, 12, 13, 14, 15), Ask(6, 6, 6, layers=((2, 4), (1, 2))), [8, 9, 12, 13, 14, 15],
+                 id="a four and the pair that is left under one spine"),
+    pytest.param(on(0, 1, 4, 5, 6, 8, 9), Ask(6, 6, 6, layers=((2, 4), (1, 2))), [0, 1, 4, 5, 8, 9],
+                 id="a four under one spine, the pair that is left under another"),
+    pytest.param(on(*range(6), 8, 9, 10), Ask(8, 8, 8, layers=((2, 4), (1, 2))), None,
+                 id="room for a four and a pair, not for two fours"),
+    pytest.param(on(0, 1, 2, 3), Ask(2, 2, 2, layers=((1, 2),), liking=liked(1, 3)), [1, 3],
+                 id="the hosts that are liked"),
+    pytest.param(on(*range(8)), Ask(6, 6, 6, layers=((1, 2),), liking=liked(3, 4, 5, 6, 7)), [0, 3, 4, 5, 6, 7],
+                 id="the leaf that is liked is filled"),
+    pytest.param(on(0, 1, 2), Ask(3, 3, 3, layers=((1, 2),)), [0, 1, 2], id="a last run that is short"),
+])  # fmt: skip
+def test_runs_go_where_whole_ones_find_room(room, ask, hosts):
+    answer = in_layers(TREE, room, ask)
+    assert (placed(answer) if isinstance(answer, Placement) else None) == hosts
+
+
+@pytest.mark.parametrize(("room", "ask"), [
+    pytest.param(on(0, 4, 8, 12), Ask(4, 4, 4, layers=((1, 2),)), id="no leaf holds a pair"),
+    pytest.param(on(0, 1, 8, 9), Ask(4, 4, 4, layers=((2, 4), (1, 2))), id="no spine holds a four"),
+])  # fmt: skip
+def test_runs_that_fit_nowhere_are_refused(room, ask):
+    answer = in_layers(TREE, room, ask)
+    assert answer == Refusal(Reason.NO_ROOM)
+    assert "runs of" in answer.detail or "must start together" in answer.detail
+
+
+def test_where_all_do_not_fit_the_least_is_placed():
+    answer = in_layers(TREE, on(0, 1, 4, 5, 8), Ask(8, 4, 8, layers=((1, 2),)))
+    assert placed(answer) == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize(("room", "ask", "shares"), [
+    pytest.param(on(*range(8), of=4), Ask(24, 24, 24), [12, 12], id="twelve and twelve, not sixteen and eight"),
+    pytest.param(on(*range(12), of=4), Ask(36, 36, 36), [12, 12, 12], id="over two spines"),
+    pytest.param(on(*range(8), of=4), Ask(12, 12, 12, anchors=((0, 4), (1, 4), (2, 4))), [0, 12],
+                 id="members that run count: the other leaf's share is left"),
+    pytest.param(on(*range(8), of=4), Ask(20, 20, 20, 4), [12, 8], id="in fours a host: as even as fours allow"),
+    pytest.param(on(0, 1, 2, 3, 4, of=4), Ask(20, 20, 20), [16, 4], id="the fewest leaves come before even ones"),
+    pytest.param(on(0, 1, 2, 3, of=4), Ask(16, 16, 16), [16], id="one leaf that holds all"),
+])  # fmt: skip
+def test_a_balanced_gang_is_even_over_the_fewest_leaves(room, ask, shares):
+    counts = np.bincount(TREE.switch_of[1][hosts_of(balanced(TREE, room, ask))], minlength=len(shares))
+    assert sorted(counts.tolist()) == sorted(shares)
+
+
+def test_a_balanced_gang_without_room_is_refused():
+    assert balanced(TREE, on(0, of=1), Ask(2, 2, 2)) == Refusal(Reason.NO_ROOM)
