@@ -34,7 +34,7 @@ def paid(fabric, found):
     pytest.param(1, 2, (80, 92), (160, 226), (80, 92), id="in pairs, with a short last run"),
 ])  # fmt: skip
 def test_so_many_places_are_found_and_their_rings_cost_no_more(short, multiple, first, ways, best):
-    """Of the first way, of both, and of the one that is taken: (places, crossings of all rings)."""
+    """Count (places, crossings of all rings) of the first way, of both, and of the one that is taken."""
     scenes = list(drawn(short, multiple))
     tried = {
         first: [(fabric, by_whole_runs(fabric, room, ask)) for fabric, room, ask in scenes],
