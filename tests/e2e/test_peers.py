@@ -75,29 +75,59 @@ async def install(stage, project):
         await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", served)
 
 
+def _volcano(stage, conf):
+    """The command line of Volcano's scheduler, which reads the file `conf`."""
+    health, metrics = free_ports(2)
+    command = [peer("vc-scheduler"), "--kubeconfig", stage.plane.kubeconfig, "--scheduler-conf", conf]
+    command += ["--leader-elect=false", "--schedule-period=1s", "--scheduler-name=volcano", "--cache-dumper=false"]
+    command += ["--enable-healthz=true", f"--healthz-address=127.0.0.1:{health}", "--enable-metrics=true"]
+    return [str(part) for part in [*command, f"--listen-address=127.0.0.1:{metrics}"]]
+
+
+def _group(name, size):
+    group = cluster.pod_group("volcano", name, size)
+    group["spec"]["queue"] = "default"
+    return group
+
+
 async def test_volcano_puts_a_gang_on_its_nominated_nodes_under_one_leaf(stage, tmp_path):
     await stage.build()
     await install(stage, "volcano")
     stage.start_nominator("nominator", "--scheduler-name", "volcano")
     conf = tmp_path / "volcano.yaml"
     conf.write_text(VOLCANO_CONF)
-    health, metrics = free_ports(2)
-    command = [peer("vc-scheduler"), "--kubeconfig", stage.plane.kubeconfig, "--scheduler-conf", conf]
-    command += ["--leader-elect=false", "--schedule-period=1s", "--scheduler-name=volcano", "--cache-dumper=false"]
-    command += ["--enable-healthz=true", f"--healthz-address=127.0.0.1:{health}", "--enable-metrics=true"]
-    command += [f"--listen-address=127.0.0.1:{metrics}"]
-    group = cluster.pod_group("volcano", "bert", 8)
-    group["spec"]["queue"] = "default"
     async with stage.plane.api() as api:
-        await api.create(group)
+        await api.create(_group("bert", 8))
         await api.create_all(cluster.volcano_gang("bert", 8, scheduler="volcano"))
         planned = await api.until(PODS, nominated(8))
         stage.plane.start_program("volcano-controllers", _controllers(stage))  # they open the queue
-        stage.plane.start_program("volcano", [str(part) for part in command])
+        stage.plane.start_program("volcano", _volcano(stage, conf))
         placed = await api.until(PODS, cluster.bound(8), within_s=60)
     assert placed == planned
     assert len(stage.leaves(placed)) == 1
     assert stage.ring(placed).total == 0
+
+
+@pytest.mark.contract("CS-10")
+async def test_volcano_asks_by_its_extender_plugin_and_a_gang_lands_under_one_leaf(stage, tmp_path):
+    """Nothing is nominated; the configuration is that of docs/extender.md, as its reader has it."""
+    await stage.build()
+    await install(stage, "volcano")
+    port, conf = stage.start_extender(), tmp_path / "volcano.yaml"
+    shown = (Path(__file__).parents[2] / "docs" / "extender.md").read_text().split("```yaml\n# volcano-scheduler.conf", 1)[1]
+    text = shown.split("\n", 1)[1].split("```", 1)[0]
+    conf.write_text(text.replace("turnout-extender.turnout-system.svc:9443", f"127.0.0.1:{port}"))
+    stage.plane.start_program("volcano-controllers", _controllers(stage))  # they open the queue
+    stage.plane.start_program("volcano", _volcano(stage, conf))
+    async with stage.plane.api() as api:
+        for name in ("bert", "gpt"):
+            await api.create(_group(name, 8))
+            await api.create_all(cluster.volcano_gang(name, 8, scheduler="volcano"))
+        placed = await api.until(PODS, cluster.bound(16), within_s=60)
+    for name in ("bert", "gpt"):
+        hosts = {pod: node for pod, node in placed.items() if pod.startswith(name)}
+        assert len(stage.leaves(hosts)) == 1
+        assert stage.ring(hosts).total == 0
 
 
 def _controllers(stage):
