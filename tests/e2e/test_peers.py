@@ -109,13 +109,13 @@ async def test_volcano_puts_a_gang_on_its_nominated_nodes_under_one_leaf(stage, 
 
 
 @pytest.mark.contract("CS-10")
-async def test_volcano_asks_by_its_extender_plugin_and_a_gang_lands_under_one_leaf(stage, tmp_path):
+async def test_volcano_asks_by_its_plugin_and_gangs_land_under_one_leaf(stage, tmp_path):
     """Nothing is nominated; the configuration is that of docs/extender.md, as its reader has it."""
     await stage.build()
     await install(stage, "volcano")
     port, conf = stage.start_extender(), tmp_path / "volcano.yaml"
-    shown = (Path(__file__).parents[2] / "docs" / "extender.md").read_text().split("```yaml\n# volcano-scheduler.conf", 1)[1]
-    text = shown.split("\n", 1)[1].split("```", 1)[0]
+    page = (Path(__file__).parents[2] / "docs" / "extender.md").read_text()
+    text = "#" + page.split("```yaml\n# volcano-scheduler.conf", 1)[1].split("```", 1)[0]
     conf.write_text(text.replace("turnout-extender.turnout-system.svc:9443", f"127.0.0.1:{port}"))
     stage.plane.start_program("volcano-controllers", _controllers(stage))  # they open the queue
     stage.plane.start_program("volcano", _volcano(stage, conf))
