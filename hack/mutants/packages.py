@@ -28,7 +28,12 @@ PACKAGES = (
     Package(
         "planner",
         ("scheduler_ext/planner", "scheduler_ext/cache", "scheduler_ext/verbs.py"),
-        ("tests/scheduler_ext/planner", "tests/scheduler_ext/cache", "tests/scheduler_ext/test_verbs.py"),
+        (
+            "tests/scheduler_ext/planner",
+            "tests/scheduler_ext/cache",
+            "tests/scheduler_ext/test_verbs.py",
+            "tests/scheduler_ext/wishes",
+        ),
     ),
     Package(
         "scaling",
