@@ -142,3 +142,13 @@ class TestPatience:
         env = {labels.JOB_INDEX: "0"}
         w.put(world.pod("job-0", 8, marks=env, owner="Job/job", notes={labels.MIN_WORKERS: "2"}))
         assert self.missing(w, "Job/job") == 1
+
+
+@pytest.mark.parametrize("notes", [{}, REQUIRED], ids=["preferred", "required"])
+def test_a_gang_of_two_shapes_counts_the_hosts_that_are_looked_at(notes):
+    steps = []
+    for leaves in (5, 50):
+        w, pods = World(*[40] * leaves), asks(world.volcano("two", 2, notes=notes))
+        w.put(*pods).plan(pods[0])
+        steps.append(w.plan_cache.steps)
+    assert steps[1] - steps[0] >= 2 * 45 * 40 // 4

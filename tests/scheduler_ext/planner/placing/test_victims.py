@@ -12,6 +12,7 @@ from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import Victims
+from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
 from turnout.scheduler_ext.planner.placing.victims import Moves, Victim, Worth, cheapest
 
 SCENES = scaled(300)
@@ -163,3 +164,21 @@ def test_pods_of_a_plain_job_count_each_by_itself():
            for at, node in enumerate(["a0", "a1", "c0", "c1"])]  # fmt: skip
     w = World(2, 2, 2, 1).put(*job, *world.volcano("gang", 3, at=["b0", "b1", "d0"], priority=0))
     assert sorted(preempted(w, HIGH)) == ["a0", "a1"]
+
+
+@pytest.mark.parametrize(("held", "leaf"), [
+    pytest.param((), "a", id="of a new gang the leaf that costs least"),
+    pytest.param(("b0",), "b", id="its own leaf, though another costs less"),
+    pytest.param(("c1",), "c", id="its own leaf, the last one"),
+])  # fmt: skip
+def test_only_the_leaf_of_members_is_looked_at(held, leaf):
+    w = World(2, 2, 2)
+    for name, gpus in (("a", 1), ("b", 4), ("c", 8)):
+        at = [f"{name}0", f"{name}1"]
+        w.put(*world.volcano(name, 2, gpus=gpus, at=at, priority=0)).put_group(name, 2)
+    w.put(*HIGH)
+    w.view.settle(w.now_s)
+    member, rows = w.member(HIGH[0]), w.view.snapshot.row_of
+    room = w.view.snapshot.room_above(member.shape, member.priority, ())
+    found = cheap_hosts(w.view, member, 1, room, [rows[name] for name in held], 1, LATER_S)
+    assert {w.names[row][0] for row in found.nonzero()[0].tolist()} == {leaf}
