@@ -7,7 +7,7 @@ import pytest
 
 from hack.mutants.__main__ import main, sampled, tried
 from hack.mutants.bench import Bench
-from hack.mutants.made import Mutant, mutants
+from hack.mutants.made import Mutant, is_only_checked, mutants
 from hack.mutants.packages import PACKAGES, Package
 from hack.mutants.touched import Touched
 
@@ -217,3 +217,11 @@ def test_one_that_is_known_to_change_nothing_is_not_counted(checkout, tmp_path_f
 @pytest.mark.parametrize("package", [package.name for package in PACKAGES])
 def test_nine_in_ten_of_a_seeded_sample_are_noticed(package):
     assert main(["--sample", "10", package]) == 0
+
+
+@pytest.mark.parametrize(("source", "only_checked"), [
+    pytest.param("def f(a, b):\n    return dict(zip(a, b, strict=True))\n", [True], id="the check of a zip"),
+    pytest.param("def f(a, b):\n    return a.find(b, deep=True)\n", [False], id="another argument"),
+])  # fmt: skip
+def test_a_zip_without_its_check_is_no_fault(source, only_checked):
+    assert [is_only_checked(make()) for make in mutants("room.py", source)] == only_checked

@@ -2,7 +2,7 @@
 
 Each mutant is tried in a copy of the checkout. Those of its package's tests that run its line run there, the quickest
 first, until one fails. A mutant that is known to change nothing stands in equivalent.yaml with the reason, and is not
-counted.
+counted; nor is one that takes the check out of zip(strict=True).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 
 from hack.lint.architecture import does_io
 from hack.mutants.bench import Bench
-from hack.mutants.made import Mutant, mutants
+from hack.mutants.made import Mutant, is_only_checked, mutants
 from hack.mutants.packages import PACKAGES, Package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,8 @@ def _modules(source: Path) -> Iterator[Path]:
 
 def tried(bench: Bench, package: Package, drawn: Sequence[Mutant], known: set[tuple[str, str, str]]) -> Outcome:
     """Try all drawn mutants of one package. Raises RuntimeError if its tests fail without any."""
-    left = [mutant for mutant in drawn if (mutant.path, mutant.was, mutant.became) not in known]
+    same = [mutant for mutant in drawn if (mutant.path, mutant.was, mutant.became) in known or is_only_checked(mutant)]
+    left = [mutant for mutant in drawn if mutant not in same]
     touched, found = bench.noticed(package, left)
     survived = tuple(mutant for mutant, noticed in zip(left, found, strict=True) if not noticed)
     unrun = tuple(mutant for mutant in survived if not touched.by(mutant))

@@ -46,6 +46,11 @@ def mutants(path: str, source: str) -> list[Callable[[], Mutant]]:
     ]
 
 
+def is_only_checked(mutant: Mutant) -> bool:
+    """True if the mutant lets zip() end with the shortest: what is checked there holds, so nothing else comes of it."""
+    return mutant.was.replace("strict=True", "strict=False") == mutant.became
+
+
 def _counts(node: cst.CSTNode) -> bool:
     return isinstance(node, _MUTATED) or (isinstance(node, cst.Name) and node.value in ("True", "False"))
 
