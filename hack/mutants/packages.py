@@ -44,6 +44,7 @@ PACKAGES = (
             "tests/autoscaler/test_laws.py",
             "tests/autoscaler/test_limits.py",
             "tests/autoscaler/test_tenant_words.py",
+            "tests/autoscaler/controller/test_memory_writer.py",
         ),
     ),
     Package(

@@ -45,3 +45,10 @@ def test_room_is_promised_for_a_while(looks, left):
 def test_where_everybody_goes_nothing_is_marked():
     at = world([8], stays(4))
     assert Promises(POLICY.promise_s).looked(at, NOW_S) is at
+
+
+def test_only_the_job_that_is_late_is_marked():
+    promises, other = Promises(POLICY.promise_s), seen(job("other", replicas=2), [0] * 2)
+    promises.looked(world([8], stays(4), other), NOW_S)
+    found = promises.looked(world([8], stays(4), other), NOW_S + LATE_S)
+    assert {each.job.key.name: each.overdue for each in found.jobs} == {"deaf": True, "other": False}

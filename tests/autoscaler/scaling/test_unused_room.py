@@ -7,6 +7,7 @@ import pytest
 
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
+from turnout.autoscaler.memory import Strike
 from turnout.autoscaler.model import Reason
 from turnout.autoscaler.scaling.unused_room import FREE, MOST_S, UnusedRoom
 from turnout.jobs.model import JobKey, Life
@@ -125,3 +126,31 @@ def test_room_that_is_kept_for_nobody_is_lent_again():
     unused.decided(at, decide(at, POLICY, now_s), now_s)
     later = unused.looked(at, now_s + LATE_S)
     assert {step.key.name: step.target for step in decide(later, POLICY, now_s + LATE_S)}["giver"] == 8
+
+
+def recalled(*strikes, now_s=5.0):
+    """A leader that was told these by the one before it."""
+    unused = UnusedRoom(POLICY.bind_s, lambda _: False)
+    unused.recall(strikes, now_s)
+    return unused
+
+
+def test_the_next_leader_goes_on_where_the_last_one_was():
+    unused = recalled(Strike("short", 2, 40.0, 20.0), Strike("long", 3, 10.0, 500.0))
+    assert unused.strikes(15.0) == (Strike("long", 3, 20.0, 490.0), Strike("short", 2, 50.0, 10.0))
+    assert unused.strikes(100.0)[1] == Strike("short", 2, 135.0, 0.0)
+
+
+@pytest.mark.parametrize(("again", "kept"), [
+    pytest.param(Strike("who", 5, 10.0, 500.0), 3, id="known as bad already"),
+    pytest.param(Strike("who", 5, 10.0, 499.0), 3, id="known as worse"),
+    pytest.param(Strike("who", 5, 10.0, 501.0), 5, id="it was worse"),
+])  # fmt: skip
+def test_a_recalled_strike_replaces_only_a_lesser_one(again, kept):
+    unused = recalled(Strike("who", 3, 10.0, 500.0))
+    unused.recall([again], 5.0)
+    assert [each.times for each in unused.strikes(5.0)] == [kept]
+
+
+def test_no_recalled_back_off_is_longer_than_the_longest():
+    assert recalled(Strike("who", 9, 0.0, 1e9)).strikes(5.0)[0].left_s == MOST_S
