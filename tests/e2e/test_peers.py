@@ -124,6 +124,7 @@ async def test_volcano_asks_by_its_plugin_and_gangs_land_under_one_leaf(stage, t
             await api.create(_group(name, 8))
             await api.create_all(cluster.volcano_gang(name, 8, scheduler="volcano"))
         placed = await api.until(PODS, cluster.bound(16), within_s=60)
+    assert stage.metric('turnout_extender_requests_total{outcome="answered",verb="volcano/prioritize"}') >= 16
     for name in ("bert", "gpt"):
         hosts = {pod: node for pod, node in placed.items() if pod.startswith(name)}
         assert len(stage.leaves(hosts)) == 1
