@@ -113,3 +113,17 @@ def test_a_text_is_judged_once_and_again_after_a_loss_or_confirmation():
     assert in_use.take(None, {}).outcome is MapOutcome.MISSING
     assert in_use.take(new, {}).outcome is MapOutcome.HELD  # against the last good one, not against none
     assert in_use.take(new, {CONFIRM: new.digest}).fabric.mapped_count == 0
+
+
+def test_a_large_change_is_applied_unless_the_admin_holds_it():
+    in_use, hosts = MapInUse(), range(1, 9)
+    in_use.take(drawn(hosts), {})
+    assert in_use.take(drawn([], hosts), {}).outcome is MapOutcome.CHANGED_MUCH
+
+
+@pytest.mark.parametrize(("faults", "more"), [(1, ""), (5, ""), (6, "; and 1 more")])
+def test_so_many_faults_are_told_and_the_others_counted(faults, more):
+    detail = judge(None, draw({TEXT: "one two\n" * faults}), "", False).detail
+    assert detail.count("this one holds") == min(faults, 5)
+    assert detail.endswith(f"{more}; the last good map stays")
+    assert ("more" in detail) == bool(more)

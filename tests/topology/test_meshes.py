@@ -1,5 +1,7 @@
 """A mesh of parallelism sends no more between leaves than the ring of the same gang, or than DLRover's re-rank."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from hack.bench.placement.mesh import gangs
 from tests.support.examples import scaled
 from turnout.topology.fabric import build
 from turnout.topology.layers.mesh import crossing_gb, layouts
-from turnout.topology.layers.mesh_order import cheapest_order, in_order
+from turnout.topology.layers.mesh_order import cheapest_order, in_order, outer_axes
 from turnout.topology.model import Entry
 
 SIXTEEN = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
@@ -57,3 +59,36 @@ def test_no_mesh_sends_more_between_leaves_than_its_ring_or_a_re_rank(seed):
     for row in gangs.measure(range(seed, seed + 1), searched=0):
         assert row.ours <= row.ring + 1e-6
         assert row.ours <= row.rerank + 1e-6
+
+
+@pytest.mark.parametrize(("mesh", "ranks_a_pod", "pods", "on_host", "ways"), [
+    pytest.param((("dp", 2), ("tp", 8)), 8, 2, 1, [(1, ())], id="a pod holds the inner axis: nothing to ask for"),
+    pytest.param((("dp", 2), ("tp", 4)), 2, 4, 2, [(2, ()), (1, ((1, 2),)), (1, ((2, 2),)), (1, ())],
+                 id="a tensor group in a host, under a leaf, under a spine"),
+    pytest.param((("dp", 2), ("tp", 4)), 2, 4, 1, [(1, ((1, 2),)), (1, ((2, 2),)), (1, ())],
+                 id="no host holds a tensor group"),
+    pytest.param((("dp", 3), ("tp", 4)), 8, 2, 1, [(1, ())], id="a pod holds two tensor groups"),
+])  # fmt: skip
+def test_the_ways_to_place_a_mesh(mesh, ranks_a_pod, pods, on_host, ways):
+    assert list(layouts(mesh, ranks_a_pod, pods, on_host, 3)) == ways
+
+
+def test_no_inner_group_is_under_a_wider_switch_than_the_group_around_it():
+    ways = list(layouts((("dp", 2), ("pp", 2), ("tp", 2)), 1, 8, 1, 3))
+    assert ways[0] == (1, ((1, 4),))
+    assert (1, ((2, 4), (1, 2))) in ways
+    assert all(outer[0] > inner[0] for _, layers in ways for outer, inner in pairwise(layers))
+
+
+def test_an_axis_of_one_rank_sends_nothing():
+    assert crossing_gb((("tp", 1), ("dp", 2)), [0, 1]) == crossing_gb((("dp", 2),), [0, 1]) == 18.0
+
+
+@pytest.mark.parametrize(("mesh", "ranks_a_pod", "count"), [
+    pytest.param((("dp", 2), ("pp", 2), ("tp", 8)), 8, 2, id="a pod holds the tensor group"),
+    pytest.param((("dp", 2), ("pp", 2), ("tp", 8)), 16, 1, id="and two stages"),
+    pytest.param((("dp", 2), ("tp", 3)), 4, 0, id="pods hold no whole axis"),
+    pytest.param((("dp", 2), ("tp", 3)), 1, 2, id="a rank a pod: all axes"),
+])  # fmt: skip
+def test_how_many_axes_lie_between_pods_alone(mesh, ranks_a_pod, count):
+    assert outer_axes(mesh, ranks_a_pod) == count
