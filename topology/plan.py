@@ -119,8 +119,7 @@ def _whole(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) ->
             continue
         spread = Spread(sums)
         fits = spread.cheapest(tier, fits, pods)
-        best = sums.tightest(tier, fits, most) if len(fits) > 1 else int(fits[0])
-        return spread.fill(tier, best, pods)
+        return spread.fill(tier, sums.tightest(tier, fits, most), pods)
     return None
 
 

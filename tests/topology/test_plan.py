@@ -11,6 +11,7 @@ from tests.work import lines_run
 from turnout.topology.cost import cost
 from turnout.topology.fabric import EMPTY, build, with_strangers
 from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
+from turnout.topology.multiples import in_multiples
 from turnout.topology.plan import plan
 from turnout.topology.rank_order import assign, fill, homeward, ranks
 from turnout.topology.sources import configmap_text
@@ -198,6 +199,21 @@ def test_hosts_off_the_map_come_last(rooms, wish, slots):
     assert sorted(answer.slots) == slots
 
 
+def test_of_hosts_off_the_map_those_of_members_come_first():
+    two = with_strangers(fabric([2, 1]), ["x", "y"])
+    assert sorted(plan(two, room(1, 1, 0, 2, 1), ask(3, anchors=((3, 1),))).slots) == [(0, 1), (1, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(("tree", "rooms", "wish", "pods"), [
+    pytest.param(EMPTY, [], ask(3, multiple=2), None, id="no host at all"),
+    pytest.param(with_strangers(fabric([2, 1]), ["x"]), [0, 0, 0, 3], ask(3, multiple=2, anchors=((3, 2),)), [(3, 3)],
+                 id="beside a member off the map"),
+])  # fmt: skip
+def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
+    answer = in_multiples(tree, room(*rooms), wish)
+    assert (sorted(answer.slots) if isinstance(answer, Placement) else None) == pods
+
+
 @pytest.mark.parametrize(
     ("rooms", "anchors", "reason"),
     [
@@ -289,6 +305,9 @@ def test_every_place_says_how_many_stand_there():
             {1: 3, 5: 2},
             {0: 5, 2: 0, 3: 0, 4: 0},
             id="slots are swapped beyond those of one host, too",
+        ),
+        pytest.param(
+            [(1, 1), (2, 1)], [1, 4], {0: 3, 2: 3, 3: 0, 5: 0}, {1: 2, 4: 1}, id="two slots, each near its gap"
         ),
         pytest.param([(1, 2)], [1, 2, 3], {0: 0}, {1: 1, 2: 1}, id="more ranks than slots: the lowest are served"),
         pytest.param([(1, 4)], [1], {0: 0}, {1: 1}, id="more slots than ranks"),

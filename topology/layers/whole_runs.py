@@ -68,7 +68,7 @@ def _inside(fabric: Fabric, kept: Room, ask: Ask, tier: int, switch: int, tries:
             return None
         counts = np.zeros(len(left), np.int32)
         for host, pods in found.slots:
-            counts[host] += pods
+            counts[host] = pods
         if not _mend(domain, left, counts, layers, ask.pods):
             slots = [(host + first, pods) for host, pods in found.slots]
             used = sum(len(np.unique(domain.switch_of[at][counts > 0])) for at in range(1, domain.tiers + 1))
