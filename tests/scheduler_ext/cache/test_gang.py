@@ -261,6 +261,10 @@ class TestUnkept:
     def test_a_level_that_is_not_there_is_told_once(self, wish):
         assert wishing(wish, wish).unkept() == ["a names 'what', which is no level here: it counts as a leaf"]
 
+    def test_of_a_level_without_end_the_beginning_is_told(self):
+        told = wishing(Wish(source="a", required="x" * 500)).unkept()
+        assert told == [f"a names {'x' * 80!r}, which is no level here: it counts as a leaf"]
+
 
 class TestOrder:
     def test_a_gang_is_as_important_as_the_least_of_its_members(self):

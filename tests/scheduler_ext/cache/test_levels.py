@@ -88,3 +88,12 @@ def test_another_map_counts_at_once_however_many_levels_are_looked_up():
     for at in range(2 * MOST_KEPT):
         assert made.tier_of(f"example.com/{at}-leaf") == 1
     assert made.tier_of("example.com/pod") == 0
+
+
+def test_a_node_that_the_map_does_not_know_makes_no_domain_narrower():
+    w = world.World(2, 2, off_map=1)
+    for each, value in zip(w.nodes, ["x", "x", "x", "x", "y"], strict=True):
+        ip = each.status.addresses[0].address
+        w.view.put_node(world.node(each.metadata.name, 8, ip, labels={"example.com/pod": value}))
+    w.view.settle(w.now_s)
+    assert w.view.levels.tier_of("example.com/pod") == w.view.fabric.tiers

@@ -1,5 +1,6 @@
 """Objects that watches show in any order become gangs, sizes, places and waits."""
 
+import msgspec
 import pytest
 
 from tests import world
@@ -7,6 +8,7 @@ from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cache.pod_info import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 
@@ -148,6 +150,17 @@ class TestPlaces:
     def test_gangs_with_a_waiting_member_are_named(self):
         w = World(2).put(*world.volcano("bert", 2, at=["a0"]), *world.volcano("gpt", 1, at=["a1"]))
         assert [gang.key.name for gang in w.view.waiting_gangs()] == ["bert"]
+
+    def test_a_field_of_the_same_name_elsewhere_owns_no_nomination(self):
+        pod = world.volcano("bert", 1, nominated="a0", ours=True)[0]
+        for fields in (
+            {"f:metadata": {"f:labels": {"f:nominatedNodeName": {}}}, "f:status": {}},
+            ["f:nominatedNodeName"],
+        ):
+            entry = msgspec.structs.replace(pod.metadata.managed_fields[0], manager="other")
+            entry.fields_v1 = msgspec.Raw(msgspec.json.encode(fields))
+            pod.metadata.managed_fields.append(entry)
+        assert member_of(pod).ours
 
 
 class TestWaits:

@@ -110,6 +110,11 @@ class TestArranged:
         chosen = arranged(sizes, room, fixed, apart)
         assert chosen == (found if found is None or len(found) == len(sizes) else found * len(sizes))
 
+    def test_a_search_without_end_finds_nothing(self):
+        sizes = [2 * (100 + at * at) for at in range(18)]
+        odd = sum(sizes) // 2 | 1
+        assert arranged(sizes, [odd, sum(sizes) - odd], {}, [False] * 18) is None
+
 
 class TestRanks:
     @staticmethod
