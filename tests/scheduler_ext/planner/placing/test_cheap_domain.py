@@ -100,12 +100,12 @@ def test_a_pod_by_itself_counts_from_its_creation_and_a_second_at_least():
 
 def test_a_gang_that_keeps_apart_preempts_in_no_domain_of_its_set():
     notes = {labels.APART: "leaf", labels.APART_SET: "evals"}
-    w = World(2, 2)
+    w = World(2, 2, 2)
     w.put(*world.volcano("there", 1, gpus=1, at=["a0"], priority=100, notes=notes))
-    w.put(*(world.pod(f"on-{name}", 7, at=name, priority=0, created=7_000) for name in ("a0", "a1")))
-    w.put(*(world.pod(f"on-{name}", 8, at=name, priority=0) for name in ("b0", "b1")))
+    for name, created in (("a0", 7_100), ("a1", 7_100), ("b0", 0), ("b1", 0), ("c0", 7_000), ("c1", 7_000)):
+        w.put(world.pod(f"on-{name}", 7, at=name, priority=0, created=created))
     mine = world.volcano("mine", 1, priority=100, notes=notes)
-    assert leaves(dict(enumerate(preempted(w, mine, LATER_S)))) == {"b"}
+    assert leaves(dict(enumerate(preempted(w, mine, LATER_S)))) == {"c"}
 
 
 def test_beside_free_hosts_of_another_resource_nobody_else_is_counted():

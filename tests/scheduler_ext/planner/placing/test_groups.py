@@ -60,6 +60,12 @@ def test_a_group_of_which_a_member_runs_goes_on_beside_it():
     assert by_part(plan)[0] == "a"
 
 
+def test_switches_are_tried_beside_a_group_that_runs():
+    pods = parted(3, 3, 2, 2, 2, at=["a0"])
+    w = policy(World(8, 4), 12).put(*pods)
+    assert by_part(w.plan(pods[1])) == ["a", "a", "a", "b", "b"]
+
+
 def test_groups_of_a_wider_tier_may_use_two_leaves():
     pods = parted(4, at=[])
     w = policy(World(2, 2, 2, 2), 4, tier=2).put(*pods)
