@@ -33,6 +33,8 @@ PACKAGES = (
             "tests/scheduler_ext/cache",
             "tests/scheduler_ext/test_verbs.py",
             "tests/scheduler_ext/wishes",
+            "tests/scheduler_ext/gates/test_room.py",
+            "tests/kube/test_node_capacity.py",
         ),
     ),
     Package(

@@ -311,18 +311,18 @@ def _no_room(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[
         refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
         word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
     refusal = Refusal(refusal.reason, told_of(plan_cache.kept_against(gang), refusal.detail))
-    if gang.tier is None:
+    if (tier := gang.tier) is None:
         return Seat(refused=NoSeat(word, refusal.detail, None))
-    able = _able(plan_cache, gang, member)
+    able = _able(plan_cache, gang, member, tier)
     rows = plan_cache.view.snapshot.row_of
     inside = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
     return Seat(refused=NoSeat(word, refusal.detail, inside))
 
 
-def _able(plan_cache: PlanCache, gang: Gang, member: Member) -> NDArray[np.bool_]:
+def _able(plan_cache: PlanCache, gang: Gang, member: Member, widest: int) -> NDArray[np.bool_]:
     """Mark the hosts in a domain of the allowed tier that could hold the whole gang if it were empty."""
     view, fabric = plan_cache.view, plan_cache.view.fabric
-    tier = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
+    tier = min(widest, fabric.tiers)
     could = view.snapshot.capacity(member.shape).copy()
     could[~fabric.mapped] = 0
     switches = fabric.switch_of[tier]

@@ -116,6 +116,13 @@ class TestRefusals:
         names = [f"other{i}" for i in range(5000)]
         assert len(w.put(lone).fit(lone, names).answer.forbidden) <= 64
 
+    def test_a_reason_without_end_is_told_in_five_hundred_letters(self):
+        w, pods = World(2), world.volcano("big", 2)
+        w.put_group("big", 2, minTaskMember={"x" * 1_000: 1}).put(*pods)
+        advice = w.fit(pods[0], w.names)
+        assert len(advice.notice.detail) == 500
+        assert not advice.again
+
 
 class TestNoMap:
     def test_without_a_map_nobody_has_an_opinion(self):
@@ -155,10 +162,17 @@ class TestPlannedHostMissing:
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
         assert w.fit(pods[1], ["c0", "b1"]).answer.kept == ("b1",)
 
+    def test_another_host_of_the_plan_comes_first(self):
+        w, pods = World(2, 2), world.volcano("bert", 2)
+        w.put(*pods)
+        assert w.plan(pods[0]) == {"bert-0": "a0", "bert-1": "a1"}
+        assert w.fit(pods[0], ["b0", "b1", "a1"]).answer.kept == ("a1",)
+
     def test_a_required_gang_refuses_and_names_the_setting_to_look_at(self):
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], ["b0", "b1"])
         assert advice.notice.word is EventReason.PLANNED_HOST_MISSING
+        assert "planned host a0 is not among the 2 candidates" in advice.notice.detail
         assert "percentageOfNodesToScore" in advice.notice.detail
         assert set(advice.answer.forbidden) == {"b0", "b1"}
 

@@ -40,7 +40,7 @@ def outside(
     plan = place(view.fabric, request, room_of)
     if plan.refusal is not None:
         return np.ones(len(view.fabric.hosts), np.bool_) if every.tier is not None else None
-    tier = max(1, plan.tier, every.tier or 0)
+    tier = max(plan.tier, every.tier or 1)
     if tier > view.fabric.tiers or not plan.wanted:
         return None
     row = view.fabric.switch_of[tier]

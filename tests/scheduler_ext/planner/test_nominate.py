@@ -7,6 +7,7 @@ import pytest
 
 from tests import world
 from tests.world import REQUIRED, World, leaves
+from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominate import Nominating, Why, clear_all, nominate
@@ -195,3 +196,55 @@ def test_pods_behind_our_gate_are_nominated_by_nobody_else(lifts, says):
     gated = world.cluster.koordinator_gang("g", 2, schedulingGates=[{"name": labels.PLACEMENT_GATE}])
     w.put(world.see(gated[0], nominated="a0", ours=True), world.see(gated[1]))
     assert wishes(w) == says
+
+
+def test_of_two_pods_of_one_name_none_is_nominated_while_both_are_seen():
+    """One of them was deleted and made anew, and the watch shows its end late."""
+    w = World(2).put(world.pod("p", 8), world.pod("p", 8, uid="again"))
+    assert wishes(w) == {}
+
+
+def test_a_pod_of_another_scheduler_takes_no_room_by_what_we_would_do():
+    theirs = world.see(world.cluster.make_pod("p", 8, scheduler="other"))
+    w = World(2).put(theirs, world.pod("bound", 8, at="a0"))
+    assert wishes(w) == {}
+    assert set(w.view.snapshot.charges) == {"uid-bound"}
+
+
+def test_a_pod_by_itself_is_believed_to_go_where_it_is_nominated():
+    w = World(2).put(world.pod("p", 8))
+    assert wishes(w) == {"p": ("a0", Why.PLANNED)}
+    assert w.view.snapshot.charges["uid-p"].node == "a0"
+    pinned = World(2).put(world.pod("p", 8, volumes=[{"name": "d", "persistentVolumeClaim": {}}]))
+    assert (wishes(pinned), pinned.view.snapshot.charges) == ({}, {})
+
+
+def test_pods_are_nominated_in_the_order_in_which_the_scheduler_will_ask():
+    w = World(8).put(
+        world.pod("old", 8, created=1), world.pod("new", 8, created=9), world.pod("high", 8, priority=5, created=9),
+        world.pod("next", 8, created=1),
+    )  # fmt: skip
+    found = nominate(w.plan_cache, list(w.view.gangs), CHOICES, {}, w.now_s)
+    assert [wish.name for wish in found] == ["high", "old", "next", "new"]
+
+
+def test_a_member_that_was_sent_somewhere_is_nominated_for_that_node():
+    w, pods = World(4), world.volcano("g", 2)
+    w.put(*pods).view.settle(w.now_s)
+    w.view.assume(w.member(pods[0]), "a3", w.now_s)
+    assert wishes(w)["g-0"] == ("a3", Why.PLANNED)
+
+
+def test_without_a_map_or_a_plan_nothing_is_nominated():
+    assert wishes(World(2, mapped=False).put(*world.volcano("g", 2))) == {}
+    assert wishes(World(2).put(*world.volcano("g", 3))) == {}
+    assert nominate(World(1).plan_cache, [GangKey("ns", "gone", "owner")], CHOICES, {}, 1.0) == []
+
+
+@pytest.mark.parametrize(("holds", "node"), [
+    pytest.param(True, {}, id="not while its min does not exist, where that is held"),
+    pytest.param(False, {"g-0", "g-1"}, id="at once, where it is not"),
+])  # fmt: skip
+def test_when_an_incomplete_gang_is_nominated(holds, node):
+    w = World(4).put(*world.koordinator("g", 2, least=3, total=3))
+    assert set(wishes(w, Nominating(Rules(holds), CHOICES.schedulers))) == set(node)

@@ -155,6 +155,7 @@ def test_who_was_refused_is_not_planned_again_for_members_already_placed():
     pytest.param("ps", 2, "a2", id="between two roles: nearest to its neighbours"),
     pytest.param("worker", 3, "b1", id="of a known role: by its index in it"),
     pytest.param("z", 1, "b0", id="of a role behind all others: behind the last of them"),
+    pytest.param("z", 0, "a2", id="of a role behind all others, the first of it"),
 ])  # fmt: skip
 def test_a_role_that_nobody_had_gets_a_seat(role, index, host):
     """Six seats, 0 to 2 under one leaf; the master has 0 and the first worker 1."""
@@ -166,6 +167,14 @@ def test_a_role_that_nobody_had_gets_a_seat(role, index, host):
             w.put(pod, world.pod("worker-0", 8, marks={**marks, labels.TRAINING_TYPE: "worker"}, **of_bert()))
         placed |= w.schedule(pod)
     assert placed[f"{role}-{index}"] == host
+
+
+def test_a_role_before_all_others_gets_the_last_seats():
+    w, placed = World(3, 3).put_group("bert", 6), {}
+    for name, at in (("worker", 0), ("worker", 1), ("master", 1), ("master", 0)):
+        marks = {labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: name}
+        placed |= w.schedule(world.pod(f"{name}-{at}", 8, marks=marks, **of_bert()))
+    assert [placed[name] for name in ("master-0", "master-1", "worker-0")] == ["b2", "b1", "a0"]
 
 
 def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():

@@ -89,3 +89,23 @@ def test_a_lone_pod_prefers_as_well():
     w = labelled(World(4), {"a3": "x"})
     lone = world.see(cluster.make_pod("lone", 8, **prefers("pool", "x")))
     assert w.put(lone).fit(lone).answer.kept == ("a3",)
+
+
+def test_a_node_that_has_no_row_yet_is_left_out_and_those_after_it_are_not():
+    w, pods = labelled(World(2), {"a0": "y", "a1": "x"}), gang(1, **prefers("pool", "x", 7))
+    w.put(*pods).view.settle(w.now_s)
+    snapshot = w.view.snapshot
+    for name in ("a0", "a1"):
+        snapshot.drop_node(name)
+    for each in (world.node("new", 8, labels={"pool": "x"}), world.node("a1", 8, labels={"pool": "x"})):
+        snapshot.put_node(each)
+    assert w.view.preferences.of(w.member(pods[0])).tolist() == [0, 7]
+
+
+def test_pods_that_prefer_nothing_find_all_nodes_alike():
+    w, pods = labelled(World(2), {"a1": "x"}), gang(1)
+    w.put(*pods).view.settle(w.now_s)
+    assert w.view.preferences.of(w.member(pods[0])) is None
+    labelled(w, soft=("a0",)).view.settle(w.now_s)
+    table = w.view.preferences.of(w.member(pods[0]))
+    assert table[0] < table[1] == 0

@@ -1,0 +1,115 @@
+"""The domain that costs others least, of those that a gang may use."""
+
+import pytest
+
+from tests import world
+from tests.scheduler_ext.planner.placing.test_victims import HIGH, LATER_S, preempted
+from tests.world import World, leaves
+from turnout.kube import labels
+from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
+
+
+def full(*sizes, off_map=0, priority=0, gpus=8):
+    """Build a world in which each host is taken by a pod by itself."""
+    w = World(*sizes, off_map=off_map)
+    return w.put(*(world.pod(f"on-{name}", gpus, at=name, priority=priority) for name in w.names), *HIGH)
+
+
+def cheap(w, need, held=(), widest=None):
+    """Return the hosts on which a gang preempts, by name; None for no opinion."""
+    w.view.settle(w.now_s)
+    member, rows = w.member(HIGH[0]), w.view.snapshot.row_of
+    room = w.view.snapshot.room_above(member.shape, member.priority, ())
+    found = cheap_hosts(w.view, member, need, room, [rows[name] for name in held], widest, LATER_S)
+    return None if found is None else {w.view.fabric.hosts[row]: int(found[row]) for row in found.nonzero()[0].tolist()}
+
+
+@pytest.mark.parametrize(("need", "held", "widest", "found"), [
+    pytest.param(2, (), None, 2, id="a leaf"),
+    pytest.param(3, (), None, 3, id="a spine, where no leaf is large enough"),
+    pytest.param(3, (), 2, 3, id="a spine, which is as wide as it may be"),
+    pytest.param(3, (), 1, None, id="none, where a spine is too wide"),
+    pytest.param(1, ("a0", "b0"), None, 1, id="the spine of its members"),
+    pytest.param(1, ("a0", "b0"), 1, None, id="none, where its members are too far from each other"),
+    pytest.param(9, (), None, None, id="none for more than there are"),
+])  # fmt: skip
+def test_how_wide_the_domain_is(need, held, widest, found):
+    hosts = cheap(full(2, 2, 2, 2), need, held, widest)
+    assert (None if hosts is None else sum(hosts.values())) == found
+
+
+def test_beside_a_member_off_the_map_there_is_no_opinion():
+    w = full(2, off_map=2)
+    assert cheap(w, 1, ("x0",)) is None
+    assert cheap(w, 1, ("a0",)) is not None
+    assert set(cheap(w, 1)) <= {"a0", "a1"}
+
+
+@pytest.mark.parametrize(("priorities", "leaf"), [
+    pytest.param({"a": 50, "b": 1}, "b", id="the lower one, though it loses more"),
+    pytest.param({"a": 1, "b": 50}, "a", id="the lower one, wherever it is"),
+    pytest.param({"a": -3, "b": -7}, "b", id="also of those below none"),
+    pytest.param({"a": 1, "b": 100}, "a", id="none of its own priority"),
+])  # fmt: skip
+def test_the_lowest_priority_that_suffices_leaves(priorities, leaf):
+    w = World(2, 2)
+    for name, priority in priorities.items():
+        created = 0 if name == "b" else 7_190
+        w.put(*(world.pod(f"{name}-{at}", 8, at=f"{name}{at}", priority=priority, created=created) for at in range(2)))
+    assert leaves(dict(enumerate(preempted(w, HIGH, LATER_S)))) == {leaf}
+
+
+def test_seven_priorities_are_tried_one_after_the_other_and_then_all():
+    w = World(*[1] * 12).put(*HIGH[:1])
+    for at, name in enumerate(w.names):  # the higher, the cheaper
+        w.put(world.pod(f"on-{name}", 8, at=name, priority=at, created=100 * at))
+    assert set(cheap(w, 7)) == set(w.names[:7])
+    assert set(cheap(w, 8)) == set(w.names[4:])
+
+
+def test_of_domains_of_one_price_the_one_with_least_room_is_chosen():
+    assert set(cheap(full(3, 2), 2)) == {"b0", "b1"}
+    leaving = World(3, 2).put(*HIGH)
+    leaving.put(*(world.pod(f"on-{name}", 8, at=name, priority=0, leaving=True) for name in leaving.names))
+    assert set(cheap(leaving, 2)) == {"b0", "b1"}
+
+
+def test_where_not_all_can_be_searched_the_cheapest_looking_come_first():
+    w = World(*[4] * 12).put(*HIGH)
+    for at, name in enumerate(w.names):
+        created = 7_000 if name[0] == "k" else 100 + at
+        w.put(*(world.pod(f"on-{name}-{own}", 2, at=name, priority=0, created=created) for own in range(4)))
+    assert {name[0] for name in cheap(w, 3)} == {"k"}
+
+
+def test_a_pod_by_itself_counts_from_its_creation_and_a_second_at_least():
+    w = World(1, 1).put(*HIGH[:1])
+    w.put(
+        world.pod("long", 1, at="a0", priority=0, created=7_000),
+        world.pod("short", 8, at="b0", priority=0, created=7_199),
+    )
+    assert cheap(w, 1) == {"b0": 1}
+    assert LATER_S - 7_200 == 1767225600.0
+    w = World(1, 1).put(*HIGH[:1])
+    w.put(
+        world.pod("one", 4, at="a0", priority=0, created=7_300),
+        world.pod("other", 8, at="b0", priority=0, created=7_300),
+    )
+    assert cheap(w, 1) == {"a0": 1}
+
+
+def test_a_gang_that_keeps_apart_preempts_in_no_domain_of_its_set():
+    notes = {labels.APART: "leaf", labels.APART_SET: "evals"}
+    w = World(2, 2, 2)
+    w.put(*world.volcano("there", 1, gpus=1, at=["a0"], priority=100, notes=notes))
+    for name, created in (("a0", 7_100), ("a1", 7_100), ("b0", 0), ("b1", 0), ("c0", 7_000), ("c1", 7_000)):
+        w.put(world.pod(f"on-{name}", 7, at=name, priority=0, created=created))
+    mine = world.volcano("mine", 1, priority=100, notes=notes)
+    assert leaves(dict(enumerate(preempted(w, mine, LATER_S)))) == {"c"}
+
+
+def test_beside_free_hosts_of_another_resource_nobody_else_is_counted():
+    w = World(2, 2).put(*HIGH[:1])
+    w.put(world.pod("cpu", 0, at="a0", priority=0), world.pod("gpu", 8, at="b0", priority=0))
+    w.put(world.pod("gpu-1", 8, at="b1", priority=0), world.pod("gpu-2", 8, at="a1", priority=0))
+    assert cheap(w, 1) == {"a0": 1}

@@ -1,0 +1,72 @@
+"""Groups within a gang that find their domains together: by one spine, by trying switches, beside what runs."""
+
+import pytest
+
+from tests import world
+from tests.world import World
+from turnout.kube import labels
+
+PART = "volcano.sh/partition-id"
+
+
+def parted(*sizes, at=(), gpus=8):
+    """Pods of a Volcano Job in partitions of these sizes. at: the nodes of the first ones."""
+    parts = [part for part, size in enumerate(sizes) for _ in range(size)]
+    notes = {labels.VOLCANO_GROUP: "g", labels.VOLCANO_TASK_SPEC: "w"}
+    places = [*at, *[""] * len(parts)]
+    return [
+        world.pod(
+            f"g-{part}-{index}", gpus, places[index], notes=notes, marks={labels.RANK: str(index), PART: str(part)}
+        )
+        for index, part in enumerate(parts)
+    ]
+
+
+def policy(w, least, tier=1):
+    """Let each partition stay within a tier."""
+    rule = {
+        "name": "w", "subGroupSize": 1, "matchLabelKeys": [PART],
+        "networkTopology": {"mode": "hard", "highestTierAllowed": tier},
+    }  # fmt: skip
+    return w.put_group("g", least, subGroupPolicy=[rule])
+
+
+def by_part(placed):
+    """{partition: its leaves, as letters}."""
+    found = {}
+    for name, node in sorted(placed.items()):
+        found.setdefault(name.split("-")[1], set()).add(node[0])
+    return ["".join(sorted(leaves)) for leaves in found.values()]
+
+
+@pytest.mark.parametrize(("world_of", "sizes", "found"), [
+    pytest.param((2, 3, 2, 3), (2, 2), ["a", "b"], id="under one spine, though another leaf is tighter"),
+    pytest.param((5, 4), (3, 2, 2, 2), ["a", "a", "b", "b"], id="where the largest first would leave one out"),
+    pytest.param((2, 2, 3, 4), (3, 3), ["c", "d"], id="under the spine that holds them"),
+    pytest.param((1, 1, 1, 1), (2,), None, id="nowhere, where no leaf holds a group"),
+    pytest.param((5, 4), (3, 3, 3), None, id="nowhere, where all of them do not fit"),
+])  # fmt: skip
+def test_where_groups_go_that_each_stay_in_a_leaf(world_of, sizes, found):
+    pods = parted(*sizes)
+    w = policy(World(*world_of), len(pods)).put(*pods)
+    assert (by_part(w.plan(pods[0])) or None) == found
+
+
+def test_a_group_of_which_a_member_runs_goes_on_beside_it():
+    pods = parted(3, 2, 2, 2, at=["a0"])
+    w = policy(World(5, 4), 9).put(*pods)
+    plan = w.plan(pods[1])
+    assert len(plan) == 8
+    assert by_part(plan)[0] == "a"
+
+
+def test_switches_are_tried_beside_a_group_that_runs():
+    pods = parted(3, 3, 2, 2, 2, at=["a0"])
+    w = policy(World(8, 4), 12).put(*pods)
+    assert by_part(w.plan(pods[1])) == ["a", "a", "a", "b", "b"]
+
+
+def test_groups_of_a_wider_tier_may_use_two_leaves():
+    pods = parted(4, at=[])
+    w = policy(World(2, 2, 2, 2), 4, tier=2).put(*pods)
+    assert by_part(w.plan(pods[0])) in (["ab"], ["cd"])
