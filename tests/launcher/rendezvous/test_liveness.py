@@ -1,4 +1,4 @@
-"""Who has been silent for too long, and who was stopped and has not listened itself."""
+"""A peer is silent after the limit, unless it was this process that was stopped and has not listened."""
 
 from __future__ import annotations
 
