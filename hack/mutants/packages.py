@@ -59,6 +59,7 @@ PACKAGES = (
             "tests/jobs/test_queue_kueue.py",
             "tests/jobs/test_queue_laws.py",
             "tests/jobs/test_queue_schema.py",
+            "tests/jobs/test_strict_queues.py",
         ),
     ),
     Package(

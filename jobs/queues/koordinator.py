@@ -31,8 +31,8 @@ def read(raw: Object) -> QueueSpec:
     marks, notes = meta.of("labels"), meta.of("annotations")
     own, most, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
     parent = marks.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
-    told = notes.json(f"{LABEL}shared-weight")
-    weights = Fields({"": told}, f"shared-weight of {name}", whole.faults).amounts("") if told is not None else {}
+    told = {"": notes.json(f"{LABEL}shared-weight")}
+    weights = Fields(told, f"shared-weight of {name}", whole.faults).amounts("")
     is_root = marks.text(f"{LABEL}is-root") == "true" and name != ROOT
     return QueueSpec(
         name,

@@ -124,8 +124,8 @@ def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
     if node.parent not in nodes:
         node.limit = dict(node.subtree)
         return
-    above, mine = nodes[node.parent].limit, node.subtree
-    node.limit = {key: node.local.get(key, 0) + above.get(key, 0) for key in {**above, **mine}}
+    above, mine = nodes[node.parent].limit, node.subtree  # what is mine has a name above, too
+    node.limit = {key: node.local.get(key, 0) + amount for key, amount in above.items()}
     for flavor in node.spec.flavors:
         if flavor.borrowing is not None:
             key = flavor.key

@@ -24,12 +24,20 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Share]:
         (kueue, of[Dialect.KUEUE]),
         (namespace, of[Dialect.NAMESPACE]),
     ):
-        more = dialect.shares(told, demand) if told else {}
+        more = _of_its_own(dialect.shares(told, demand))
         twice = found.keys() & more.keys()
         found |= more
         for name in twice:
             found[name] = replace(found[name], faults=(*found[name].faults, f"two queues are called {name}"))
     return _with_faults_above(found) if any(share.faults for share in found.values()) else found
+
+
+def _of_its_own(found: dict[str, Share]) -> dict[str, Share]:
+    """Take away what is above a share where its own system has none of that name: another's is not meant."""
+    return {
+        name: replace(share, within="") if share.within and share.within not in found else share
+        for name, share in found.items()
+    }
 
 
 def _with_faults_above(found: dict[str, Share]) -> dict[str, Share]:

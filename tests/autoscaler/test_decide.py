@@ -168,6 +168,9 @@ TWICE = {"curve": ((1, 1.0), (2, 2.0), (4, 4.0)), "resized_s": NOW_S - 100}  # 4
         pytest.param({**TWICE, "gained_s": -60.0}, {**TWICE, "gained_s": 0.0}, "new", id="of two rich ones the newest"),
         pytest.param({**TWICE, "priority": 2}, {"priority": 1}, "new", id="the least important before the rich"),
         pytest.param(
+            {**TWICE, "gained_s": -60.0, "priority": 1}, {"priority": 1}, "old", id="of two as important the rich"
+        ),
+        pytest.param(
             {"resized_s": NOW_S - 100_000, "gained_s": -60.0, "curve": ((1, 1.0), (4, 1.001))},
             {},
             "new",

@@ -138,6 +138,22 @@ def test_what_a_volcano_queue_may_have(queues, found):
     assert gpus(limits(queues, {}, TOTAL)) == found
 
 
+@pytest.mark.parametrize(
+    ("queues", "above"),
+    [
+        pytest.param([volcano_queue("a")], {"a": ""}, id="nobody, where nobody describes the root"),
+        pytest.param([volcano_queue("a"), volcano_queue("root")], {"a": "root", "root": ""}, id="the root"),
+        pytest.param(
+            [volcano_queue("a", parent="p"), volcano_queue("p"), volcano_queue("root", parent="x")],
+            {"a": "p", "p": "root", "root": ""},
+            id="the parent that it names; the root has none",
+        ),
+    ],
+)
+def test_who_is_above_a_volcano_queue(queues, above):
+    assert {name: share.within for name, share in volcano.shares(queues, demand()).items()} == above
+
+
 def test_volcano_queues_in_a_circle_take_nothing_and_are_told():
     found = volcano.shares(
         [volcano_queue("a", parent="b"), volcano_queue("b", parent="a"), volcano_queue("c")], demand()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
-from turnout.jobs.queues import kueue, namespace, volcano
+from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.field_reader import Fields
 from turnout.jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, QueueSpec, Share, bounds_several
 from turnout.jobs.queues.quota_accounting import charge, holds, room
@@ -198,6 +198,17 @@ def test_a_limit_is_what_is_used_and_what_is_left():
     assert limits(queues, used, TOTAL) == {"p": {GPU: 20}, "a": {GPU: 8}, "b": {GPU: 15}}
     assert limits(queues, {"a": {GPU: 8}, "b": {GPU: 12}}, TOTAL) == {"p": {GPU: 20}, "a": {GPU: 8}, "b": {GPU: 12}}
     assert room(shares([volcano_queue("a")], demand()), "a", GPU) is None
+
+
+def test_a_queue_of_another_system_is_nobodys_parent():
+    """Queues of two systems that name each other would go in a circle."""
+    volcanos = volcano_queue("a", 4, parent="p")
+    quota = koordinator.read(raw("p", marks={f"{koordinator.LABEL}parent": "a"}, min={GPU: 1}, max={GPU: 5}))
+    found = shares([volcanos, quota], demand())
+    assert {name: (share.within, room(found, name, GPU)) for name, share in found.items()} == {
+        "a": ("", 4),
+        "p": ("", 1),
+    }
 
 
 def test_what_a_queue_cannot_do_without_is_what_it_uses_where_nobody_says():

@@ -1,5 +1,7 @@
 """koordinator's ElasticQuotas: mins, what is lent of them, and what there is besides, down the tree."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.jobs.test_queue import GPU, demand, limited, raw
@@ -58,6 +60,13 @@ def quota(name, least, most, weight=None, notes=None, **marks):
             100,
             {"a": 4, "b": 6},
             id="of a parent that nobody describes nothing but mins is known",
+        ),
+        pytest.param(
+            [quota("a", 4, 10, parent="x"), koordinator.read(raw("b", marks={f"{LABEL}parent": "x"}, max={GPU: 9}))],
+            {"a": 9},
+            100,
+            {"a": 4, "b": 0},
+            id="and who has no min adds nothing to them",
         ),
         pytest.param(
             [
@@ -128,6 +137,14 @@ def test_a_resource_is_limited_for_a_quota(queue, limit):
     assert limited(koordinator.shares([koordinator.read(queue)], demand(asked={"a": 9}, total=9))) == {"a": limit}
 
 
+def test_a_tree_has_what_its_total_names_beside_its_max():
+    marks, notes = {f"{LABEL}is-root": "true"}, {f"{LABEL}total-resource": '{"cpu": 3}'}
+    tree = koordinator.read(raw("t", notes, marks, min={GPU: 1}, max={GPU: 8}))
+    found = koordinator.shares([tree, quota("a", 1, 4, parent="t")], demand())
+    assert [found[name].limit.get("cpu") for name in "ta"] == [3000, 3000]
+    assert limited(found)["a"] == 1  # of GPUs no total is told, so that mins alone are known
+
+
 def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
     queues = [quota("p", 1, 3), quota("t", 4, 8, is_root="true", parent="p")]
     found = koordinator.shares(queues, demand(total=9))
@@ -145,6 +162,12 @@ def test_what_the_default_quotas_pods_use_is_not_there():
     queues = [quota("a", 1, 90), quota(koordinator.DEFAULT, 0, 50), quota(koordinator.ROOT, 0, 90)]
     found = koordinator.shares(queues, demand(used={koordinator.DEFAULT: 30}))
     assert limited(found) == {"a": 70, koordinator.DEFAULT: 50}
+
+
+def test_where_the_default_quotas_pods_use_it_all_nothing_is_there():
+    queues = [quota("a", 0, 90), quota(koordinator.DEFAULT, 0, 50)]
+    for used in (100, 130):
+        assert limited(koordinator.shares(queues, demand(used={koordinator.DEFAULT: used})))["a"] == 0
 
 
 def test_what_siblings_use_of_their_parents_share_is_not_there():
@@ -172,11 +195,19 @@ def test_the_runtime_that_koordinator_wrote_is_not_believed():
         {f"{LABEL}shared-weight": f'{{"{GPU}": "x"}}'},
         {f"{LABEL}namespaces": "team"},
         {f"{LABEL}namespaces": "[1]"},
+        {f"{LABEL}namespaces": '{"team": 1}'},
     ],
 )
 def test_an_annotation_that_cannot_be_read_is_told(notes):
     made = koordinator.read(raw("a", notes, min={GPU: 1}, max={GPU: 5}))
     assert (len(made.faults), made.weights) == (1, {GPU: 5})
+
+
+def test_the_root_is_below_nobody_and_has_no_tree_of_its_own():
+    for marks in ({}, {f"{LABEL}is-root": "true"}):
+        root = koordinator.read(raw(koordinator.ROOT, marks=marks, max={GPU: 9}))
+        assert (root.parent, root.pool) == ("", None)
+    assert quota("a", 1, 2).parent == koordinator.ROOT
 
 
 def test_quotas_in_a_circle_are_told():
@@ -190,5 +221,7 @@ def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
     assert koordinator.by_namespace([lists]) == {"team": "shared", "x": "shared"}
     assert koordinator.by_namespace([mine, lists]) == {"team": "team", "x": "shared"}
     assert koordinator.by_namespace([quota("other", 1, 2)]) == {}
+    assert koordinator.by_namespace([replace(lists, name=name) for name in "bac"])["x"] == "a"  # the first by name
+    assert koordinator.read({"spec": {}}).namespaces == ()
     both = quota("team", 1, 2, notes={f"{LABEL}namespaces": '["x", "team"]'})
     assert both.namespaces == ("team", "x")

@@ -84,6 +84,26 @@ def test_what_a_cluster_queue_may_have(queues, used, found):
     assert gpus(limits(queues, counts(used), TOTAL), found) == found
 
 
+def test_who_is_above_a_cohort():
+    assert [cohort("c").parent, cohort("c", parent="d").parent] == ["", "cohort/d"]
+
+
+def test_shares_are_of_queues_and_of_the_cohorts_that_they_name():
+    assert shares([cluster_queue("a", 4)], demand()).keys() == {"a"}
+    assert shares([cluster_queue("a", 4, "c")], demand()).keys() == {"a", "cohort/c"}
+
+
+def test_what_anybody_calls_the_use_of_a_cohort_is_not_charged():
+    """A pod may name any queue; nobody submits to a cohort."""
+    found = shares([cluster_queue("a", 4, "c"), cohort("c", 2)], demand(used={"cohort/c": 5}))
+    assert room(found, "a", GPU) == 6
+
+
+def test_a_resource_of_which_no_quota_is_said_has_none():
+    said = [{"flavors": [{"name": "f", "resources": [{"name": GPU}]}]}]
+    assert kueue.read(raw("a", resourceGroups=said)).deserved == {GPU: 0}
+
+
 def test_a_queue_in_a_cohort_can_have_what_others_only_borrow_of_it():
     found = kueue.shares([cluster_queue("a", 4, "c"), cluster_queue("b", 4, "c")], demand(used={"b": 8}))
     used = {name: dict(share.used) for name, share in found.items()}
@@ -122,8 +142,17 @@ def test_a_job_of_several_flavors_is_not_resized_as_its_own_is_unknown():
         == "ClusterQueue a has several flavors of nvidia.com/gpu: which one a job was given is not known"
     )
     assert (found["b"].refused, room(found, "b", GPU)) == ("", 3)  # of six, if all that is used is of its flavor
+    assert room(found, "a", GPU) == 7  # of all that it may have: no flavor above is known to be the one
     full = kueue.shares([queue, other], demand(used={"a": 9}))
     assert room(full, "b", GPU) == 0  # no flavor is charged with more than there is of it
+
+
+def test_of_several_flavors_nothing_is_known_to_be_kept_for_a_job():
+    resource = {"name": GPU, "nominalQuota": 4, "lendingLimit": 1}
+    flavors = [{"name": name, "resources": [resource]} for name in ("a100", "h100")]
+    queue = kueue.read(raw("a", resourceGroups=[{"flavors": flavors}], cohortName="c"))
+    assert kueue.shares([queue], demand())["a"].kept == {}
+    assert kueue.shares([cluster_queue("a", 4, "c", lending=1)], demand())["a"].kept == {GPU: 3}
 
 
 def test_a_queue_that_preempts_within_itself_is_a_hazard():

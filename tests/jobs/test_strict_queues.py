@@ -28,7 +28,9 @@ def read(path, raw):
         pytest.param(VOLCANO, queue("a", notes={labels.STRICT_ORDER: "yes"}), False, id="another word"),
         pytest.param(VOLCANO, queue("a", notes={labels.STRICT_ORDER: ["true"]}), False, id="no text"),
         pytest.param(KOORDINATOR, queue("a", "ns", notes=SAID), True, id="koordinator's"),
+        pytest.param(KOORDINATOR, queue("a", "ns"), False, id="koordinator's, without"),
         pytest.param(ELASTIC, queue("a", "ns", notes=SAID), True, id="scheduler-plugins'"),
+        pytest.param(ELASTIC, queue("a", "ns"), False, id="scheduler-plugins', without"),
         pytest.param(KUEUE, {"spec": 7}, False, id="an object that cannot be read"),
     ],
 )
@@ -58,6 +60,7 @@ STRICT = (KUEUE, queue("gpus", queueingStrategy="StrictFIFO"))
         pytest.param(known(STRICT), "ns", "kueue/gpus", "", id="nor by the name that we give it"),
         pytest.param(known((VOLCANO, queue("v", notes=SAID))), "ns", "v", "volcano/v", id="Volcano's by its name"),
         pytest.param(known((KOORDINATOR, queue("k", "n", notes=SAID))), "x", "k", "koordinator/k", id="a quota's name"),
+        pytest.param(known((KOORDINATOR, queue("k", "k", notes=SAID))), "k", "", "koordinator/k", id="its namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "ns", "", "namespace/ns", id="of a namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "other", "", "", id="of another namespace"),
         pytest.param(known(named=["ns/q"]), "ns", "q", "ns/q", id="named with its namespace"),
@@ -78,4 +81,6 @@ def test_what_changes_nothing_is_told_so():
     assert queues.lead("ns/q", "a")
     assert not queues.lead("ns/q", "a")
     assert queues.lead("ns/q", "")
+    assert not queues.lead("ns/q", "")
+    assert not queues.lead("ns/never", "")
     assert queues.of("ns", "q") == ""

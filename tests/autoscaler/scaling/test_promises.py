@@ -33,6 +33,7 @@ def story(*looks):
     ("looks", "left"),
     [
         pytest.param([(stays(4), 0)], 4, id="at first it is believed"),
+        pytest.param([(stays(4), 0), (stays(4), POLICY.promise_s)], 4, id="and for as long as a promise counts"),
         pytest.param([(stays(4), 0), (stays(4), LATE_S)], 2, id="then another gives, whatever the job's notes say"),
         pytest.param([(stays(4, {2, 3}), 0), (stays(4, {2, 3}), LATE_S)], 2, id="also of pods that something keeps"),
         pytest.param([(stays(4), 0), (stays(2), 9), (stays(4), LATE_S)], 4, id="once they went the time begins anew"),

@@ -10,7 +10,7 @@ from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import ORDER, Reason
 from turnout.autoscaler.scaling.turns import in_turn
-from turnout.jobs.model import JobKey, Order
+from turnout.jobs.model import JobKey, Order, ResizeBudget
 
 
 def of(namespace, name, created_s, priority=0, deadline_s=None, class_value=0, **more):
@@ -47,6 +47,17 @@ def test_who_comes_first_gives_last(one, other, first):
 def test_who_comes_first_grows_first(one, other, first):
     steps = decide(world([1] * 3, seen(one, [0]), seen(other, [1])), POLICY, NOW_S)
     assert [step.key.name for step in steps if step.changes] == [first]
+
+
+def test_a_poor_job_gives_no_sooner_for_a_rich_one_of_its_namespace():
+    """The rich one gives first, then the newest job of all, and the poor one only after that."""
+    bank = ResizeBudget(1000.0, NOW_S - 5)
+    rich = of("mine", "rich", 1, priority=1, least=1, replicas=2, bank=bank)
+    poor, newest = of("mine", "poor", 5, priority=1, replicas=2), of("theirs", "newest", 9, replicas=2)
+    lent = [seen(each, [row, row + 1]) for each, row in ((rich, 0), (poor, 2), (newest, 4))]
+    waiter = of("third", "w", 30, least=2)
+    steps = decide(world([1] * 6, *lent, seen(waiter)), POLICY, NOW_S)
+    assert {step.key.name for step in steps if step.changes} == {"rich", "newest"}
 
 
 def test_a_job_behind_one_of_its_own_is_behind_the_same_others():

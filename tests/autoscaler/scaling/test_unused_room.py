@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from tests.autoscaler.world import NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import Strike
-from turnout.autoscaler.model import Reason
-from turnout.autoscaler.scaling.unused_room import FREE, MOST_S, UnusedRoom
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.scaling.unused_room import FORGET_S, FREE, MOST_KEPT, MOST_S, UnusedRoom
 from turnout.jobs.model import JobKey, Life
 
 GIVER = job("giver", least=2, most=8, replicas=8, resized_s=NOW_S - 50)
@@ -53,6 +53,62 @@ def test_capacity_given_to_a_ghost_returns_in_a_minute_despite_cooldown():
     assert story.reasons["ghost"] is Reason.SCHEDULERS_TURN
     assert story.look(ghost(), after_s=LATE_S) == 8
     assert story.reasons == {"giver": Reason.RETURNED, "ghost": Reason.UNSCHEDULABLE}
+
+
+def test_room_is_kept_for_so_long_and_no_longer():
+    story = Story()
+    assert [story.look(ghost()), story.look(ghost())] == [2, 2]
+    assert story.look(ghost(), after_s=POLICY.bind_s) == 2
+    assert story.look(ghost(), after_s=1.0) == 8
+
+
+def test_each_back_off_is_twice_as_long_as_the_one_before_up_to_an_hour():
+    story, told = Story(), []
+    for _ in range(8):
+        story.look(ghost(), after_s=MOST_S)  # every back-off is over by then
+        story.look(ghost())
+        story.look(ghost(), after_s=LATE_S)
+        told.append(story.unused.strikes(story.now_s)[0].left_s)
+    assert told == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
+
+
+def test_who_has_its_workers_back_gives_to_the_next_that_is_honest():
+    story, honest = Story(), ghost("honest", namespace="others")
+    assert [story.look(ghost()), story.look(ghost())] == [2, 2]
+    assert story.look(ghost(), after_s=LATE_S) == 8
+    assert [story.look(ghost(), honest), story.look(ghost(), honest, after_s=5.0)] == [2, 2]
+
+
+def test_room_left_unused_by_two_at_once_goes_back_all_the_same():
+    """One ghost has it from the giver, the other has what was free."""
+    unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(GIVER, [0] * 8)
+    waiters = ghost(), ghost("solo", least=1)
+    at = world([8], giver, waiters[0])
+    unused.decided(at, decide(at, POLICY, NOW_S), NOW_S)
+    small = seen(replace(GIVER, replicas=2), [0] * 2)
+    for now_s in (NOW_S + 1, NOW_S + 2 + LATE_S):
+        at = unused.looked(world([9], small, *waiters), now_s)
+        steps = {step.key.name: step for step in decide(at, POLICY, now_s)}
+        unused.decided(at, steps.values(), now_s)
+    assert (steps["giver"].target, steps["giver"].reason) == (8, Reason.RETURNED)
+
+
+def test_who_never_had_room_kept_has_left_none_unused():
+    story, large = Story(), ghost("large", namespace="others", least=50)
+    story.look(ghost(), large)
+    story.look(ghost(), large)
+    story.look(ghost(), large, after_s=LATE_S)
+    assert story.reasons == {
+        "giver": Reason.RETURNED, "ghost": Reason.UNSCHEDULABLE, "large": Reason.NEEDS_MORE,
+    }  # fmt: skip
+
+
+def test_who_is_placed_role_by_role_is_believed():
+    story = Story()
+    for there in (0, 0, 1, 2):
+        made = replace(ghost(least=4, beside=((shape(1), 2),)), beside=(there,))
+        story.look(made, after_s=LATE_S - 2)
+        assert story.reasons["ghost"] in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
 
 
 def test_a_ghost_is_believed_again_less_and_less_often():
@@ -150,6 +206,63 @@ def test_a_recalled_strike_replaces_only_a_lesser_one(again, kept):
     unused = recalled(Strike("who", 3, 10.0, 500.0))
     unused.recall([again], 5.0)
     assert [each.times for each in unused.strikes(5.0)] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "reason"),
+    [
+        pytest.param(59.0, Reason.UNSCHEDULABLE, id="before it is over"),
+        pytest.param(60.0, Reason.SCHEDULERS_TURN, id="when it is over"),
+    ],
+)
+def test_a_recalled_back_off_ends(after_s, reason):
+    unused = recalled(Strike(JobKey("Pod", "ns", "ghost"), 1, 0.0, 60.0))
+    at = unused.looked(world([8], ghost()), 5.0 + after_s)
+    assert [step.reason for step in decide(at, POLICY, NOW_S)] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "known"),
+    [pytest.param(FORGET_S + MOST_S, True, id="so old"), pytest.param(FORGET_S + MOST_S + 1, False, id="any older")],
+)
+def test_a_strike_is_forgotten_after_a_while(age_s, known):
+    unused = recalled(Strike("who", 2, age_s, 0.0))
+    unused.looked(world([8]), 5.0)
+    assert bool(unused.strikes(5.0)) is known
+
+
+@pytest.mark.parametrize(
+    ("age_s", "left_s"),
+    [
+        pytest.param(FORGET_S + MOST_S, 480.0, id="that is remembered is one of several"),
+        pytest.param(FORGET_S + MOST_S + 1, 60.0, id="that is forgotten makes the next the first again"),
+    ],
+)
+def test_a_strike(age_s, left_s):
+    key = JobKey("Pod", "ns", "ghost")
+    unused, at = recalled(Strike(key, 3, age_s - LATE_S, 0.0)), world([8], ghost())
+    unused.decided(at, decide(at, POLICY, NOW_S), 5.0)
+    unused.looked(at, 5.0 + LATE_S)
+    assert unused.strikes(5.0 + LATE_S)[0] == Strike(key, {480.0: 4, 60.0: 1}[left_s], 0.0, left_s)
+
+
+@pytest.mark.parametrize("others", [MOST_KEPT - 1, MOST_KEPT], ids=["the last of so many", "one more"])
+def test_so_many_givers_are_remembered(others):
+    unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(replace(GIVER, replicas=2), [0] * 2)
+    gone = JobKey("Pod", "ns", "gone")
+    names = [*(f"other{at}" for at in range(others)), "giver"]
+    steps = [Step(JobKey("Job", "ns", name), 2, 8, Reason.MAKES_ROOM, "", gone) for name in names]
+    unused.decided(world([8], giver), steps, NOW_S)
+    (found,) = unused.looked(world([8], giver), NOW_S + 1).jobs
+    assert found.gave == (8 if others < MOST_KEPT else 0)
+
+
+@pytest.mark.parametrize("over", [0, 1], ids=["as many as may be", "one too many"])
+def test_only_so_many_are_remembered_and_the_oldest_is_forgotten_first(over):
+    unused = recalled(*(Strike(f"who{at}", 2, 0.0, 0.0) for at in range(MOST_KEPT + over)))
+    unused.looked(world([8]), 5.0)
+    kept = {each.owner for each in unused.strikes(5.0)}
+    assert (len(kept), "who0" in kept) == (MOST_KEPT, not over)
 
 
 def test_no_recalled_back_off_is_longer_than_the_longest():

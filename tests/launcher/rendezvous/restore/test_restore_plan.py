@@ -22,6 +22,7 @@ from tests.launcher.rendezvous.story import (
 from turnout.launcher.model import World
 from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, DaemonEndpoint
 from turnout.launcher.rendezvous.messages import HeldStep, Reached, StopAt
+from turnout.launcher.rendezvous.restore.restore_plan import ranks_in, runs_of
 from turnout.launcher.rendezvous.restore.restore_plan import restorable as choice_of
 
 A, B, C = (0, 2), (1, 2), (0, 3)  # the first rank, and of how many
@@ -216,6 +217,28 @@ def test_a_world_of_another_size_takes_parts(names, memory, found):
 
 def test_a_spare_gives_parts_too():
     assert locations({"a": parts(7, 0, of=2), "s": parts(7, 1, of=2)}, "a", more="s") == (7, 2, {"a": {(1, "s")}})
+
+
+def test_neighbours_begin_to_read_at_different_ends():
+    """So that they do not all ask one daemon first."""
+    memory = {"s/0": parts(7, 0, of=2), "t/0": parts(7, 1, of=2)}
+    there = {id_: member(id_[0], keeper=7) for id_ in ("a/0", "b/0", "c/0", *memory)}
+    found = choice_of(world("abc"), memory, there).locations
+    ranks = {id_[0]: [each.first_rank for each in places] for id_, places in found.items()}
+    assert ranks == {"a": [0, 1], "b": [1, 0], "c": [0, 1]}
+
+
+def test_shards_are_listed_by_rank_and_of_one_rank_who_saved_it_first():
+    kept, saved = parts(7, 1, 0, of=2, count=1), parts(7, 1, of=2)
+    others = parts(6, 0, of=2) + parts(7, 0, of=2, round_=3)
+    there = {id_: member(id_[0], keeper=7) for id_ in ("a/0", "b/0")}
+    runs = runs_of((7, 4, 2), {"a/0": kept + others, "b/0": saved, "gone/0": saved}, there)
+    assert [(run.first_rank, run.count, run.id, run.own) for run in runs] == [
+        (0, 1, "a/0", False),
+        (1, 1, "b/0", True),
+        (1, 1, "a/0", False),
+    ]
+    assert ranks_in(runs) == {0, 1}
 
 
 def test_workers_of_several_processes_where_those_were_of_one():
