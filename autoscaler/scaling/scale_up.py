@@ -15,6 +15,7 @@ from turnout.jobs.scaling_curve import gain
 
 Unit = tuple[Pool, int]  # so many more workers of one pool
 _Why = tuple[Reason, str]
+_OTHERS_FIRST: _Why = (Reason.NO_FREE_ROOM, "others came first")
 _SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than a restart takes")
 
 
@@ -29,6 +30,7 @@ class RoomToGrow:
     starting: set[str]
     full: dict[Unit, _Why | None] = field(default_factory=dict)
     settled: dict[str, dict[str, int]] | None = None
+    young: set[Unit] = field(default_factory=set)
     each: tuple[Reservations, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
@@ -49,6 +51,7 @@ class RoomToGrow:
         if unit not in self.full and self.refused(unit) is not None:
             return False
         if not at_start and not self._settled(unit):
+            self.young.add(unit)
             return False
         pool, pods = unit
         if len(self.each) == 1:
@@ -87,7 +90,9 @@ class RoomToGrow:
         free = expected if self.free is self.expected else self.free.copied()
         kept = expected if self.kept is self.expected else self.kept.copied()
         settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
-        return RoomToGrow(expected, free, kept, self.others_wait, self.starting, dict(self.full), settled)
+        return RoomToGrow(
+            expected, free, kept, self.others_wait, self.starting, dict(self.full), settled, set(self.young)
+        )
 
     def _could(self, pool: Pool, pods: int) -> bool:
         if pool.queue in self.starting or not self.expected.quota.is_open(pool.queue):
@@ -205,8 +210,9 @@ def _grown(
         elif each.token in poor:
             why = f"{each.next_gain.share:.1%} faster by the next worker: no restart is worth it"
             steps[each.token] = each.hold(Reason.MARGINAL_GAIN, why)
-        else:  # there was no room, or none that has settled
-            steps[each.token] = each.hold(*(attempt.full.get(each.unit) or _SETTLES))
+        else:
+            young = None if at_start or each.unit not in attempt.young else _SETTLES
+            steps[each.token] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
     return attempt, steps
 
 

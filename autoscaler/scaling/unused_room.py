@@ -111,7 +111,7 @@ class UnusedRoom:
             if (key := each.job.key) in served and key not in self._kept:
                 self._kept[key] = _Kept(now_s, _there(each))
         for step in steps:
-            if step.beneficiary is not None and len(self._gave) < MOST_KEPT:
+            if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None and len(self._gave) < MOST_KEPT:
                 gave = self._gave.setdefault(step.key, _Gave(step.current, now_s))
                 gave.at_s = now_s
                 gave.to.add(step.beneficiary)

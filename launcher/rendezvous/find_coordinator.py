@@ -118,8 +118,8 @@ def _lap(seek: Seek, now_s: float) -> Iterator[Move]:
 def failed(seek: Seek, to: Address, *, refused: bool) -> Seek:
     """Record a failed try: nobody listens there (`refused`), or nothing answered in time."""
     if refused:
-        return replace(seek, refused=seek.refused | {to})
-    return replace(seek, silent=seek.silent | {to})
+        return replace(seek, refused=seek.refused | {to}, hint=None if seek.hint == to else seek.hint)
+    return replace(seek, silent=seek.silent | {to}, hint=None if seek.hint == to else seek.hint)
 
 
 def redirected(seek: Seek, to: Redirect) -> Seek:
@@ -131,7 +131,7 @@ def redirected(seek: Seek, to: Redirect) -> Seek:
 
 def looked(seek: Seek, holder: Address | None) -> Seek:
     """Record the arbiter's answer: the coordinator's address, or None."""
-    return replace(seek, asked=True, hint=holder)
+    return replace(seek, asked=True, hint=holder if holder not in seek.refused | seek.silent else None)
 
 
 def not_ours(seek: Seek, holder: Address | None) -> Seek:

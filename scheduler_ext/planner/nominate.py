@@ -101,13 +101,13 @@ def _hosts(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float)
 
 
 def _host_alone(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
-    """Return uid -> node for a waiting pod without a gang, and assume the place at once.
+    """Return uid -> node for a pod without a gang, and assume the place at once.
 
     So the next such pod finds that room taken.
     """
     plan_cache.sync_room()
     (member,) = gang.members.values() if len(gang.members) == 1 else (None,)
-    if member is None or member.scheduler not in choices.schedulers:
+    if member is None or not member.waits or not judged(member, gang) or member.scheduler not in choices.schedulers:
         return {}
     node = plan_cache.view.place_of(member)
     if not node:
