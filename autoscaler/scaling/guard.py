@@ -116,7 +116,7 @@ def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
         return None
     late = [worker for worker in seen.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
     size = max(job.bounds.least, job.sizes.at_most(seen.placed))
-    if not late or size >= job.replicas:
+    if not late:  # else fewer have a node than it asks for, so that the size is smaller
         return None
     detail = f"{len(late)} workers without a node for more than {policy.pending_s:g} s"
     return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)
