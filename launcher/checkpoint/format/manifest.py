@@ -167,7 +167,7 @@ def write(manifest: Manifest) -> bytes:
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
     """Decode a manifest. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
-    return _unsealed(b"manifest", bytes(data[: MOST_BYTES + 1]), Manifest)
+    return _unsealed(b"manifest", data, Manifest)
 
 
 def write_note(note: Note) -> bytes:
@@ -180,7 +180,7 @@ def write_note(note: Note) -> bytes:
 
 def read_note(data: bytes | bytearray | memoryview) -> Note:
     """Decode a note. Raises NewerFormat, and BadCheckpoint for anything that `write_note` did not write."""
-    return _unsealed(b"note", bytes(data[: MOST_BYTES + 1]), Note)
+    return _unsealed(b"note", data, Note)
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
@@ -208,10 +208,11 @@ def _sealed(what: bytes, plain: bytes) -> bytes:
     return text
 
 
-def _unsealed(what: bytes, text: bytes, kind: type[_Noun]) -> _Noun:
+def _unsealed(what: bytes, data: bytes | bytearray | memoryview, kind: type[_Noun]) -> _Noun:
     """Decode a sealed text. It is encoded again and compared as a whole, so no difference goes unnoticed."""
-    if len(text) > MOST_BYTES:
+    if memoryview(data).nbytes > MOST_BYTES:
         raise BadCheckpoint(f"more than {MOST_BYTES} bytes are no {what.decode()}")
+    text = bytes(data)
     found = _VERSION.match(text)
     version = max(int(found[1]), VERSION) if found else VERSION
     plain = text[len(_text(what, b"", version)) - 1 : -1]

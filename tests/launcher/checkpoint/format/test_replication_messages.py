@@ -10,6 +10,7 @@ from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
 from turnout.launcher.checkpoint.format.checksums import sum_of
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.errors import BadFrame
+from turnout.launcher.frame_auth import FrameAuth, NotProven
 from turnout.launcher.framing import body_bytes
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -53,6 +54,24 @@ def test_every_message_has_its_examples():
 @given(message=messages)
 def test_what_is_said_is_read_again(message):
     assert read(replication_messages.encode(message)) == message
+
+
+def test_with_a_secret_only_frames_of_who_knows_it_are_read():
+    def end(token, listens):
+        return FrameAuth(token, "run", b"caller", b"listener", listens=listens)
+
+    frame = replication_messages.encode(OFFER, end(b"secret", listens=False))
+    head, body = frame[: replication_messages.HEAD_BYTES], frame[replication_messages.HEAD_BYTES :]
+    assert replication_messages.read(head, body, end(b"secret", listens=True)) == OFFER
+    with pytest.raises(NotProven):
+        replication_messages.read(head, body, end(b"another", listens=True))
+    plain = replication_messages.encode(OFFER)
+    with pytest.raises(NotProven):
+        replication_messages.read(
+            plain[: replication_messages.HEAD_BYTES],
+            plain[replication_messages.HEAD_BYTES :],
+            end(b"secret", listens=True),
+        )
 
 
 def test_a_flipped_bit_is_found_wherever_it_is():
