@@ -54,6 +54,10 @@ def test_members_to_come_need_room_in_it_until_their_gang_has_its_plan():
     w = World(4, 3, 4).put_group("two", 3)
     assert marked(w, gangs(1, 1, notes=TOGETHER)) == "ab"
     w = World(4, 3, 4).put_group("two", 3)
+    assert marked(w, gangs(1, 1, notes=TOGETHER), {"two": []}) == "ab"
+    w = World(3, 3, 3).put_group("two", 3)
+    assert marked(w, gangs(1, 1, notes={**TOGETHER, **REQUIRED}), {"two": []}) == "abc"
+    w = World(4, 3, 4).put_group("two", 3)
     assert marked(w, gangs(1, 1, notes=TOGETHER), {"two": [5]}) == "ac"
 
 
