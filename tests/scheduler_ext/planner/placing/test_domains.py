@@ -93,8 +93,8 @@ class TestShares:
         assert self.share([1, 1, 1], [8, 8, 8], shapes=(ONE, TWO, TWO)) is None
         assert self.share([16, 0], [64]) == [16]
         assert self.share([17, 0], [68]) is None
-        assert self.share([8192, 0], [4, 4]) is None
-        assert self.share([8193, 0], [4, 4]) is None
+        assert self.share([512, 0], [48] * 32) == [16] * 32
+        assert self.share([528, 0], [48] * 33) is None
 
 
 class TestArranged:
