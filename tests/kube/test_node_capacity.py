@@ -156,14 +156,38 @@ class TestReserved:
         s.charge("u2", charge("a", GPU1))
         assert kept.overdrawn(0)
 
+    def test_a_row_is_not_told_for_what_is_not_kept_on_it(self):
+        s = snapshot(world.node("a"))
+        kept = Reserved(s)
+        kept.keep([(0, CPU)])
+        s.charge("u1", charge("a", GPU8))
+        s.charge("u2", charge("a", GPU8))
+        assert not kept.overdrawn(0)
+        kept.keep([(0, GPU1)])
+        assert kept.overdrawn(0)
+
+    def test_room_of_pods_that_are_thought_away_or_added_counts_by_shape(self):
+        s = snapshot(world.node("a"), world.node("b"), world.node("c"))
+        kept = Reserved(s)
+        kept.keep([(0, GPU1), (0, GPU1), (1, GPU8), (2, PICKY)])
+        assert kept.room(GPU1).tolist() == [6, 0, 6]
+        assert kept.room(GPU1, without=[(0, GPU1), (1, GPU8)]).tolist() == [7, 8, 6]
+        assert kept.room(GPU1, without=[(0, GPU1)], besides=[(0, GPU1), (0, GPU1), (2, GPU8)]).tolist() == [5, 0, 0]
+        kept.clear()
+        assert kept.room(GPU1).tolist() == [8, 8, 8]
+
     def test_kept_ports_are_had_once(self):
         s = snapshot(world.node("a"))
         kept = Reserved(s)
         kept.keep([(0, PORT)])
         assert kept.room(PORT).tolist() == [0]
         assert kept.room(PORT, without=[(0, PORT)]).tolist() == [1]
+        assert Reserved(s).room(PORT, besides=[(0, PORT)]).tolist() == [0]
         kept.keep([(0, PORT)])
         assert kept.overdrawn(0)
+        kept.give_back([(0, PORT), (0, PORT)])
+        assert kept.room(PORT).tolist() == [1]
+        assert not kept.overdrawn(0)
 
 
 NAMES = ["a", "b", "c", "d"]

@@ -21,6 +21,7 @@ SCENES = {
     "two shapes": lambda: two_shapes(),
     "ten shapes": lambda: asks(world.volcano("bert", 10, gpus=1)),
     "two gangs": lambda: [*world.volcano("gpt", 2, created=1), *world.volcano("bert", 4, created=2)],
+    "seven gangs": lambda: [pod for at in range(7) for pod in world.volcano(f"g{at}", 1, created=at)],
     "more than there is room for": lambda: world.volcano("bert", 40),
     "multiples": lambda: world.volcano("bert", 8, gpus=2, notes={labels.PODS_PER_HOST_MULTIPLE: "2"}),
 }
@@ -33,6 +34,7 @@ MEASURED = {
     "two shapes": 1268,
     "ten shapes": 2720,
     "two gangs": 1128,
+    "seven gangs": 3671,
     "more than there is room for": 824,
     "multiples": 664,
 }

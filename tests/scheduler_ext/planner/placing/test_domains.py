@@ -1,5 +1,7 @@
 """Domains for several shapes, switches for several groups, and what else narrows the room of a gang."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,12 @@ from tests.world import World
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import member_of
 from turnout.scheduler_ext.planner.placing import rooms
 from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
+from turnout.scheduler_ext.planner.placing.groups import Group, kept_wishes
+from turnout.scheduler_ext.planner.placing.model import Request
 from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks, ranks_of
 from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by, told_of
 from turnout.scheduler_ext.planner.placing.together import domains, shares
@@ -88,8 +93,8 @@ class TestShares:
         assert self.share([1, 1, 1], [8, 8, 8], shapes=(ONE, TWO, TWO)) is None
         assert self.share([16, 0], [64]) == [16]
         assert self.share([17, 0], [68]) is None
-        assert self.share([8192, 0], [4, 4]) is None
-        assert self.share([8193, 0], [4, 4]) is None
+        assert self.share([512, 0], [48] * 32) == [16] * 32
+        assert self.share([528, 0], [48] * 33) is None
 
 
 class TestArranged:
@@ -231,3 +236,29 @@ def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
     marks = np.array([True, False, False])
     assert rooms.without(room_of, {ONE: marks}, None)(ONE, ()).tolist() == [0, 4, 4]
     assert rooms.without(room_of, {ONE: marks}, ~marks)(TWO, ()).tolist() == [4, 0, 0]
+
+
+@pytest.mark.parametrize(("most", "even", "anchors", "left"), [
+    pytest.param([2], True, [], [2, 2, 1], id="as many as the constraint allows"),
+    pytest.param([2], True, [0, 0, 0, 1], [0, 1, 1], id="less those that are there"),
+    pytest.param([2, 1], True, [], [1, 1, 1], id="of two constraints the narrower"),
+    pytest.param([None, 2], True, [], [2, 2, 1], id="of members without one the others'"),
+    pytest.param([None], True, [0], [4, 3, 1], id="all, without a constraint"),
+    pytest.param([2], False, [0], [4, 3, 1], id="all, where constraints cannot be kept"),
+])  # fmt: skip
+def test_room_under_hard_spread_constraints(most, even, anchors, left):
+    members = []
+    for at, each in enumerate(most):
+        members.append(dataclasses.replace(member_of(world.volcano("g", at + 1)[at]), most_on_host=each))
+    gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
+    request = Request(gang, tuple(members), even=even)
+    assert rooms.even(request, Group(members[0].shape, tuple(members)), anchors, table(4, 3, 1)).tolist() == left
+
+
+def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
+    members = [member_of(each) for each in world.volcano("g", 4)]
+    gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
+    wished = {"uid-g-0": 1, "uid-g-1": 1, "uid-g-2": 0}
+    room = table(0, 1, 5)
+    kept = kept_wishes(Request(gang, tuple(members), wished=wished), Group(members[0].shape, tuple(members)), room)
+    assert (kept, room.tolist()) == ({"uid-g-0": 1}, [0, 0, 5])

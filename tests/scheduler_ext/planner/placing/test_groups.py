@@ -5,6 +5,7 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.kube import labels
+from turnout.scheduler_ext.planner.placing.groups import Group, mesh_pulls
 
 PART = "volcano.sh/partition-id"
 
@@ -70,3 +71,17 @@ def test_groups_of_a_wider_tier_may_use_two_leaves():
     pods = parted(4, at=[])
     w = policy(World(2, 2, 2, 2), 4, tier=2).put(*pods)
     assert by_part(w.plan(pods[0])) in (["ab"], ["cd"])
+
+
+@pytest.mark.parametrize(("mesh", "pods"), [
+    pytest.param("dp=2,tp=8", 2, id="a mesh of all its ranks"),
+    pytest.param("dp=4,tp=8", None, id="no mesh of more ranks than it has"),
+    pytest.param("", None, id="no mesh"),
+])  # fmt: skip
+def test_what_the_pods_of_a_mesh_exchange(mesh, pods):
+    made = world.volcano("bert", 2, notes={labels.MESH: mesh} if mesh else {})
+    w = World(2).put(*made)
+    members = tuple(w.member(each) for each in made)
+    (gang,) = w.view.gangs.values()
+    pulls = mesh_pulls(gang, Group(members[0].shape, members, ranks_a_pod=8))
+    assert (None if pulls is None else len(pulls)) == pods
