@@ -37,8 +37,8 @@ class Preallocator:
         self._promises: dict[_Promise, asyncio.Task[None] | None] = {}
 
     def left(self, limits: Limits) -> Limits:
-        """Return the limits that remain after all promised memory is allocated."""
-        taken = sum(promise.left_bytes for promise in self._promises)
+        """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
+        taken = sum(promise.left_bytes for promise in tuple(self._promises))  # the loop changes them meanwhile
         cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
         return replace(
             limits,

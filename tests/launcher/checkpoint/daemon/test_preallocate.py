@@ -83,3 +83,39 @@ def test_two_who_have_it_open_take_it_once(arena):
     other.close()
     assert reserved(arena) == [SIZE] * 3
     assert arena.path.stat().st_blocks * 512 == 4 * PAGE_BYTES + 3 * SIZE
+
+
+class Shifting:
+    """An arena in which another rank's memory is promised while it is asked how much is still to come."""
+
+    def __init__(self, of):
+        self.of, self.meanwhile = of, lambda: None
+
+    def slots(self):
+        self.meanwhile()
+        return self.of.slots()
+
+    def reserve(self, generation, size):
+        self.of.reserve(generation, size)
+
+
+def test_what_is_promised_may_change_while_it_is_counted(arena):
+    """A thread counts it while the loop promises more: a save failed once in a whole run on a busy machine."""
+
+    async def story():
+        making, shifting, begun = Preallocator(), Shifting(arena), []
+
+        def promise_more():
+            begun.append(making.make(arena, 3, SIZE))
+            begun[-1].send(None)  # as far as its promise
+
+        await making.make(shifting, 3, SIZE)
+        shifting.meanwhile = promise_more
+        left = making.left(FREE)
+        shifting.meanwhile = lambda: None
+        for each in begun:
+            each.close()
+        await all_made(making)
+        return left
+
+    assert asyncio.run(story()).free_bytes == 98 * SIZE
