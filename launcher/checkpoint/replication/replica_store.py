@@ -55,9 +55,13 @@ class ReplicaStore:
                 self._arenas[place] = arena
 
     def reserved_bytes(self, local_rank: int) -> int:
-        """Return the bytes reserved for replicas of that local rank, of all owners."""
-        kept = [arena for (_, rank), arena in self._arenas.items() if rank == local_rank]
-        return sum(slot.reserved_bytes for arena in kept for slot in arena.slots())
+        """Return the bytes reserved for replicas of that local rank, of all owners. Safe in any thread."""
+        reserved = 0
+        for (_, rank), arena in tuple(self._arenas.items()):  # the loop makes more of them, and closes some
+            if rank == local_rank:
+                with suppress(ValueError):  # it was closed
+                    reserved += sum(slot.reserved_bytes for slot in arena.slots())
+        return reserved
 
     async def room(self, place: Place, record: Record, owner_count: int, times: int = REPLICA_GENERATIONS) -> Arena:
         """Return an arena with memory for this shard in `times` generations.
