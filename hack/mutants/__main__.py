@@ -76,8 +76,8 @@ def _modules(source: Path) -> Iterator[Path]:
 
 def tried(bench: Bench, package: Package, drawn: Sequence[Mutant], known: set[tuple[str, str, str]]) -> Outcome:
     """Try all drawn mutants of one package. Raises RuntimeError if its tests fail without any."""
-    same = [mutant for mutant in drawn if (mutant.path, mutant.was, mutant.became) in known or is_only_checked(mutant)]
-    left = [mutant for mutant in drawn if mutant not in same]
+    counted = (mutant for mutant in drawn if not is_only_checked(mutant))
+    left = [mutant for mutant in counted if (mutant.path, mutant.was, mutant.became) not in known]
     touched, found = bench.noticed(package, left)
     survived = tuple(mutant for mutant, noticed in zip(left, found, strict=True) if not noticed)
     unrun = tuple(mutant for mutant in survived if not touched.by(mutant))
