@@ -80,7 +80,7 @@ def cheapest(
 
 
 class _Search:
-    """Victims as rows of tables, the first to leave of equals first. A set of victims is a mask of them."""
+    """Victims and gangs as rows of tables, the first to leave of equals first. A set of victims is a mask of them."""
 
     def __init__(
         self,
@@ -91,9 +91,10 @@ class _Search:
         worth: Mapping[GangKey, Worth],
         moves: Moves,
     ) -> None:
+        victims = sorted(victims, key=lambda each: each.gang)
         victims = sorted(sorted(victims, key=lambda each: each.created, reverse=True), key=lambda each: each.priority)
         hosts = {host: at for at, host in enumerate(free)}
-        gangs = {gang: at for at, gang in enumerate(sorted({each.gang for each in victims}))}
+        gangs = {gang: at for at, gang in enumerate(dict.fromkeys(each.gang for each in victims))}
         self.need, self.moves = need, moves
         self.wants = np.array(wants, np.int64)
         self.free = np.array([list(free[host]) for host in free], np.int64).reshape(len(free), len(wants))
@@ -220,7 +221,7 @@ class _Search:
 
     def _spared(self, out: Mask) -> Mask:
         """Take back whom the others make unnecessary: whole gangs first, the dearest first, then single pods."""
-        gangs = np.unique(self.gang[out & ~self.sunk])
+        gangs = np.unique(self.gang[out & ~self.sunk])[::-1]
         for gang in gangs[np.argsort(-self.whole[gangs], kind="stable")].tolist():
             less = out & ((self.gang != gang) | self.sunk)
             if self.fit(less) >= self.need:

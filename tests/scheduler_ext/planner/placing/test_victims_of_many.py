@@ -74,6 +74,9 @@ def test_moves_that_were_looked_at_are_counted_for_the_next_domain():
     assert Moves(0).left <= moves.left < Moves().left
 
 
+OLD, NEW = "2026-10-01T08:00:00Z", "2026-10-01T09:00:00Z"
+
+
 def alone(*victims, need=1, above_min=1 << 30, lost=0, wants=(8,), free=0):
     """Return the price, and the hosts that hold a pod, once the cheapest of victims with a host each have left."""
     worth = {each.gang: Worth(lost, above_min) for each in victims}
@@ -91,6 +94,15 @@ def victim(host, lost=8, name="", takes=(8,), **more):
 ])  # fmt: skip
 def test_of_pods_by_themselves_who_leaves(victims, host):
     assert alone(*victims)[1] == [host]
+
+
+@pytest.mark.parametrize(("victims", "host"), [
+    pytest.param([victim(0, created=OLD), victim(1, created=NEW), victim(2, created=OLD)], 1, id="the newest"),
+    pytest.param([victim(0, created=NEW, priority=5), victim(1, created=OLD)], 1, id="the lowest priority before it"),
+])  # fmt: skip
+def test_who_leaves_of_equal_prices(victims, host):
+    assert alone(*victims) == (8, [host])
+    assert alone(*victims, above_min=0, lost=8) == (8, [host])
 
 
 def test_a_gang_that_loses_no_more_than_it_may_goes_on():
