@@ -72,10 +72,10 @@ class _Kept:
         self.calls[number] = Call(number, op, open_s)
         if open_s is not None:
             self.open.add(number)
-            return
-        for each in self.open if in_order else self.open & {number}:
-            self.calls[each] = Call(each, self.calls[each].op)
-        self.open = set() if in_order else self.open - {number}
+        elif in_order:
+            for each in self.open:
+                self.calls[each] = Call(each, self.calls[each].op)
+            self.open.clear()
 
 
 _dump = msgspec.json.Decoder(_Dump)

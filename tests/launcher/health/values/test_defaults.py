@@ -7,6 +7,7 @@ from turnout.launcher.health.flight_recorder.analysis import Numbers, Waits
 from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.gpu_links import Box
 from turnout.launcher.health.hang_detector import HangAction, HangLimits, HangPolicy, Progress, ProgressWatch
+from turnout.launcher.health.messages import Probed
 from turnout.launcher.health.model import Rule, StragglerLimits
 from turnout.launcher.health.node_check import ExcludedNode, NodeChecks, NodeCheckState
 from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, Plan, ProbePolicy, Report, Sizes, Stage
@@ -58,6 +59,11 @@ LIMITS = StragglerLimits(rule=Rule.MEAN, factor=2.0, spreads=6.0, least_factor=1
             Report(),
             Report(Stage.BEGUN, None, None, 0, None, None, None, None, None, None, (), ""),
             id="a probe that has begun knows nothing yet",
+        ),
+        pytest.param(
+            Probed(1, 5),
+            Probed(1, 5, None, None, "", "", 0),
+            id="an agent that tells no size of its all-reduce has no bandwidth",
         ),
         pytest.param(Box(), Box((), False, ""), id="a switchbox of which nothing was found is not faulty"),
         pytest.param(
