@@ -123,12 +123,14 @@ def _requests(
 def _share_out(
     group: Sequence[QueueSpec], what: str, whole: int, request: Mapping[str, Amounts], limit: _Level
 ) -> None:
-    """A tree in itself has its pool; the others have what their parent has."""
+    """A tree in itself has its pool, and its min of what that does not name; the others have what their parent has."""
     sharing = [queue for queue in group if queue.pool is None]
     claims = [_claim(queue, what, request[queue.name].get(what, 0)) for queue in sharing]
     found = zip(sharing, fill(claims, whole), strict=True)
     most = {queue.name: amount for queue, (_, amount) in found}
-    most |= {queue.name: queue.pool[what] for queue in group if queue.pool is not None and what in queue.pool}
+    for queue in group:
+        if queue.pool is not None and (what in queue.pool or what in queue.capability):
+            most[queue.name] = queue.pool.get(what, queue.deserved.get(what, 0))
     for queue in group:
         if queue.name in most and (what in queue.capability or what in queue.deserved or queue.pool is not None):
             bound = queue.capability.get(what, most[queue.name])

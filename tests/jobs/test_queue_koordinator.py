@@ -142,7 +142,7 @@ def test_a_tree_has_what_its_total_names_beside_its_max():
     tree = koordinator.read(raw("t", notes, marks, min={GPU: 1}, max={GPU: 8}))
     found = koordinator.shares([tree, quota("a", 1, 4, parent="t")], demand())
     assert [found[name].limit.get("cpu") for name in "ta"] == [3000, 3000]
-    assert limited(found)["a"] == 1  # of GPUs no total is told, so that mins alone are known
+    assert limited(found) == {"t": 1, "a": 1}  # of GPUs no total is told, so that mins alone are known
 
 
 def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
