@@ -74,13 +74,14 @@ class GangView:
         old = self.pods.get(member.uid)
         if old == member:
             return
-        if old is not None and old.belongs.key != member.belongs.key:
+        joins = not member.silence or member.belongs.key.dialect != Dialect.ALONE.value
+        if old is not None and not (joins and old.belongs.key == member.belongs.key):
             self._leave(old)
         self.pods[member.uid] = member
         if member.node:
             self.assumed_pods.forget(member.uid)
         self._charge(member)
-        if not member.silence or member.belongs.key.dialect != Dialect.ALONE.value:
+        if joins:
             self._join(member, pod.metadata.resource_version, new=old is None)
 
     def drop_pod(self, uid: str) -> None:

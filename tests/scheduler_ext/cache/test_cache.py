@@ -106,6 +106,15 @@ class TestMembers:
         w.put(moved)
         assert [key.name for key in w.view.gangs] == ["gpt"]
 
+    def test_a_pod_by_itself_that_asks_for_no_place_any_more_is_let_go(self):
+        notes = {labels.TOPOLOGY: "required"}
+        w = World(2).put(world.pod("alone", 8, notes=notes))
+        assert [gang.members.keys() for gang in w.view.gangs.values()] == [{"uid-alone"}]
+        w.put(world.pod("alone", 8, notes={labels.TOPOLOGY: "none"}))
+        assert w.view.gangs == {}
+        w.put(world.pod("alone", 8, notes=notes))
+        assert [gang.members.keys() for gang in w.view.gangs.values()] == [{"uid-alone"}]
+
     def test_ranks_count_within_a_role_and_who_has_none_comes_last(self):
         marks = [
             ("w-none", {labels.TRAINING_TYPE: "worker"}),
