@@ -49,7 +49,7 @@ def test_a_host_named_twice_is_a_fault():
 ])  # fmt: skip
 def test_an_empty_map_is_a_valid_map_of_no_hosts(data):
     verdict = judge(None, draw(data), "", False)
-    assert verdict.outcome is MapOutcome.APPLIED
+    assert (verdict.outcome, verdict.detail) == (MapOutcome.APPLIED, "0 hosts under 0 leaf switches")
     assert verdict.fabric.mapped_count == 0
 
 

@@ -229,6 +229,7 @@ def ring(switches):
             id="a cycle of three",
         ),
         pytest.param("switches:\n  a: {switches: a}", [(2, "cycle: 'a'")], id="a switch under itself"),
+        pytest.param(ring(2), [(2, "cycle: 's0', 's1' stand")], id="two under one another"),
         pytest.param(
             "switches:\n  a: {switches: c}\n  b: {switches: c}\n  c: {hosts: h}",
             [(4, "stands under 2 switches: 'a', 'b'")],
