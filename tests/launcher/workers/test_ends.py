@@ -275,7 +275,7 @@ async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
 
 
 async def test_a_parent_that_does_not_answer_is_ended_with_all_below_it(tmp_path):
-    testbed = WorkerTestbed(tmp_path, stuck_s=0.3)
+    testbed = WorkerTestbed(tmp_path, stuck_s=2.0)
     await testbed.start(testbed.program(DEAF))
     pid, parent = int(await testbed.line()), testbed.told("parent_ready")[0]["pid"]
     os.kill(parent, signal.SIGSTOP)

@@ -286,9 +286,7 @@ async def test_a_module_that_cannot_be_imported_ahead_is_told_and_hurts_nobody(t
 
 @pytest.mark.asyncio
 async def test_a_parent_that_dies_or_dallies_while_it_imports_is_done_without(tmp_path):
-    testbed = WorkerTestbed(
-        tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)}, patience_s=0.5
-    )
+    testbed = WorkerTestbed(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)})
     testbed.file("ahead.py", "import os; os._exit(3)")
     assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
     assert testbed.told("parent_lost")[0]["code"] == 3
@@ -316,9 +314,8 @@ async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
     await until(lambda: testbed.processes.importing_s() == 0.0)
     testbed.file("dies.py", "import os; os._exit(3)")
     testbed.file("dallies.py", "import signal; signal.pause()")
-    dies, dallies = (
-        WorkerTestbed(tmp_path, preload=(name,), env=testbed.env, patience_s=0.5) for name in ("dies", "dallies")
-    )
+    dies = WorkerTestbed(tmp_path, preload=("dies",), env=testbed.env)
+    dallies = WorkerTestbed(tmp_path, preload=("dallies",), env=testbed.env, patience_s=0.5)
     plain, bare = WorkerTestbed(tmp_path, fork=False), WorkerTestbed(tmp_path, preload=())
     for each in (dies, dallies, plain, bare):
         await each.processes.warm()
