@@ -61,7 +61,7 @@ def _cheapest(
     best: Bill | None = None
     tightest, now = 0, view.snapshot.room(member.shape)
     least = min((each.lost_gpu_s for here in victims.values() for each in here if not each.sunk), default=0)
-    for _, first, end in sorted((_estimate(need, room, victims, worth, *span), *span) for span in candidates):
+    for _, first, end in sorted((estimate(need, room, victims, worth, *span), *span) for span in candidates):
         floor = least if member.gpus and need > int(now[first:end].sum()) else 0  # a pod takes a GPU of somebody's
         if best is not None and (floor > best.lost_gpu_s or moves.left <= 0):
             continue
@@ -133,10 +133,13 @@ def _worth(view: GangView, key: GangKey, wall_s: float) -> Worth:
     return Worth(sum(member.gpus * _ran_s(member, wall_s) for member in placed), max(0, len(placed) - gang.least))
 
 
-def _estimate(
+def estimate(
     need: int, room: Rows, victims: Mapping[int, list[Victim]], worth: Mapping[GangKey, Worth], first: int, end: int
 ) -> float:
-    """Return about what a domain costs: its cheapest hosts, a gang's price shared by its pods in the domain."""
+    """Return about what the domain of rows [first, end) costs: its cheapest hosts, a gang's price shared by its pods.
+
+    room: by row, what each host would hold if all victims left. Domains are searched in this order.
+    """
     there = Counter[GangKey]()
     for row in range(first, end):
         for each in victims.get(row, ()):

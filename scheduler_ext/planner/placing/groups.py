@@ -27,7 +27,7 @@ class Group:
 
     shape: PodShape
     members: tuple[Member, ...]
-    missing: int = 0  # members still to be created; counted with the heaviest shape
+    missing: int  # members still to be created; counted with the heaviest shape
     part: Part | None = None
     ranks_a_pod: int = 1  # its accelerators
     span: tuple[int, int] | None = None  # the host ids [first, end) that are its own

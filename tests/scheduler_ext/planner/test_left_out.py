@@ -78,6 +78,13 @@ class TestRequiredGang:
         asked_twice(w.put(*pods), pods[0], without(w, "a2"))
         assert leaves(w.schedule(*pods)) == {"a"}
 
+    def test_a_host_that_was_offered_a_moment_ago_is_not_left_out_yet(self):
+        w, pods = World(4, 4), world.volcano("bert", 4, notes=REQUIRED)
+        w.put(*pods).fit(pods[0], without(w, "a2"))
+        w.now_s += SURE_S
+        w.fit(pods[0], without(w, "a2", "b0"))
+        assert set(w.plan(pods[0]).values()) == {"b0", "b1", "b2", "b3"}
+
     def test_what_nobody_has_seen_for_long_is_forgotten(self):
         w, pods = World(4, 3), world.volcano("bert", 4, notes=REQUIRED)
         asked_twice(w.put(*pods), pods[0], without(w, "a2"))

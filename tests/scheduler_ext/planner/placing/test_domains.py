@@ -252,7 +252,7 @@ def test_room_under_hard_spread_constraints(most, even, anchors, left):
         members.append(dataclasses.replace(member_of(world.volcano("g", at + 1)[at]), most_on_host=each))
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
     request = Request(gang, tuple(members), even=even)
-    assert rooms.even(request, Group(members[0].shape, tuple(members)), anchors, table(4, 3, 1)).tolist() == left
+    assert rooms.even(request, Group(members[0].shape, tuple(members), 0), anchors, table(4, 3, 1)).tolist() == left
 
 
 def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
@@ -260,5 +260,5 @@ def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
     wished = {"uid-g-0": 1, "uid-g-1": 1, "uid-g-2": 0}
     room = table(0, 1, 5)
-    kept = kept_wishes(Request(gang, tuple(members), wished=wished), Group(members[0].shape, tuple(members)), room)
+    kept = kept_wishes(Request(gang, tuple(members), wished=wished), Group(members[0].shape, tuple(members), 0), room)
     assert (kept, room.tolist()) == ({"uid-g-0": 1}, [0, 0, 5])

@@ -51,6 +51,13 @@ def test_a_domain_that_is_not_kept_is_used():
     assert leaves(w.plan(small[0])) == {"b"}
 
 
+def test_for_one_pod_one_leaf_is_kept():
+    w, one, small = strict(1, 1), gang("one", 1, 1), gang("small", 1, 5, gpus=4)
+    w.put(*(world.pod(f"half-{name}", 4, at=name) for name in w.names), *one, *small)
+    assert not w.plan(one[0])
+    assert leaves(w.plan(small[0])) == {"b"}
+
+
 def test_as_room_is_freed_the_oldest_gets_it():
     w, large, small = strict(4), gang("large", 4, 1), gang("small", 1, 5)
     full(w, "a0", "a1").put(*large, *small)
