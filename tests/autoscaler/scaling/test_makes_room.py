@@ -33,6 +33,16 @@ def test_who_is_asked_for_room(queues, lends, left):
     assert plan(at)["lent"].target == left
 
 
+def test_where_the_first_to_give_is_paused_the_next_one_gives():
+    paused = seen(job("paused", replicas=3, pause=Pause.SHRINK, created="2026-01-03T00:00:00Z"), [0] * 3)
+    giver = seen(job("giver", replicas=3, created="2026-01-02T00:00:00Z"), [0] * 3)
+    waits = seen(job("waits", created="2026-01-01T00:00:00Z"))
+    steps = plan(world([6], paused, giver, waits))
+    assert {name: steps[name].target for name in ("paused", "giver")} == {"paused": 3, "giver": 2}
+    unpaused = replace(paused, job=replace(paused.job, pause=Pause.NONE))
+    assert plan(world([6], unpaused, giver, waits))["paused"].target == 2  # the newest is the first to give
+
+
 def test_what_nobody_uses_is_not_borrowed():
     at = world([3], seen(job("lent", replicas=3, queue="r"), [0] * 3), seen(job("waits")), queues={"q": {}, "r": {}})
     own = replace(at.queues["r"], deserved={GPU: 3, "cpu": 0})
