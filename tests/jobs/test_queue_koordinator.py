@@ -145,6 +145,11 @@ def test_a_tree_has_what_its_total_names_beside_its_max():
     assert limited(found) == {"t": 1, "a": 1}  # of GPUs no total is told, so that mins alone are known
 
 
+def test_a_tree_without_a_min_has_nothing_of_what_its_total_does_not_name():
+    marks, notes = {f"{LABEL}is-root": "true"}, {f"{LABEL}total-resource": '{"cpu": 3}'}
+    assert limited(koordinator.shares([koordinator.read(raw("t", notes, marks, max={GPU: 8}))], demand())) == {"t": 0}
+
+
 def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
     queues = [quota("p", 1, 3), quota("t", 4, 8, is_root="true", parent="p")]
     found = koordinator.shares(queues, demand(total=9))

@@ -115,6 +115,10 @@ class TestArranged:
         chosen = arranged(sizes, room, fixed, apart)
         assert chosen == (found if found is None or len(found) == len(sizes) else found * len(sizes))
 
+    def test_a_group_tried_under_a_switch_is_a_step(self):
+        for steps, found in ((4, [0, 1, 1, 0]), (3, None)):
+            assert arranged([4, 3, 3, 2], [6, 6], {}, [False] * 4, steps) == found
+
     def test_a_search_without_end_finds_nothing(self):
         sizes = [2 * (100 + at * at) for at in range(18)]
         odd = sum(sizes) // 2 | 1

@@ -77,10 +77,11 @@ def test_moves_that_were_looked_at_are_counted_for_the_next_domain():
 OLD, NEW = "2026-10-01T08:00:00Z", "2026-10-01T09:00:00Z"
 
 
-def alone(*victims, need=1, above_min=1 << 30, lost=0, wants=(8,), free=0):
+def alone(*victims, need=1, above_min=1 << 30, lost=0, wants=(8,), free=0, moves=None):
     """Return the price, and the hosts that hold a pod, once the cheapest of victims with a host each have left."""
     worth = {each.gang: Worth(lost, above_min) for each in victims}
-    bill = cheapest(need, wants, {at: [free] * len(wants) for at in range(len(victims))}, victims, worth)
+    hosts = {at: [free] * len(wants) for at in range(len(victims))}
+    bill = cheapest(need, wants, hosts, victims, worth, moves)
     return bill.lost_gpu_s, sorted(bill.hosts)
 
 
@@ -103,6 +104,7 @@ def test_of_pods_by_themselves_who_leaves(victims, host):
 def test_who_leaves_of_equal_prices(victims, host):
     assert alone(*victims) == (8, [host])
     assert alone(*victims, above_min=0, lost=8) == (8, [host])
+    assert alone(*victims, above_min=0, lost=8, moves=Moves(0)) == (8, [host])
 
 
 def test_a_gang_that_loses_no_more_than_it_may_goes_on():
