@@ -11,6 +11,7 @@ from turnout.simulator.local_cluster import local_cluster
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 PODS = "/api/v1/namespaces/default/pods"
+WITHIN_S = 75  # of waiting, after which what was waited for does not come; a busy machine takes 30
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
 
 
@@ -33,7 +34,11 @@ class Cluster:
         self.autoscalers, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
 
     async def autoscaler(self, *flags):
-        """Start one more autoscaler; what it says is kept."""
+        """Start one more autoscaler; what it says is kept.
+
+        Unless told otherwise a restart costs nothing: else a job that runs before it is first looked at, which is a
+        matter of luck, would wait until idle room has settled.
+        """
         child = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,
@@ -43,6 +48,8 @@ class Cluster:
                 str(self.kubeconfig),
                 "--metrics-bind",
                 "127.0.0.1:0",
+                "--restart-s",
+                "0",
             ),
             *flags,
             stderr=asyncio.subprocess.PIPE,
@@ -59,12 +66,15 @@ class Cluster:
 
     async def says(self, text):
         """Wait until an autoscaler has said something."""
-        async with asyncio.timeout(30), self.news:
-            await self.news.wait_for(lambda: any(text in line for line in self.said))
+        try:
+            async with asyncio.timeout(WITHIN_S), self.news:
+                await self.news.wait_for(lambda: any(text in line for line in self.said))
+        except TimeoutError:
+            raise AssertionError(f"nobody said {text}\n{''.join(self.said)}") from None
 
     async def told(self, job, reason, message):
         """Wait for an Event on a job."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             async for word, now in self.api.changes("/api/v1/namespaces/default/events"):
                 event = now.obj
                 if word != "SYNCED" and (event["involvedObject"]["name"], event["reason"]) == (job, reason):
@@ -95,7 +105,7 @@ class Cluster:
         """Wait until the pods are exactly these. wanted: (job, phase) -> number."""
         found, seen = {}, {}
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WITHIN_S):
                 async for word, now in self.api.changes(PODS):
                     if word != "SYNCED":
                         name = now.obj["metadata"]["name"]
