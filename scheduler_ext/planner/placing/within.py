@@ -8,11 +8,7 @@ MOST_STEPS = 20_000  # of the search, each a group tried under a switch
 
 
 def arranged(
-    sizes: Sequence[int],
-    room: Sequence[int],
-    fixed: Mapping[int, int],
-    apart: Sequence[bool],
-    most_steps: int = MOST_STEPS,
+    sizes: Sequence[int], room: Sequence[int], fixed: Mapping[int, int], apart: Sequence[bool], steps: int = MOST_STEPS
 ) -> list[int] | None:
     """Return a switch for each group, all of them in the room there is; None where none was found.
 
@@ -22,7 +18,6 @@ def arranged(
     left = list(room)
     order = sorted(range(len(sizes)), key=lambda at: (at not in fixed, -sizes[at], at))
     chosen: dict[int, int] = {}
-    steps = most_steps
 
     def fits(group: int, switch: int) -> bool:
         there = [other for other, at in chosen.items() if at == switch]
