@@ -66,7 +66,7 @@ def _beside(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None
         inside[first:end] = room[first:end]
         if (found := _rest_beside(fabric, inside, ask, rest)) is not None:
             return found
-    return _rest_beside(fabric, room, ask, rest) if ask.widest_tier is None else None
+    return _rest_beside(fabric, room, ask, rest)
 
 
 def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from turnout.topology.sources.names import MAX_TIERS, shown, switch_fault
 
 Path = tuple[str, ...]
-Key = tuple[tuple[int, int, str], ...]
+Key = tuple[tuple[int, str], ...]
 _NUMBER = re.compile(r"([0-9]+)")
 _COUNTED = 18  # digits of a number in a name that are compared as one; longer ones follow all these, as text
 _PLAIN = "".join(chr(at) for at in range(33, 127) if chr(at) not in "/%")  # stands for itself in a written path
@@ -27,7 +27,7 @@ class BadPath(ValueError):
 def natural(text: str) -> Key:
     """Return a sort key by which gpu9 comes before gpu10. Only equal texts have equal keys."""
     parts = _NUMBER.split(text)
-    return tuple((1, _counted(part), part) if at % 2 else (0, 0, part) for at, part in enumerate(parts))
+    return tuple((_counted(part) if at % 2 else 0, part) for at, part in enumerate(parts))  # text and numbers in turns
 
 
 def _counted(digits: str) -> int:

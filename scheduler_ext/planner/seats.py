@@ -220,7 +220,7 @@ def _seat_alone(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequen
     node = _planned(plan_cache, plan_cache.try_place(request), member)
     if node and node not in names:
         node = _planned(plan_cache, plan_cache.try_place(request, _rows(plan_cache, names)), member)
-    return Seat(node) if node else NO_OPINION
+    return Seat(node)
 
 
 def _seat_among(plan_cache: PlanCache, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Seat:

@@ -127,3 +127,11 @@ def test_so_many_faults_are_told_and_the_others_counted(faults, more):
     assert detail.count("this one holds") == min(faults, 5)
     assert detail.endswith(f"{more}; the last good map stays")
     assert ("more" in detail) == bool(more)
+
+
+def test_what_is_told_of_faults_is_short():
+    """Of two rings of switches with long names."""
+    names = [[f"{ring}{at}" + "s" * 99 for at in range(5)] for ring in "ab"]
+    rings = "".join(f"  {one}: {{switches: {ring[at - 1]}}}\n" for ring in names for at, one in enumerate(ring))
+    verdict = judge(None, draw({YAML: f"switches:\n{rings}"}), "", False)
+    assert (len(verdict.detail), verdict.faults) == (500, 2)

@@ -58,7 +58,7 @@ def test_how_many_are_under_each_leaf(pods, layers, counts):
 
 def test_a_run_that_members_have_begun_is_completed_first():
     fabric = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(12))
-    room = np.array([0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], np.int32)
+    room = np.array([0, 0, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], np.int32)
     found = in_layers(fabric, room, Ask(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
     assert np.bincount(fabric.switch_of[1][hosts_of(found)]).tolist() in ([2, 4], [2, 0, 4])
 

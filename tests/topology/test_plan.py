@@ -285,6 +285,12 @@ def test_liking_decides_among_equals(rooms, pods, liked, anchors, slots):
     assert sorted(plan(SMALL, room(*rooms), ask(pods, anchors=anchors, liking=liking)).slots) == slots
 
 
+def test_hosts_without_room_are_not_liked():
+    liking = np.array([0, 0, 0, 0, 1, 0, 0], np.int32)
+    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), ask(2, liking=liking))
+    assert [host for host, _ in found.slots] == [4, 5]
+
+
 def test_every_place_says_how_many_stand_there():
     assert homeward([], []) == []
     with pytest.raises(ValueError, match="zip"):

@@ -257,10 +257,7 @@ class _Search:
             if self.fit(out) >= self.need:
                 found, bound = out, price
                 continue
-            if (
-                at == len(items)
-                or self.fit(np.logical_or.reduce([out, *(each for _, _, each in items[at:])])) < self.need
-            ):
+            if self.fit(np.logical_or.reduce([out, *(each for _, _, each in items[at:])])) < self.need:
                 continue
             stack.append((at + 1, out))
             stack.append((at + 1, self.closed(out | items[at][2])))

@@ -1,5 +1,6 @@
 """The cache's state after objects were put, changed and dropped."""
 
+import msgspec
 import pytest
 
 from tests import world
@@ -177,6 +178,23 @@ class TestMembers:
         assert not member_of(theirs).ours
         w = World(2)
         assert [w.put(each).view.wish_of(w.member(each)) for each in (ours, theirs)] == ["a0", ""]
+
+    def test_its_owner_is_found_among_others_whatever_they_wrote(self):
+        (ours,) = world.volcano("bert", 1, nominated="a0", ours=True)
+        (owned,) = ours.metadata.managed_fields
+        strange = msgspec.structs.replace(owned, manager="x", fields_v1=msgspec.Raw(b'{"f:nominatedNodeName"'))
+        ours.metadata.managed_fields = [strange, owned]
+        assert member_of(ours).ours
+
+    @pytest.mark.parametrize(("policy", "never"), [
+        pytest.param("Never", True, id="never"),
+        pytest.param("PreemptLowerPriority", False, id="those of a lower priority"),
+        pytest.param("", False, id="unsaid: those of a lower priority"),
+    ])  # fmt: skip
+    def test_whether_anybody_may_be_evicted_for_a_pod(self, policy, never):
+        (pod,) = world.volcano("bert", 1)
+        pod.spec.preemption_policy = policy
+        assert member_of(pod).never_preempts is never
 
     def test_somebody_elses_nomination_takes_room_while_its_node_lives(self):
         w = World(2).put(*world.volcano("bert", 1, nominated="a0"))

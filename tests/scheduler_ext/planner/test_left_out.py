@@ -76,6 +76,8 @@ class TestRequiredGang:
     def test_a_host_that_is_offered_again_counts_again(self):
         w, pods = World(4, 3), world.volcano("bert", 4, notes=REQUIRED)
         asked_twice(w.put(*pods), pods[0], without(w, "a2"))
+        advice = w.fit(pods[0], w.names)
+        assert (leaves({"": advice.answer.kept[0]}), advice.again) == ({"a"}, False)
         assert leaves(w.schedule(*pods)) == {"a"}
 
     def test_a_host_that_was_offered_a_moment_ago_is_not_left_out_yet(self):

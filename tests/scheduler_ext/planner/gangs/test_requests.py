@@ -117,6 +117,12 @@ class TestStanding:
         assert bert.order < late.order < bert.last
         assert (bert.order[2], bert.last[2]) == (False, True)
 
+    def test_members_above_the_min_of_an_important_gang_go_before_lesser_ones(self):
+        high = world.koordinator("bert", 3, least=2, created=9, priority=5)
+        w, gang = shown(*high, *world.volcano("low", 1, created=1))
+        low = standing_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "low")])
+        assert standing_of(w.view, gang).last < low.order
+
     def test_a_role_that_lacks_members_is_needed_though_the_min_is_there(self):
         task = {labels.VOLCANO_TASK_SPEC: "worker"}
         pods = [*world.volcano("bert", 3, at=["a0", "a1"]), world.volcano("bert", 4, notes=task)[3]]

@@ -74,6 +74,7 @@ def test_of_domains_of_one_price_the_one_with_least_room_is_chosen():
     leaving = World(3, 2).put(*HIGH)
     leaving.put(*(world.pod(f"on-{name}", 8, at=name, priority=0, leaving=True) for name in leaving.names))
     assert set(cheap(leaving, 2)) == {"b0", "b1"}
+    assert set(cheap(World(3, 2).put(*HIGH), 2)) == {"b0", "b1"}
 
 
 def test_where_not_all_can_be_searched_the_cheapest_looking_come_first():
