@@ -122,8 +122,10 @@ def test_where_all_do_not_fit_the_least_is_placed():
     pytest.param(on(0, 1, 2, 3, of=4), Ask(16, 16, 16), [16], id="one leaf that holds all"),
 ])  # fmt: skip
 def test_a_balanced_gang_is_even_over_the_fewest_leaves(room, ask, shares):
-    counts = np.bincount(TREE.switch_of[1][hosts_of(balanced(TREE, room, ask))], minlength=len(shares))
+    found = balanced(TREE, room, ask)
+    counts = np.bincount(TREE.switch_of[1][hosts_of(found)], minlength=len(shares))
     assert sorted(counts.tolist()) == sorted(shares)
+    assert all(pods > 0 for _, pods in found.slots)
 
 
 def test_a_balanced_gang_without_room_is_refused():
