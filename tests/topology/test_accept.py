@@ -130,7 +130,7 @@ def test_so_many_faults_are_told_and_the_others_counted(faults, more):
 
 
 def test_what_is_told_of_faults_is_short():
-    """Of two rings of switches with long names."""
+    """Two rings of switches with long names are a fault each."""
     names = [[f"{ring}{at}" + "s" * 99 for at in range(5)] for ring in "ab"]
     rings = "".join(f"  {one}: {{switches: {ring[at - 1]}}}\n" for ring in names for at, one in enumerate(ring))
     verdict = judge(None, draw({YAML: f"switches:\n{rings}"}), "", False)
