@@ -62,3 +62,12 @@ GRID = (("dp", 2), ("tp", 4))  # ranks 0-3 and 4-7 are tensor groups; 0 and 4 ar
 ])  # fmt: skip
 def test_lost_ranks_of_a_mesh_go_to_those_they_exchange_most_with(ranks, leaf_of, holes, leaves):
     assert leaves_in_mesh(pulls_of(GRID, 1), ranks, leaf_of, holes) == leaves
+
+
+@pytest.mark.parametrize(("axis", "first"), [
+    pytest.param("ep", [0, 160 / 3, 160 / 3, 160 / 3], id="experts with all others alike"),
+    pytest.param("dp", [0, 9, 0, 9], id="data parallel ranks with their neighbours in a ring"),
+    pytest.param("pp", [0, 1, 0, 0], id="stages of a pipeline with the next one alone"),
+])  # fmt: skip
+def test_how_much_the_first_of_four_exchanges_with_each(axis, first):
+    assert pulls_of(((axis, 4),), 1)[0].tolist() == pytest.approx(first)

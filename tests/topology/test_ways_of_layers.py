@@ -88,6 +88,8 @@ def placed(answer):
     pytest.param(on(0, 1, 2), Ask(3, 3, 3, layers=((1, 2),)), [0, 1, 2], id="a last run that is short"),
     pytest.param(on(*range(4, 10)), Ask(6, 6, 6, layers=((3, 4),), anchors=tuple((host, 1) for host in range(4))),
                  [4, 5, 6, 7, 8, 9], id="a layer as wide as the fabric asks nothing of a gang that grows, too"),
+    pytest.param(on(1, 2, 3), Ask(1, 1, 1, layers=((1, 2),), anchors=((0, 1),), liking=liked(3)), [3],
+                 id="the host that is liked beside a member"),
 ])  # fmt: skip
 def test_runs_go_where_whole_ones_find_room(room, ask, hosts):
     answer = in_layers(TREE, room, ask)
