@@ -11,7 +11,7 @@ from turnout.simulator.local_cluster import local_cluster
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 PODS = "/api/v1/namespaces/default/pods"
-WITHIN_S = 75  # of waiting, after which what was waited for does not come; a busy machine takes 30
+WITHIN_S = 75  # what has not come by then does not come; a busy machine takes 30
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
 
 

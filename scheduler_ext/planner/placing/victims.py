@@ -221,7 +221,7 @@ class _Search:
 
     def _spared(self, out: Mask) -> Mask:
         """Take back whom the others make unnecessary: whole gangs first, the dearest first, then single pods."""
-        gangs = np.unique(self.gang[out & ~self.sunk])[::-1]
+        gangs = np.unique(self.gang[out & ~self.sunk])[::-1]  # of equals first who leaves last
         for gang in gangs[np.argsort(-self.whole[gangs], kind="stable")].tolist():
             less = out & ((self.gang != gang) | self.sunk)
             if self.fit(less) >= self.need:

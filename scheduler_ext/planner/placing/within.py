@@ -14,6 +14,7 @@ def arranged(
 
     sizes: pods of each group. room: pods that each switch takes. fixed: group -> the switch where members of it are.
     apart: True for a group that shares its switch with no other. Up to eight groups every way is tried that differs.
+    steps: how many times a group may be tried under a switch.
     """
     left = list(room)
     order = sorted(range(len(sizes)), key=lambda at: (at not in fixed, -sizes[at], at))
