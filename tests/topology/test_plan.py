@@ -127,6 +127,19 @@ def test_of_several_cores_the_one_in_which_a_gang_uses_the_fewest_switches(pods,
     assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {(best,)}
 
 
+def test_a_core_is_chosen_by_switches_that_a_gang_can_use_at_once():
+    """Each core has four leaves that hold twenty pods, and two spines that do; in the second they are the same ones."""
+    cores = {"a": [[5, 1, 1, 1, 1, 1], [5, 1, 1, 1, 1, 1], [5], [5]], "b": [[5, 5], [5, 5], [6, 5]]}
+    paths, rooms = [], []
+    for core, spines in cores.items():
+        for spine, leaves in enumerate(spines):
+            paths += [(core, f"s{spine}", f"l{leaf}") for leaf in range(len(leaves))]
+            rooms += leaves
+    tree = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(paths))
+    answer = plan(tree, room(*rooms), ask(20))
+    assert {tree.names[3][tree.switch_of[3, host]] for host, _ in answer.slots} == {("b",)}
+
+
 @pytest.mark.parametrize(
     "wish",
     [

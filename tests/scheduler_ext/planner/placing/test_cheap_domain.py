@@ -17,10 +17,10 @@ def full(*sizes, off_map=0, priority=0, gpus=8):
     return w.put(*(world.pod(f"on-{name}", gpus, at=name, priority=priority) for name in w.names), *HIGH)
 
 
-def cheap(w, need, held=(), widest=None):
+def cheap(w, need, held=(), widest=None, pod=HIGH[0]):
     """Return the hosts on which a gang preempts, by name; None for no opinion."""
     w.view.settle(w.now_s)
-    member, rows = w.member(HIGH[0]), w.view.snapshot.row_of
+    member, rows = w.member(pod), w.view.snapshot.row_of
     room = w.view.snapshot.room_above(member.shape, member.priority, ())
     found = cheap_hosts(w.view, member, need, room, [rows[name] for name in held], widest, LATER_S)
     return None if found is None else {w.view.fabric.hosts[row]: int(found[row]) for row in found.nonzero()[0].tolist()}
@@ -77,12 +77,57 @@ def test_of_domains_of_one_price_the_one_with_least_room_is_chosen():
     assert set(cheap(World(3, 2).put(*HIGH), 2)) == {"b0", "b1"}
 
 
+def test_of_domains_that_cost_nothing_the_one_with_least_room_is_chosen():
+    half = world.volcano("half", 2, gpus=4, priority=100)
+    w = World(3, 2).put(*half, *(world.pod(f"on-{name}", 4, at=name, priority=0) for name in ("b0", "b1")))
+    assert cheap(w, 2, pod=half[0]) == {"b0": 1, "b1": 1}
+
+
+def looked_at(w, need):
+    """Return the hosts that a search for a domain looks at, by name."""
+    seen, snapshot = set(), w.view.snapshot
+    free_at = snapshot.free_at
+    snapshot.free_at = lambda row: seen.add(w.names[row]) or free_at(row)
+    cheap(w, need)
+    return seen
+
+
+def test_nobody_who_runs_is_looked_at_where_a_domain_is_free():
+    w = World(2, 2, 2).put(*HIGH)
+    for name in w.names:
+        if name[0] != "b":
+            w.put(world.pod(f"on-{name}", 8, at=name, priority=0))
+    assert looked_at(w, 2) == {"b0", "b1"}
+
+
+def test_a_host_that_no_pod_may_use_is_not_where_it_preempts():
+    w = full(2)
+    w.view.put_node(world.node("a2", 8, "10.0.0.3", spec={"unschedulable": True}))
+    w.view.put_node(world.node("a0", 8, "10.0.0.1", spec={"unschedulable": True}))
+    w.view.drop_pod("uid-on-a0")
+    assert set(cheap(w, 1)) == {"a1"}
+
+
+def test_no_equal_is_a_victim_however_many_priorities_there_are():
+    """Eight of ten hosts must be cleared: nine and zero are dear, though equals on them are cheap."""
+    mine = world.volcano("mine", 1, gpus=4, priority=100)
+    w = World(*[1] * 10).put(*mine)
+    for at, name in enumerate(w.names):
+        dear = at in (0, 9)
+        w.put(
+            world.pod(f"low-{name}", 4, at=name, priority=at, created=0 if dear else 3_600),
+            world.pod(f"equal-{name}", 4, at=name, priority=100, created=7_190 if dear else 10),
+        )
+    assert set(cheap(w, 8, pod=mine[0])) == set(w.names[1:9])
+
+
 def test_where_not_all_can_be_searched_the_cheapest_looking_come_first():
-    w = World(*[4] * 12).put(*HIGH)
+    w = World(*[8] * 12).put(*HIGH)
     for at, name in enumerate(w.names):
         created = 7_000 if name[0] == "k" else 100 + at
         w.put(*(world.pod(f"on-{name}-{own}", 2, at=name, priority=0, created=created) for own in range(4)))
-    assert {name[0] for name in cheap(w, 3)} == {"k"}
+    assert {name[0] for name in cheap(w, 6)} == {"k"}
+    assert 8 <= len(looked_at(w, 6)) < 96
 
 
 LONE, WHOLE = Worth(0, 1 << 30), Worth(40, 0)  # a pod that can be lost by itself, a gang that stops

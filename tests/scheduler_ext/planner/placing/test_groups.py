@@ -73,6 +73,13 @@ def test_groups_of_a_wider_tier_may_use_two_leaves():
     assert by_part(w.plan(pods[0])) in (["ab"], ["cd"])
 
 
+def test_groups_of_two_shapes_go_into_the_lowest_domain_of_both():
+    """Six pods are more than the three whole hosts of leaf b, and two of them and four of a quarter fit there."""
+    pods = [*parted(2), *[each for each in parted(2, 4, gpus=2) if each.metadata.name.startswith("g-1")]]
+    w = policy(World(2, 3), len(pods)).put(*pods)
+    assert by_part(w.plan(pods[0])) == ["b", "b"]
+
+
 @pytest.mark.parametrize(("mesh", "pods"), [
     pytest.param("dp=2,tp=8", 2, id="a mesh of all its ranks"),
     pytest.param("dp=4,tp=8", None, id="no mesh of more ranks than it has"),

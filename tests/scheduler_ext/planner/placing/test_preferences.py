@@ -4,7 +4,7 @@ import pytest
 
 from tests import cluster, world
 from tests.world import World, leaves
-from turnout.kube.labels import VOLCANO_GROUP
+from turnout.kube import labels
 
 
 def prefers(key, value, weight=10, operator="In"):
@@ -53,7 +53,7 @@ def test_a_heavier_preference_comes_before_a_lighter_one():
 
 
 def gangless(spec):
-    return cluster.make_pod("other", 1, notes={VOLCANO_GROUP: "x"}, **spec)
+    return cluster.make_pod("other", 1, notes={labels.VOLCANO_GROUP: "x"}, **spec)
 
 
 @pytest.mark.parametrize(("spec", "host"), [
@@ -109,3 +109,16 @@ def test_pods_that_prefer_nothing_find_all_nodes_alike():
     labelled(w, soft=("a0",)).view.settle(w.now_s)
     table = w.view.preferences.of(w.member(pods[0]))
     assert table[0] < table[1] == 0
+
+
+@pytest.mark.parametrize(
+    "min_said", [True, False], ids=["of pods that start together", "of pods that start one by one"]
+)
+def test_a_gang_that_may_grow_goes_where_it_can(min_said):
+    w, more = World(2, 4), {"notes": {labels.MAX_WORKERS: "4"}}
+    if min_said:
+        pods = world.koordinator("job", 2, **more)
+    else:
+        w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+        pods = [world.pod(f"job-{at}", 8, marks={labels.JOB_INDEX: str(at)}, owner="Job/job", **more) for at in (0, 1)]
+    assert leaves(w.put(*pods).plan(pods[0])) == {"b"}

@@ -3,12 +3,14 @@
 import pytest
 
 from tests import world
+from tests.world import World
 from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.planner.claims import Claim, Level, Standing
-from turnout.scheduler_ext.planner.placing.model import GangPlan, Seat, without_seats
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Seat, price, without_seats
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
+from turnout.topology.model import Reason, Refusal
 
 GPU8, GPU4, PICKY = (shape_of(world.pod("p", 8)), shape_of(world.pod("p", 4)), shape_of(world.pod("p", 16)))
 
@@ -136,3 +138,18 @@ def test_a_plan_without_some_seats_keeps_the_others():
     assert (dict(less.hosts), [seat.rank for seat in less.spare]) == ({"one-1": 1}, [10])
     assert (set(less.shapes), set(less.ranks)) == ({"one-1"}, {"one-1"})
     assert less.takes() == [(1, GPU8), (2, GPU8)]
+
+
+@pytest.mark.parametrize(("better", "worse"), [
+    pytest.param(([0, 2], None), ([0, 1, 2], "few"), id="one that is whole, of fewer members"),
+    pytest.param(([0, 2, 3], None), ([0, 1], None), id="that of more members, on more switches"),
+    pytest.param(([0, 2, 3], "few"), ([0, 1], "few"), id="also of two that are not whole"),
+    pytest.param(([2, 3], None), ([0, 2], None), id="of equals the one on fewer switches"),
+])  # fmt: skip
+def test_of_two_plans_for_a_gang_the_first_is_the_better(better, worse):
+    def made(hosts, detail):
+        refusal = None if detail is None else Refusal(Reason.NO_ROOM, detail)
+        return GangPlan(key("one"), {f"one-{at}": host for at, host in enumerate(hosts)}, refusal=refusal)
+
+    fabric = World(2, 2).fabric
+    assert price(fabric, made(*better)) < price(fabric, made(*worse))
