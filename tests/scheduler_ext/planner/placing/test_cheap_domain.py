@@ -169,6 +169,13 @@ def test_a_pod_by_itself_counts_from_its_creation_and_a_second_at_least():
     assert cheap(w, 1) == {"a0": 1}
 
 
+def test_a_pod_above_its_gangs_min_counts_its_gpus_times_its_time():
+    w = World(2, 2).put(*HIGH[:1])
+    w.put(*world.koordinator("long", 2, least=1, gpus=1, at=["a0", "a1"], priority=0, created=7_000))
+    w.put(*world.koordinator("short", 2, least=1, gpus=8, at=["b0", "b1"], priority=0, created=7_199))
+    assert {name[0] for name in cheap(w, 1)} == {"b"}
+
+
 def test_a_gang_that_keeps_apart_preempts_in_no_domain_of_its_set():
     notes = {labels.APART: "leaf", labels.APART_SET: "evals"}
     w = World(2, 2, 2)

@@ -73,6 +73,12 @@ def test_the_price_is_the_least_on_random_domains():
     assert ours <= 1.01 * least
 
 
+@pytest.mark.parametrize("seed", [960, 1213, 2374, 3857, 4106, 4590, 5731])
+def test_few_gangs_are_tried_in_every_combination(seed):
+    """In these domains the least price is behind a combination that is not enough."""
+    assert cheapest(*scene(seed)).lost_gpu_s == least_price(*scene(seed))
+
+
 def test_without_time_to_search_there_is_still_an_answer():
     for seed in range(50):
         need, wants, free, victims, worth = scene(seed)
