@@ -68,7 +68,7 @@ def cheapest(
     """Return the hosts of one domain that hold `need` pods at the least price found; None where they cannot.
 
     wants: what one pod asks for, each above 0. free: by host, in the same resources. Few gangs are tried in every
-    combination, so that the price is the least; of many it is near it.
+    combination while moves are left, so that the price is the least; of many, or without moves, it is near it.
     """
     search = _Search(need, wants, free, victims, worth, moves or Moves())
     everybody = np.ones(len(search.gang), np.bool_)

@@ -67,7 +67,7 @@ def test_switches_are_tried_beside_a_group_that_runs():
     assert by_part(w.plan(pods[1])) == ["a", "a", "a", "b", "b"]
 
 
-def test_switches_are_tried_though_a_pod_without_a_gpu_runs_beside_the_domain():
+def test_switches_are_tried_though_a_pod_without_a_gpu_is_elsewhere():
     pods = [*parted(3, 2, 2, 2), parted(1, at=["c0"], gpus=0)[0]]
     pods[-1].metadata.name, pods[-1].metadata.uid = "g-0-9", "uid-g-0-9"
     w = policy(World(5, 4, 1, 1), len(pods)).put(*pods)

@@ -73,7 +73,7 @@ def test_the_price_is_the_least_on_random_domains():
     assert ours <= 1.01 * least
 
 
-@pytest.mark.parametrize("seed", [960, 1213, 2374, 3857, 4106, 4590, 5731])
+@pytest.mark.parametrize("seed", [960, 1213, 2374, 4106, 4590])
 def test_few_gangs_are_tried_in_every_combination(seed):
     """In these domains the least price is behind a combination that is not enough."""
     assert cheapest(*scene(seed)).lost_gpu_s == least_price(*scene(seed))
