@@ -68,10 +68,11 @@ class TestRequiredGang:
 
     def test_where_nothing_else_is_left_the_refusal_counts_the_hosts(self):
         w, pods = World(4, 3), world.volcano("bert", 4, notes=REQUIRED)
-        _, second = asked_twice(w.put(*pods), pods[0], without(w, "a2"))
+        w.put(*pods, world.pod("there", 8, at="b0"))  # a host that is full is not counted
+        _, second = asked_twice(w, pods[0], without(w, "a2", "b0"))
         assert (second.answer.kept, second.again) == ((), False)
         assert second.notice.word is EventReason.PLANNED_HOST_MISSING
-        assert "1 host with room is not among the 6 candidates" in second.notice.detail
+        assert "1 host with room is not among the 5 candidates" in second.notice.detail
 
     def test_a_host_that_is_offered_again_counts_again(self):
         w, pods = World(4, 3), world.volcano("bert", 4, notes=REQUIRED)
