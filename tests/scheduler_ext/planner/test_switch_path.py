@@ -31,6 +31,9 @@ def test_bound_members_of_a_gang_are_told_the_switches_above_their_node():
         ),
         pytest.param(world.koordinator("g", 2, total=2, at=["a0"]), ["g-0"], id="who still waits stands nowhere"),
         pytest.param([world.pod("p", 8, "a0")], [], id="a pod by itself has no ring"),
+        pytest.param(
+            [world.pod("alone", 8, "a0"), *world.volcano("g", 1, at=["a1"])], ["g-0"], id="nor who is before it"
+        ),
         pytest.param([world.pod("db-0", 0, "a0", owner="StatefulSet/db")], [], id="a database is no gang"),
         pytest.param(world.koordinator("g", 1, total=1, at=["a0"], leaving=True), [], id="who leaves"),
         pytest.param(world.koordinator("g", 1, total=1, at=["x0"]), [], id="on a node that the map does not know"),
