@@ -146,7 +146,7 @@ deploy: ## Install the chart into your kubeconfig's cluster (IMG=registry/turnou
 	@"$(HELM)" upgrade --install turnout deploy/charts/turnout --namespace "$(NAMESPACE)" --create-namespace \
 	  $(if $(IMG),--set image.name=$(IMG) --set controller.image=$(IMG)) $(ARGS)
 
-controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (seven minutes, then cached)
+controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (half an hour on two cores, then cached)
 	@$(PY) -m hack.controlplane build
 
 lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: only add and drop)

@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hack.controlplane", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    built = commands.add_parser("build", help="build the programs that the cache lacks (seven minutes from nothing)")
+    built = commands.add_parser(
+        "build", help="build the programs that the cache lacks (half an hour on two cores from nothing)"
+    )
     built.add_argument(
         "--only", action="append", choices=list(parts.BY_NAME), default=[], help="only this part; repeat"
     )

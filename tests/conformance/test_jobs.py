@@ -100,16 +100,21 @@ async def unfinished(side):
     return [pod for pod in living if pod["status"]["phase"] in ("Pending", "Running")]
 
 
-async def conditions(side, *wanted, reason=""):
-    """Wait until the job has these conditions and has counted the pods there are, and note what its status counts."""
+async def counted_with(side, *wanted):
+    """Wait until the job has these conditions and has counted the pods there are; its status."""
     async with asyncio.timeout(20):
         while True:
             _, answer = await side.peek("GET", side.path("jobs", "train", group=BATCH))
             status = answer["status"]
             found = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True"]
             if found == list(wanted) and (status.get("active") or 0) == len(await unfinished(side)):
-                break
+                return status
             await asyncio.sleep(0.05)
+
+
+async def conditions(side, *wanted, reason=""):
+    """Wait until the job has these conditions and has counted the pods there are, and note what its status counts."""
+    status = await counted_with(side, *wanted)
     last = status["conditions"][-1]
     assert not reason or last["reason"] == reason
     counted = {key: status.get(key) or 0 for key in ("active", "ready", "succeeded", "failed", "completedIndexes")}
@@ -177,6 +182,7 @@ async def test_a_job_is_suspended_and_resumed(both):
     async def story(side):
         await create(side)
         await pods(side, 0, 1, 2)
+        await counted_with(side)  # the pods are there before the status that says since when the job runs
         path = side.path("jobs", "train", group=BATCH)
         await side.peek("PATCH", path, {"spec": {"suspend": True}}, MERGE)
         await pods(side)
