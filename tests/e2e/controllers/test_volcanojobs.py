@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
-ONCE = "if [ -e {file}-$VC_TASK_INDEX ]; then exit 0; fi; touch {file}-$VC_TASK_INDEX; exit {code}"
+ONCE = "if [ -e {file}-$VC_TASK_INDEX ]; then exit 0; fi; touch {file}-$VC_TASK_INDEX; {then}exit 7"
+# A restart for the first failure must not find the other pod before its own: that one would fail once more.
+BOTH = "until [ -e {file}-0 ] && [ -e {file}-1 ]; do sleep 0.1; done; "
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,11 @@ def job(name, command, replicas=2, **spec):
     task = volcanojobs.task(replicas=replicas, spec=pods, container={"command": ["sh", "-c", command]})
     made = volcanojobs.job(task, **{"plugins": {"env": []}, **spec})
     return {**made, "metadata": {"name": name}}
+
+
+def once(file, then=""):
+    """A command that fails with 7 the first time that a pod of its index runs it."""
+    return ONCE.format(file=file, then=then.format(file=file))
 
 
 def bare(name, command):
@@ -49,8 +56,8 @@ def policy(action, **of):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(module_plane, folder, tmp_path_factory):
     jobs = [
-        job("again", ONCE.format(file=folder / "again", code=7), policies=policy("RestartJob", exitCode=7)),
-        job("one", f"[ $VC_TASK_INDEX = 1 ] || exit 0; {ONCE.format(file=folder / 'one', code=7)}",
+        job("again", once(folder / "again", then=BOTH), policies=policy("RestartJob", exitCode=7)),
+        job("one", f"[ $VC_TASK_INDEX = 1 ] || exit 0; {once(folder / 'one')}",
             policies=policy("RestartPod", event="PodFailed")),
         job("stops", "[ $VC_TASK_INDEX = 1 ] || sleep infinity; exit 3",
             policies=policy("AbortJob", event="PodFailed")),
