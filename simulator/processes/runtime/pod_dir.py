@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ _FILES_ONLY = "hosts: files\n"
 _MOST_NOTE_BYTES = 4096  # as a kubelet reads of a termination message
 _NO_ONE_ELSE = 0o700
 _FOR_ALL = 0o644
+# What a container runs lies on this machine: our code, and Python with what is installed in it.
+PROGRAMS = (str(Path(__file__).resolve().parents[3]), sys.prefix, sys.base_prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,11 @@ class Folder:
         return str(self.disk / "volumes" / "service-account")
 
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
-        """Return what to mount into a container: (source, target, read only). Raises NotToBeHad."""
+        """Return what to mount into a container: (source, target, read only). Raises NotToBeHad.
+
+        A volume of the pod's own that is mounted over PROGRAMS does not hide them.
+        """
+        over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]
         ours.append((str(note), launch.note, False))
         for mount in launch.mounts:
@@ -113,8 +120,11 @@ class Folder:
                 source = source / mount.inside
                 if not source.exists():
                     source.mkdir(parents=True)
-            ours.append((str(source), os.path.normpath(mount.path), mount.read_only or bool(volume.files)))
-        return ours
+            target, read_only = os.path.normpath(mount.path), mount.read_only or bool(volume.files)
+            ours.append((str(source), target, read_only))
+            if not volume.host_path and not read_only:
+                over.append(f"{target}/")
+        return ours + [(each, each, False) for each in PROGRAMS if each.startswith(tuple(over))]
 
     def _place(self, volume: Volume) -> Path:
         return (self.memory if volume.in_memory else self.disk) / "volumes" / volume.name

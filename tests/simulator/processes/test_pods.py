@@ -14,6 +14,7 @@ from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.local_cluster import local_cluster
+from turnout.simulator.processes.runtime.pod_dir import PROGRAMS
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/namespaces/default/pods"
@@ -169,6 +170,19 @@ async def test_a_volume_is_mounted_in_another_and_nothing_is_left_on_the_machine
     await pods.over("a")
     assert await pods.log("a") == ".\n./a\n./in\n./in/b\n"
     assert "turnout-test" not in os.listdir("/")
+
+
+async def test_a_volume_over_the_folder_of_our_programs_does_not_hide_them(pods):
+    """A chart mounts a volume at /tmp, and a checkout may lie there."""
+    above = str(Path(PROGRAMS[0]).parent)
+    body = pod("a", f"touch {above}/mine; ls {above}; python -c 'import turnout.launcher; print(1)'")
+    body["spec"]["containers"][0]["volumeMounts"] = [{"name": "tmp", "mountPath": above}]
+    body["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
+    await pods.create(body)
+    await pods.over("a")
+    names = sorted(["mine", Path(PROGRAMS[0]).name])
+    assert (await pods.log("a")).split() == [*names, "1"]
+    assert "mine" not in os.listdir(above)
 
 
 async def test_peers_find_one_another_by_name_each_at_its_own_address(pods):
