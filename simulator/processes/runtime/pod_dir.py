@@ -106,7 +106,7 @@ class Folder:
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
         """Return what to mount into a container: (source, target, read only). Raises NotToBeHad.
 
-        A volume of the pod's own that is mounted over PROGRAMS does not hide them.
+        A volume of the pod's own, unless it is read only, does not hide those of PROGRAMS over which it is mounted.
         """
         over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]

@@ -32,7 +32,9 @@ def test_bound_members_of_a_gang_are_told_the_switches_above_their_node():
         pytest.param(world.koordinator("g", 2, total=2, at=["a0"]), ["g-0"], id="who still waits stands nowhere"),
         pytest.param([world.pod("p", 8, "a0")], [], id="a pod by itself has no ring"),
         pytest.param(
-            [world.pod("alone", 8, "a0"), *world.volcano("g", 1, at=["a1"])], ["g-0"], id="nor who is before it"
+            [world.pod("alone", 8, "a0"), *world.volcano("g", 1, at=["a1"])],
+            ["g-0"],
+            id="which holds up nobody after it",
         ),
         pytest.param([world.pod("db-0", 0, "a0", owner="StatefulSet/db")], [], id="a database is no gang"),
         pytest.param(world.koordinator("g", 1, total=1, at=["a0"], leaving=True), [], id="who leaves"),
