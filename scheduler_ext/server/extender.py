@@ -15,6 +15,7 @@ from turnout.kube.objects import Pod
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.admission import GateRule, Review, gets_gate
 from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.lagging_view import LaggingView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.cache.unkept import unkept_wishes
 from turnout.scheduler_ext.cache.unseen_groups import Group, UnseenGroups
@@ -57,6 +58,7 @@ class Extender:
         self._unconfirmed: dict[str, float] = {}
         self._told_unkept: dict[GangKey, tuple[str, ...]] = {}
         self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
+        self._lagging = LaggingView()
         self._unseen = UnseenGroups()
         self._told_unseen: set[GangKey] = set()
 
@@ -80,9 +82,9 @@ class Extender:
         advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
-        if advice.notice is not None and (advice.again or self.may_be_old()):
-            return self._put_off(member, advice.notice, names)
         if advice.notice is not None:
+            if advice.again or self.may_be_old() or self._lagging.doubts(self.gangs, member, names, now_s):
+                return self._put_off(member, advice.notice, names)
             self.metrics.refusals.labels(advice.notice.word.value).inc()
             self.tell(advice.notice)
         self._tell_faults(member)
@@ -179,6 +181,7 @@ class Extender:
         """Remove a pod that is gone."""
         self._unconfirmed.pop(uid, None)
         self._put_off_s.pop(uid, None)
+        self._lagging.forget(uid)
         self.gangs.drop_pod(uid)
         for told in self.on_drop:
             told(uid)

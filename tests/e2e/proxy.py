@@ -1,4 +1,7 @@
-"""A proxy before the API server for one program alone: when shut, it cuts every connection and accepts no other."""
+"""A proxy before the API server for one program alone.
+
+When shut, it cuts every connection and accepts no other. It may pass on late what the API server says.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Proxy:
 
     def __init__(self, url):
         self._behind = urlsplit(url)
-        self._open = True
+        self._open, self.late_s = True, 0.0
         self._passing: set[asyncio.Task] = set()
         self._listener = Listener(self._pass)
 
@@ -55,7 +58,7 @@ class Proxy:
         async with closed(back):
             if not self._open:
                 return
-            task = asyncio.gather(copy(reader, back), copy(there, writer))
+            task = asyncio.gather(copy(reader, back), copy(there, writer, lambda: self.late_s))
             self._passing.add(task)
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await task
@@ -73,9 +76,10 @@ async def closed(writer):
             await writer.wait_closed()
 
 
-async def copy(source, sink):
-    """Pass on what comes until it ends."""
+async def copy(source, sink, late_s=lambda: 0.0):
+    """Pass on what comes until it ends, each chunk so many seconds late."""
     while chunk := await source.read(1 << 16):
+        await asyncio.sleep(late_s())
         sink.write(chunk)
         await sink.drain()
     sink.close()

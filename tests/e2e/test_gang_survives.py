@@ -123,6 +123,23 @@ async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage
         assert len(await stage.landed("new", 4)) == 4
 
 
+async def test_a_gang_refused_before_its_extender_sees_a_pod_go_lands_all_the_same(stage, tmp_path):
+    """The scheduler asks once, when it sees the pod go itself: nothing changes later."""
+    await stage.build(leaves=1, hosts_per_leaf=4)
+    async with Proxy(stage.plane.url) as proxy:
+        through = proxy.kubeconfig(stage.plane.kubeconfig, tmp_path)
+        await asyncio.to_thread(stage.start_extender, "extender", "--kubeconfig", str(through))
+        stage.start_scheduler()
+        await stage.submit(*cluster.koordinator_gang("old", 2))
+        await stage.landed("old", 2, within_s=15)
+        await stage.submit(*cluster.koordinator_gang("new", 4))
+        async with stage.plane.api() as api:
+            await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "2 NoRoom: 4 pods must start together"))
+        proxy.late_s = 0.5
+        await remove(stage, "old", 2)
+        assert len(await stage.landed("new", 4)) == 4
+
+
 def told(count, why):
     """Return a question to pods: True if `count` of them wait for this reason, as the scheduler was told."""
     return lambda pods: (

@@ -21,10 +21,12 @@ def to_come(view: GangView, gang: Gang, most_hoped: int) -> tuple[int, int]:
 def lost(view: GangView, gang: Gang, needed: int) -> int:
     """Return how many members are gone that the min needs, of a gang that is to be moved or given up then.
 
-    Such a gang takes no place in which it cannot get whole: while what is left of it is evicted, those that come anew
-    would go back beside those that still run. needed: members that are still to be created.
+    Such a gang takes no place in which it cannot get whole: while what is left of it is evicted, and once that is gone,
+    those that come anew would go back beside those that still run, or start as a part. One that never ran has lost
+    nobody. needed: members that are still to be created.
     """
-    if gang.repair.remedy is Remedy.WAIT or all(view.host_of(member) is None for member in gang.living()):
+    runs = gang.started_s is not None or any(view.host_of(member) is not None for member in gang.living())
+    if gang.repair.remedy is Remedy.WAIT or not runs:
         return 0
     return max(0, gang.least - len(gang.living()) - needed)
 

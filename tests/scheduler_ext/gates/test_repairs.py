@@ -89,6 +89,24 @@ def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
     assert (len(plan.hosts), len(plan.spare)) == (placed, 0)
 
 
+@pytest.mark.parametrize(("wish", "beside", "placed"), [
+    pytest.param("", 3, 3, id="one that waits starts as three where only three find room"),
+    pytest.param("move", 3, 0, id="one that is to move waits for room for all of it"),
+    pytest.param("give-up", 3, 0, id="so does one that is to give up"),
+    pytest.param("give-up", 4, 3, id="which goes where all of it finds room"),
+])  # fmt: skip
+def test_who_comes_anew_after_the_last_of_the_rest_has_left(wish, beside, placed):
+    """Three of four came anew while the last still ran, so that nobody is waited for; the fourth is not made yet."""
+    old, anew = gang(wish)[2], gang(wish, at=())
+    stage, one = seen(3, beside, pods=[old])
+    stage.view.settle(stage.now_s)
+    stage.put(anew[0], anew[1], anew[3]).view.settle(stage.now_s)
+    assert stage.view.missing(one) == 0
+    stage.view.drop_pod(old.metadata.uid)
+    plan = stage.plan_cache.plan_of(one.key, stage.now_s)
+    assert (len(plan.hosts), len(plan.spare)) == (placed, 0)
+
+
 class Calls:
     """Takes evictions. faults: raised by the first ones, None for one that is taken. slow: gangs that wait for ever."""
 

@@ -6,6 +6,7 @@ from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
+from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S
 from turnout.scheduler_ext.cache.unseen_groups import WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.extender import AGAIN_S, UNCONFIRMED_S, Extender
@@ -122,6 +123,44 @@ class TestOldView:
         assert first == second
         assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
         assert story.words == [EventReason.NO_ROOM] * 2
+
+
+class TestLaggingWatch:
+    """The scheduler may see a pod go before we do. It asks about who waits for that room at once, and then no more."""
+
+    def story(self):
+        """A gang that fits nowhere: as it is seen here, another pod still holds one of the two hosts."""
+        old, pods = world.pod("old", 8, at="a1"), world.volcano("bert", 2)
+        return Story(2).show(old, *pods), old, pods
+
+    def test_a_refusal_is_asked_for_again_while_a_host_is_offered_that_is_full_for_us(self):
+        story, old, pods = self.story()
+        answer = story.view.filter(pods[0], story.stage.names)
+        assert set(answer.forbidden) == set(story.stage.names)
+        assert all("OldView at " in text and ": NoRoom: " in text for text in answer.forbidden.values())
+        assert story.told == []
+        story.view.drop_pod(old.metadata.uid)
+        assert story.view.filter(pods[0], story.stage.names).kept == ("a0",)
+
+    def test_who_offers_only_what_is_free_for_us_gets_the_last_word(self):
+        story, _, pods = self.story()
+        assert story.view.filter(pods[0], ["a0"]).no_room["a0"].startswith("NoRoom: ")
+        assert story.words == [EventReason.NO_ROOM]
+
+    def test_a_difference_that_lasts_is_one_of_counting_and_the_refusal_final(self):
+        story, _, pods = self.story()
+        story.view.filter(pods[0], story.stage.names)
+        story.wait(CATCH_UP_S)
+        assert story.view.filter(pods[0], story.stage.names).no_room["a0"].startswith("NoRoom: ")
+        assert story.words == [EventReason.NO_ROOM]
+
+    def test_a_pod_that_is_gone_is_forgotten(self):
+        story, _, pods = self.story()
+        story.view.filter(pods[0], story.stage.names)
+        story.view.drop_pod(pods[0].metadata.uid)
+        story.wait(CATCH_UP_S)
+        story.show(pods[0])
+        assert story.view.filter(pods[0], story.stage.names).forbidden
 
 
 class TestUnseenPodGroup:
