@@ -123,7 +123,7 @@ async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage
         assert len(await stage.landed("new", 4)) == 4
 
 
-async def test_a_gang_refused_before_its_extender_sees_a_pod_go_lands_all_the_same(stage, tmp_path):
+async def test_a_gang_refused_by_a_view_behind_the_schedulers_lands_all_the_same(stage, tmp_path):
     """The scheduler asks once, when it sees the pod go itself: nothing changes later."""
     await stage.build(leaves=1, hosts_per_leaf=4)
     async with Proxy(stage.plane.url) as proxy:

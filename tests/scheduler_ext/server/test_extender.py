@@ -133,7 +133,7 @@ class TestLaggingWatch:
         old, pods = world.pod("old", 8, at="a1"), world.volcano("bert", 2)
         return Story(2).show(old, *pods), old, pods
 
-    def test_a_refusal_is_asked_for_again_while_a_host_is_offered_that_is_full_for_us(self):
+    def test_a_refusal_is_no_last_word_while_a_host_full_for_us_is_offered(self):
         story, old, pods = self.story()
         answer = story.view.filter(pods[0], story.stage.names)
         assert set(answer.forbidden) == set(story.stage.names)
