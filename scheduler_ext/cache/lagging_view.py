@@ -1,8 +1,8 @@
 """Tell when a scheduler has seen what no watch has shown us yet: it offers a host that is full, or unknown, for us.
 
-A scheduler and an extender watch the same pods over two connections. A scheduler that was the first to see a pod go asks
-about those that wait for its room at once, and not again before something else changes: a refusal from what we knew
-before would be its last word for minutes.
+A scheduler and an extender watch the same pods over two connections. A scheduler that was the first to see a pod go
+asks about those that wait for its room at once, and not again before something else changes: a refusal from what we
+knew before would be its last word for minutes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ def offers_more(view: GangView, member: Member, names: Sequence[str]) -> bool:
 
     The view has to be settled, as it is once a planner was asked.
     """
-    room, row_of = view.snapshot.room(member.shape), view.snapshot.row_of
-    return any((row := row_of.get(name)) is None or room[row] <= 0 for name in names)
+    row_of = view.snapshot.row_of
+    rows = [row_of.get(name, -1) for name in names]
+    return -1 in rows or bool((view.snapshot.room(member.shape)[rows] <= 0).any())
 
 
 class LaggingView:

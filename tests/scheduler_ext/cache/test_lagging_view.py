@@ -22,7 +22,7 @@ FULL = world.pod("full", 8, at="a0")
     pytest.param((FULL,), ["a1"], False, id="the one that has room"),
     pytest.param((FULL,), ["a0", "a1"], True, id="one that is full for us"),
     pytest.param((world.pod("half", 1, at="a0"),), ["a0"], True, id="one with too little room for us"),
-    pytest.param((world.pod("leaving", 8, at="a0", leaving=True),), ["a0"], True, id="one that a pod is about to leave"),
+    pytest.param((world.pod("leaving", 8, at="a0", leaving=True),), ["a0"], True, id="one that a pod is leaving"),
     pytest.param((), ["a0", "new"], True, id="one that no watch has shown"),
     pytest.param((FULL,), [], False, id="none"),
 ])  # fmt: skip
