@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from turnout.kube.client.connections import Connections
 from turnout.kube.times import rfc3339
 from turnout.simulator.api.server.serve import Served, serve
 from turnout.simulator.cluster.controllers.batch_job import RETRY_S
@@ -166,10 +167,10 @@ async def attached(access: Access) -> AsyncIterator[LocalCluster]:
     nodes.
     """
     trust = ssl.create_default_context(cadata=access.authority) if access.authority else None
-    async with _session() as session, background() as parts:
+    async with Connections() as connections, _session(connections) as session, background() as parts:
         yield LocalCluster(access.url, HttpClient(session, access.url, access.token, trust), session, parts)
-    await asyncio.sleep(0)  # one turn of the loop, in which what was aborted is closed
 
 
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=aiohttp.TCPConnector(limit=0))
+def _session(connections: Connections | None = None) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=connections)
+    return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=connector)

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from hack.controlplane.connections import Connections
 from hack.controlplane.errors import ApiError
+from turnout.kube.client.connections import Connections
 
 AT_ONCE = 64
 MERGE = "application/merge-patch+json"

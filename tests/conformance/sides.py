@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from hack.controlplane.connections import Connections
+from turnout.kube.client.connections import Connections
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from hack.controlplane.connections import Connections
+from turnout.kube.client.connections import Connections
 from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOP = ("host", "transfer-encoding", "connection", "content-length")

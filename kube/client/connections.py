@@ -1,6 +1,7 @@
 """The sockets of an HTTP client, so that none outlives its loop.
 
-aiohttp takes leave on a TLS connection that an answer ends, and does not wait. The loop of a test may end before.
+aiohttp takes leave on a TLS connection on which an answer was not read to its end, and does not wait for the other
+side. A loop that ends before leaves the socket open.
 """
 
 from __future__ import annotations
