@@ -104,10 +104,12 @@ async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(st
     assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {whole}
 
 
-async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage, tmp_path):
+@contextlib.asynccontextmanager
+async def refused_behind_a_proxy(stage, folder):
+    """Place a gang on half of a leaf; another that needs all of it is refused. Gives the proxy of the extender."""
     await stage.build(leaves=1, hosts_per_leaf=4)
     async with Proxy(stage.plane.url) as proxy:
-        through = proxy.kubeconfig(stage.plane.kubeconfig, tmp_path)
+        through = proxy.kubeconfig(stage.plane.kubeconfig, folder)
         await asyncio.to_thread(stage.start_extender, "extender", "--kubeconfig", str(through))
         stage.start_scheduler()
         await stage.submit(*cluster.koordinator_gang("old", 2))
@@ -115,9 +117,14 @@ async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage
         await stage.submit(*cluster.koordinator_gang("new", 4))
         async with stage.plane.api() as api:
             await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "2 NoRoom: 4 pods must start together"))
-            proxy.shut()
-            await remove(stage, "old", 2)  # the scheduler sees it, the extender does not
-            await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "4 OldView at "))
+        yield proxy
+
+
+async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage, tmp_path):
+    async with refused_behind_a_proxy(stage, tmp_path) as proxy, stage.plane.api() as api:
+        proxy.shut()
+        await remove(stage, "old", 2)  # the scheduler sees it, the extender does not
+        await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "4 OldView at "))
         assert await bound_now(stage, "new") == {}
         proxy.open()
         assert len(await stage.landed("new", 4)) == 4
@@ -125,16 +132,7 @@ async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage
 
 async def test_a_gang_refused_by_a_view_behind_the_schedulers_lands_all_the_same(stage, tmp_path):
     """The scheduler asks once, when it sees the pod go itself: nothing changes later."""
-    await stage.build(leaves=1, hosts_per_leaf=4)
-    async with Proxy(stage.plane.url) as proxy:
-        through = proxy.kubeconfig(stage.plane.kubeconfig, tmp_path)
-        await asyncio.to_thread(stage.start_extender, "extender", "--kubeconfig", str(through))
-        stage.start_scheduler()
-        await stage.submit(*cluster.koordinator_gang("old", 2))
-        await stage.landed("old", 2, within_s=15)
-        await stage.submit(*cluster.koordinator_gang("new", 4))
-        async with stage.plane.api() as api:
-            await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "2 NoRoom: 4 pods must start together"))
+    async with refused_behind_a_proxy(stage, tmp_path) as proxy:
         proxy.late_s = 0.5
         await remove(stage, "old", 2)
         assert len(await stage.landed("new", 4)) == 4
