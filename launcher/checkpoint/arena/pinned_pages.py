@@ -10,49 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any, Protocol
 
-import torch
-
+from turnout.launcher.accelerator import PageRegistrar
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.errors import NoMemory
 
 log = logging.getLogger("turnout.checkpoint")
-
-_PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable: for every context of this process
-_ALREADY = 712  # cudaErrorHostMemoryAlreadyRegistered: somebody else's registration serves as well
-
-
-class PageRegistrar(Protocol):
-    """The part of a device driver that registers memory."""
-
-    def register(self, address: int, size: int) -> str:
-        """Register these bytes. Return the reason if it fails, "" if it succeeds."""
-
-    def unregister(self, address: int) -> None:
-        """Unregister these bytes, before they are unmapped."""
-
-
-class Cuda:
-    """Registers memory with CUDA, or with ROCm under the same names. device: the one whose memory is saved."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def register(self, address: int, size: int) -> str:
-        """Register on the chosen device. A new thread would otherwise use device 0 and create a context there."""
-        try:
-            with torch.cuda.device(self._device):
-                runtime: Any = torch.cuda.cudart()
-                code = int(runtime.cudaHostRegister(address, size, _PORTABLE))
-        except (AssertionError, RuntimeError) as error:  # this torch lacks the library; saves do not fail for it
-            return str(error)
-        return "" if code in (0, _ALREADY) else f"cudaHostRegister: error {code}"
-
-    def unregister(self, address: int) -> None:
-        """Unregister the bytes. An error is ignored, since nobody could do anything about it."""
-        with torch.cuda.device(self._device):
-            torch.cuda.cudart().cudaHostUnregister(address)
 
 
 class PinnedPages:
@@ -93,12 +56,23 @@ class PinnedPages:
         if self._making is not None:
             self._making.join()
 
+    def registered(self, view: memoryview, generation: int) -> bool:
+        """True if this view's pages are registered, so that a device copies into them without holding the host."""
+        whole, _ = self._registered.get(generation, (None, None))
+        return whole is not None and whole.obj is view.obj
+
     def close(self) -> None:
         """Unregister all pages. Call it before the arena is closed."""
         self._finish()
 
     def _finish(self) -> None:
         self.wait()
+        if self._registered:  # on a thread of its own: see CudaRegistrar
+            forget = threading.Thread(target=self._forget_all, name="turnout-pages")
+            forget.start()
+            forget.join()
+
+    def _forget_all(self) -> None:
         for generation in list(self._registered):
             self._forget(generation)
 

@@ -1,10 +1,12 @@
 """Copies the larger part of a save while training goes on, up to the next optimizer step.
 
 An optimizer changes parameters and its own state only in `step()`, so forward and backward leave them unchanged.
-Every in-place operation of torch raises the tensor's version when the operation is over. The versions are compared
-before the optimizer steps, when no operation runs.
+Every in-place operation of torch raises the tensor's version: on a CPU when the operation is over, on a device when it
+is queued. The versions are compared before the optimizer steps, when this thread runs no operation.
+On a CPU the optimizer's step waits until the copy has ended. On a device the step is queued at once, and the device
+runs it after the copy; a write that was queued between the save and the step raised a version, whenever it runs.
 A write through `.data`, or from outside torch, raises no version. `verify` finds such writes by checksums, which hashes
-the bytes twice.
+the bytes twice. It reads host memory, so with `verify` tensors on a device are copied before training goes on.
 """
 
 from __future__ import annotations
@@ -80,13 +82,16 @@ class AsyncCopy:
         return names
 
 
-def may_wait(laid: SavePlan, lie: frozenset[int], not_these: set[str]) -> npt.NDArray[np.bool_]:
+def may_wait(
+    laid: SavePlan, lie: frozenset[int], not_these: set[str], on_device: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """Mark the layout entries that can be copied while training goes on.
 
     lie: data pointers of tensors that only optimizers change. not_these: names of tensors that an earlier save found
-    changed.
+    changed. on_device: entries that a device copies in the background. CPU tensors have to be plain bytes.
     """
-    lying = np.fromiter(map(lie.__contains__, laid.sources.tolist()), np.bool_, len(laid.tensors)) & laid.plain
+    lying = np.fromiter(map(lie.__contains__, laid.sources.tolist()), np.bool_, len(laid.tensors))
+    lying &= laid.plain | on_device
     if lying.any():
         lying &= ~np.fromiter(map(torch.Tensor.is_inference, laid.tensors), np.bool_, len(lying))
     if not_these:

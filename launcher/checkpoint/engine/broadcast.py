@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from turnout.launcher.accelerator import collective_device
+
 
 def connections(world: int) -> bool:
     """True if the world has other ranks and torch.distributed connects all `world` of them."""
@@ -15,9 +17,7 @@ def told_by_first(numbers: tuple[int, int]) -> tuple[int, int]:
     """Broadcast two integers from rank 0; return rank 0's numbers on every rank. A collective: every rank has to call
     it.
     """
-    on_device = torch.cuda.is_available() and dist.get_backend() != dist.Backend.GLOO
-    where = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
-    told = torch.tensor(numbers, dtype=torch.int64, device=where)
+    told = torch.tensor(numbers, dtype=torch.int64, device=collective_device(dist.get_backend()))
     dist.broadcast(told, src=0)
     first, second = told.tolist()
     return int(first), int(second)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from turnout.launcher.accelerator import CopyStreams
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.async_copy import BeforeOptimizerSteps, CopyPolicy, Optimizer, addresses
 from turnout.launcher.checkpoint.engine.frozen_params import Declared
@@ -64,6 +65,7 @@ class Checkpointer:
     stale copies are then dropped and reported.
     rng: save and restore the random number generators of torch, its device, numpy and Python, for each rank.
     replicas: how many other workers keep a copy of the newest save in memory, 0 to 3. Any takes one more generation.
+    streams: copy what lies on devices; None for one stream per device, beside training's.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Checkpointer:
         frozen: Declared | None = None,
         rng: bool = True,
         replicas: int = 0,
+        streams: CopyStreams | None = None,
     ) -> None:
         if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
             raise ValueError(f"generations are 2 to 7, replicas 0 to {MOST_COPIES}, keep and every 0 or more")
@@ -91,8 +94,8 @@ class Checkpointer:
         self._steps = Steps()
         self._saves = self._saved_bytes = 0
         self._dropped, self._why, self._source = 0, "", ""
-        self._rng = rng
-        self._frozen, self._before_steps = frozen, BeforeOptimizerSteps(self._settle)
+        self._rng, self._streams = rng, streams
+        self._frozen, self._before_steps = frozen, BeforeOptimizerSteps(self._before_step)
         self.on_failure: Callable[[int, str], None] = lambda step, why: None
 
     @property
@@ -112,6 +115,7 @@ class Checkpointer:
                 frozen=self._frozen,
                 dropped=self._drops,
                 replicas=self._replicas,
+                streams=self._streams,
             )
             atexit.register(self.close)
         return self._memory
@@ -136,7 +140,8 @@ class Checkpointer:
         state: nested dicts, lists and tuples of tensors and plain values. At the top of a dict also objects with
         state_dict() and load_state_dict(), such as a model, a GradScaler or a scheduler.
         overlap: optimizers whose parameters and state are copied while training goes on. All else is copied before this
-        returns. The next step of any of them waits for that copy.
+        returns, or on a device before the next kernel. The next step of any of them waits for that copy: on the host
+        for tensors of the host, on the device for tensors of a device.
         If such a tensor is written before that step, this save is dropped and reported, and later saves copy the tensor
         at once. Writes through .data are seen only with `verify`, which hashes these tensors twice.
         Raises BadState for any other kind of value, and NoMemory. Earlier saves are kept.
@@ -149,9 +154,9 @@ class Checkpointer:
         with in_phase(SAVES):
             self._save(step, state, to, behind)
 
-    def _settle(self) -> None:
+    def _before_step(self) -> None:
         if self._memory is not None:
-            self._memory.settle()
+            self._memory.before_step()
 
     def _drops(self, step: int, why: str) -> None:
         self._dropped, self._why = self._dropped + 1, why

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from turnout.launcher.accelerator import CopyStreams, HostCopy
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Rows
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan
@@ -84,12 +85,18 @@ class FrozenParams:
     unchanged.
 
     declared: names of tensors or of their parents, or a function of name and tensor. told: called with the name of a
-    tensor that changed unnoticed by torch.
+    tensor that changed unnoticed by torch. streams: bring a device's tensors to the host for the comparison.
     At most `compared_bytes` bytes are compared after each save.
     """
 
-    def __init__(self, declared: Declared, told: Callable[[str], object], compared_bytes: int = COMPARED_BYTES) -> None:
-        self._declared, self._told, self._budget = declared, told, compared_bytes
+    def __init__(
+        self,
+        declared: Declared,
+        told: Callable[[str], object],
+        streams: CopyStreams,
+        compared_bytes: int = COMPARED_BYTES,
+    ) -> None:
+        self._declared, self._told, self._budget, self._streams = declared, told, compared_bytes, streams
         self.off = False
         self._layout: Layout | None = None
         self._declared_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # indexes of entries that were declared frozen
@@ -163,7 +170,8 @@ class FrozenParams:
         for turn, at in enumerate(order):
             entry, tensor, whole = laid.layout.entries[at], laid.tensors[at], int(laid.sizes[at])
             size = min(whole - byte, left) if laid.plain[at] else whole
-            if not _equal(view, record.head_bytes, entry, tensor, byte, size) and held.skip.marks.fit(at, tensor):
+            equal = _equal(view, record.head_bytes, entry, tensor, byte, size, self._streams)
+            if not equal and held.skip.marks.fit(at, tensor):
                 self._drop(arena, at, entry.name)
                 return
             left, byte = left - size, byte + size
@@ -198,10 +206,13 @@ def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
         return [_NONE if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-def _equal(view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int) -> bool:
+def _equal(
+    view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int, streams: CopyStreams
+) -> bool:
     if is_bytes(tensor):
         at = address_of(view) + head_bytes + entry.start + byte
         return bool(_libc.memcmp(at, tensor.data_ptr() + byte, size) == 0)
     there = over(view, entry, head_bytes)
-    here = torch.empty_like(there).copy_(tensor)
+    here = torch.empty_like(there)
+    streams.start([HostCopy(here, tensor)]).wait()
     return bool((there.reshape(-1).view(torch.uint8) == here.reshape(-1).view(torch.uint8)).all())

@@ -6,20 +6,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 import torch
 
+from turnout.launcher.accelerator import NO_COPIES, CopyStreams, PageRegistrar, PendingCopies, SideStreams
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Copier
-from turnout.launcher.checkpoint.arena.pinned_pages import Cuda, PinnedPages
+from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
 from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, may_wait
 from turnout.launcher.checkpoint.engine.frozen_params import Declared, FrozenParams, SkippedParams
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
-from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, copied_by_torch, state_of
+from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
 from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, Record, Slot, offset_of
 from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
@@ -42,6 +44,17 @@ class _Save:
     target: Save
     skip: SkippedParams | None
     behind: AsyncCopy | None = None
+    device_copies: list[PendingCopies] = field(default_factory=list)  # some may still run
+
+    def order_before(self) -> None:
+        """Make the devices run what is queued from now on after the copies."""
+        for copies in self.device_copies:
+            copies.order_before()
+
+    def wait_for_devices(self) -> None:
+        """Block until the devices have made their copies."""
+        for copies in self.device_copies:
+            copies.wait()
 
 
 class MemorySaver:
@@ -51,6 +64,7 @@ class MemorySaver:
     told: called on another thread with later messages of the daemon.
     frozen: tensors that are copied once. dropped: called with the step and the reason of each save that was dropped.
     replicas: how many other workers keep a copy. A replicated state needs none, since every worker has one.
+    streams: copy what lies on devices. None: one stream per device, beside training's.
     """
 
     def __init__(
@@ -65,6 +79,7 @@ class MemorySaver:
         frozen: Declared | None = None,
         dropped: Callable[[int, str], object] = lambda step, why: None,
         replicas: int = 0,
+        streams: CopyStreams | None = None,
     ) -> None:
         local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
         self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
@@ -77,18 +92,22 @@ class MemorySaver:
         self._arena = Arena.open(self.client.arena) if self.client.arena else None
         self._asked = 0  # bytes requested from the daemon for each generation
         self._laying = SavePlanner(*self._place)
-        self._frozen = FrozenParams(frozen, self._changed) if frozen is not None else None
+        self._streams = streams if streams is not None else SideStreams()
+        self._frozen = FrozenParams(frozen, self._changed, self._streams) if frozen is not None else None
         self._dropped, self._not_still = dropped, set[str]()
         self._pending: _Save | None = None
         self._settling = threading.RLock()  # reentrant: the callback for a dropped save may call back
         self.copied_bytes, self.waited_s = 0, 0.0  # waited_s: for a free generation
         self._pages = PinnedPages(self._generations)
-        self._driver: Cuda | None = None  # of the last device from which memory was saved
+        self._registrar: PageRegistrar | None = None  # of the first device from which memory was saved
+        self._sealer = ThreadPoolExecutor(1, "turnout-seal")  # seals what a device copied after the optimizer's step
+        self._sealing: tuple[_Save, Future[None]] | None = None
 
     def prepare(self, state: object, beside: str = "") -> int:
         """Allocate memory and pages for such a state before the first save; return the bytes of one save. Raises
         NoMemory.
         """
+        self.settle()
         laid = self._laying(state, beside)
         record = laid.record(0, 0, self._place)
         self._have_pages(self._reserved(record), laid)
@@ -99,9 +118,9 @@ class MemorySaver:
         self._pages.wait()
 
     def _have_pages(self, arena: Arena, laid: SavePlan) -> None:
-        if self._driver is None and (device := laid.device()) is not None:
-            self._driver = Cuda(device)
-        self._pages.have(arena, self._asked, self._driver)
+        if self._registrar is None and (on_device := laid.on_device(self._streams)).any():
+            self._registrar = self._streams.registrar(laid.tensors[int(on_device.argmax())].device)
+        self._pages.have(arena, self._asked, self._registrar)
 
     def save(
         self, step: int, state: object, target: Save | None, behind: CopyPolicy | None = None, beside: str = ""
@@ -120,21 +139,60 @@ class MemorySaver:
         skip = self._frozen.skip(generation, before, laid, record.head_bytes) if self._frozen else None
         save = _Save(arena, generation, record, laid, target or Save(0, 0, step), skip)
         try:
-            if behind is not None:
-                mask = may_wait(laid, behind.lie, self._not_still) & ~(skip.mask if skip else np.False_)
-                save.behind = AsyncCopy.of(laid, mask, behind.verify)
-                self._copy(save, mask, wait=True)
-                self._copy(save, ~mask, wait=False)
-                self._pending = save
-            else:
+            if behind is None:
                 self._copy(save, None, wait=True)
+                save.wait_for_devices()
+            else:
+                self._begin_overlapped(save, behind)
+                self._pending = save
         except BaseException:
             self._pending = None
-            arena.discard(generation)
+            self._discard(save)
             raise
         if behind is None:
             self._seal(save)
         return record.shard_bytes
+
+    def _begin_overlapped(self, save: _Save, behind: CopyPolicy) -> None:
+        """Copy what may change during forward and backward; start the copy of what only the optimizer changes.
+
+        On a device both copies are only queued. Training's next kernel runs after the first copy. The host does not
+        wait, unless the target's pages are not registered yet, when a copy holds the host anyway.
+        """
+        laid, view = save.laid, save.arena.map(save.generation, save.record.region_bytes)
+        beside = self._pages.registered(view, save.generation)
+        on_device = laid.on_device(self._streams) if beside and not behind.verify else np.zeros_like(laid.plain)
+        mask = may_wait(laid, behind.lie, self._not_still, on_device)
+        if save.skip is not None:
+            mask &= ~save.skip.mask
+        save.behind = AsyncCopy.of(laid, mask, behind.verify)
+        self._copy(save, mask, wait=True)
+        if beside:
+            save.order_before()
+        else:
+            save.wait_for_devices()
+        self._copy(save, ~mask, wait=False)
+
+    def before_step(self) -> None:
+        """Let an optimizer step: compare the versions, and order the step after the copy.
+
+        Blocks for copies from host memory. Copies from a device are waited for by the device, and the save is sealed
+        on another thread when they have ended. Call it on the thread that trains.
+        """
+        with self._settling:
+            save, behind = self._pending, self._pending.behind if self._pending is not None else None
+            if save is not None and behind is not None and save.device_copies:
+                self._pending = None
+                if names := self._changed_names(save, behind):
+                    self._drop(save, names)
+                else:
+                    self._sealing = save, self._sealer.submit(self._seal_copied, save)
+            if self._sealing is None:
+                self.settle()
+                return
+            self._sealing[0].order_before()  # each optimizer may step on a stream of its own
+            if self._frozen is not None:
+                self._frozen.settled()
 
     def settle(self) -> None:
         """Finish the save that is copied in the background: seal it, or drop and report it if a tensor changed
@@ -144,26 +202,48 @@ class MemorySaver:
         version yet.
         """
         with self._settling:  # a second caller waits until the copy is complete
+            sealing, self._sealing = self._sealing, None
+            if sealing is not None:
+                sealing[1].result()
             save, self._pending = self._pending, None
             if save is not None and save.behind is not None:
-                self._settle(save, save.behind)
+                if names := self._changed_names(save, save.behind):
+                    self._drop(save, names)
+                else:
+                    self._seal_copied(save)
         if self._frozen is not None:
             self._frozen.settled()
 
-    def _settle(self, save: _Save, behind: AsyncCopy) -> None:
+    def _changed_names(self, save: _Save, behind: AsyncCopy) -> list[str]:
+        """Wait for the copies from host memory. List the tensors that were written to since the save began."""
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)
-            names = behind.changed(address_of(region) + save.record.head_bytes)
+            return behind.changed(address_of(region) + save.record.head_bytes)
+        except BaseException:
+            self._discard(save)
+            raise
+
+    def _drop(self, save: _Save, names: list[str]) -> None:
+        self._discard(save)
+        self._not_still.update(names)
+        self._dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
+
+    def _discard(self, save: _Save) -> None:
+        """Give the generation back, once no device writes into it any more."""
+        try:
+            save.wait_for_devices()
+        finally:
+            save.arena.discard(save.generation)
+
+    def _seal_copied(self, save: _Save) -> None:
+        """Seal the save once its devices have made their copies."""
+        try:
+            save.wait_for_devices()
         except BaseException:
             save.arena.discard(save.generation)
             raise
-        if names:
-            save.arena.discard(save.generation)
-            self._not_still.update(names)
-            self._dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
-        else:
-            self._seal(save)
+        self._seal(save)
 
     def _seal(self, save: _Save) -> None:
         record = save.arena.seal(save.generation, save.record)
@@ -204,9 +284,10 @@ class MemorySaver:
 
     def _copy(self, save: _Save, but: Mask | None, *, wait: bool) -> None:
         """Copy all entries but those marked in `but`, through the mapping if its pages exist, else by writing to the
-        file.
+        file. Start the copies from devices, which may still run at the return.
 
         Writing to the file allocates its pages without page faults.
+        wait: return once everything in host memory is copied.
         """
         arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
         ready = arena.ready(generation, record.region_bytes)
@@ -225,7 +306,9 @@ class MemorySaver:
                 if wait:  # a background copy has written its header by then; only one thread writes to a file
                     os.pwrite(arena.file, laid.head, offset_of(generation))
                 self._copier.write(arena.file, rows)
-            copied_by_torch(view, record.head_bytes, elsewhere)
+            copies = self._streams.start(host_copies(view, record.head_bytes, elsewhere)) if elsewhere else NO_COPIES
+            if copies is not NO_COPIES:
+                save.device_copies.append(copies)
         except BaseException:
             self._copier.wait()
             raise
@@ -287,6 +370,7 @@ class MemorySaver:
     def close(self) -> None:
         """Stop saving, so that another process may save. The daemon finishes the saves it was told of."""
         self.settle()
+        self._sealer.shutdown()
         self._pages.close()
         self._copier.close()
         self.client.close()

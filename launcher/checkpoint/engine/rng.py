@@ -6,12 +6,13 @@ They are stored as text in the metadata of a shard, so they take no key of the s
 from __future__ import annotations
 
 import random
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import torch
 
+from turnout.launcher.accelerator import active_kind, generator_state, set_generator_state, usable_kind
 from turnout.launcher.errors import BadCheckpoint
 
 _WORDS = 624  # state words of a Mersenne Twister
@@ -36,7 +37,7 @@ class RngState(msgspec.Struct, frozen=True, tag=1):
     """The random number generators of one rank, as they were when its state was saved."""
 
     rank: int
-    kind: str  # device type: "cuda", "xpu" or ""
+    kind: str  # device type: "cuda", "npu", "xpu" ... or ""
     torch: bytes
     device: bytes | None  # generator of torch's current device, if there is one
     numpy: MersenneTwister | None
@@ -55,8 +56,8 @@ def seen(rank: int) -> str:
         held = legacy["state"]
         spare = float(legacy["gauss"]) if legacy["has_gauss"] else None
         numbers = MersenneTwister(held["key"].astype("<u4").tobytes(), int(held["pos"]), spare)
-    kind = _kind()
-    device = _raw(getattr(torch, kind).get_rng_state()) if kind else None
+    kind = active_kind()
+    device = _raw(generator_state(kind)) if kind else None
     return msgspec.json.encode(RngState(rank, kind, _raw(torch.get_rng_state()), device, numbers, python)).decode()
 
 
@@ -73,27 +74,15 @@ def restore(text: str, rank: int) -> bool:
             gauss = (int(dice.numpy.spare is not None), dice.numpy.spare or 0.0)
             np.random.set_state(("MT19937", np.array(dice.numpy.numbers(), np.uint32), dice.numpy.at, *gauss))
         torch.set_rng_state(_tensor(dice.torch))
-        if dice.device is not None and dice.kind == _kind(idle=True):
-            getattr(torch, dice.kind).set_rng_state(_tensor(dice.device))
+        if dice.device is not None and dice.kind == usable_kind():
+            set_generator_state(dice.kind, _tensor(dice.device))
     except (msgspec.MsgspecError, ValueError, TypeError, RuntimeError) as error:
         raise BadCheckpoint(f"the state of random numbers cannot be read: {error}") from error
     return True
 
 
-def _kind(*, idle: bool = False) -> Literal["", "cuda", "xpu"]:
-    """Return the type of GPU that this process uses, or "".
-
-    With `idle`, also name one that it could use but has not started: reading its generator would start it.
-    """
-    if torch.cuda.is_initialized() or (idle and torch.cuda.is_available()):
-        return "cuda"
-    if hasattr(torch, "xpu") and (torch.xpu.is_initialized() or (idle and torch.xpu.is_available())):
-        return "xpu"
-    return ""
-
-
 def _raw(state: torch.Tensor) -> bytes:
-    return bytes(state.cpu().numpy())
+    return bytes(state.numpy())
 
 
 def _tensor(raw: bytes) -> torch.Tensor:

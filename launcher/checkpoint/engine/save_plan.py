@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from turnout.launcher.accelerator import CopyStreams, HostCopy
 from turnout.launcher.checkpoint.arena.parallel_copy import Rows
 from turnout.launcher.checkpoint.engine.state_dict import (
     TensorSpecs,
@@ -64,11 +65,11 @@ class SavePlan:
         """Build the record for the generation's table. place: rank and world size."""
         return Record(0, step, round_, *place, len(self.head), self.layout.data_bytes)
 
-    def device(self) -> torch.device | None:
-        """Return the GPU that holds tensors of this save, the first one if several do, or None."""
+    def on_device(self, streams: CopyStreams) -> Mask:
+        """Mark the entries that these streams copy from a device."""
         if self.plain.all():
-            return None
-        return next((tensor.device for tensor in self.tensors if tensor.is_cuda), None)
+            return np.zeros(len(self.tensors), np.bool_)
+        return ~self.plain & np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
 
     def pieces(self, data: int, skip: Mask | None = None) -> tuple[Rows, list[Elsewhere]]:
         """List the pieces to copy as bytes (to, from, size), and the tensors that torch has to copy.
@@ -164,13 +165,9 @@ class SavePlanner:
         self._kept = _LastPlan(tree, seen.looks, places, np.array(places, np.intp), described(laid.layout), bare)
 
 
-def copied_by_torch(view: memoryview, head_bytes: int, tensors: list[Elsewhere]) -> None:
-    """Copy the tensors that are not plain CPU bytes into a shard in memory, and wait for their devices."""
-    for tensor, entry in tensors:
-        over(view, entry, head_bytes).copy_(tensor, non_blocking=True)
-    for device in {tensor.device for tensor, _ in tensors}:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
+def host_copies(view: memoryview, head_bytes: int, tensors: list[Elsewhere]) -> list[HostCopy]:
+    """List the copies that torch makes into a shard in memory, of tensors that are not plain CPU bytes."""
+    return [HostCopy(over(view, entry, head_bytes), tensor) for tensor, entry in tensors]
 
 
 def state_of(shard: memoryview) -> object:

@@ -51,18 +51,19 @@ class PeerCopy:
     def _copied(self, source: int, target: int) -> float:
         import torch
 
+        from turnout.launcher import accelerator
         from turnout.launcher.health.probes.local import median_s
 
-        if max(source, target) >= torch.cuda.device_count():
+        if max(source, target) >= torch.accelerator.device_count():
             raise ProbeFailed(f"there is no GPU {max(source, target)}")
-        if not torch.cuda.can_device_access_peer(source, target):
+        if not accelerator.has_peer_link(source, target):
             raise ProbeFailed(f"GPU {source} does not reach GPU {target}")
         sent = torch.arange(self._copy_bytes // _INT_BYTES, dtype=torch.int32, device=f"cuda:{source}")
         came = torch.zeros_like(sent, device=f"cuda:{target}")
 
         def once() -> None:
             came.copy_(sent, non_blocking=True)
-            torch.cuda.synchronize(target)
+            accelerator.synchronize(came.device)
 
         took_s = median_s(once, sent.device, self._times, self._warm_up)
         if not torch.equal(came.cpu(), sent.cpu()):

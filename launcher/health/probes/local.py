@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from turnout.launcher import accelerator
 from turnout.launcher.errors import ProbeFailed
 from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, Plan, Sizes
 
@@ -33,11 +34,7 @@ def device_of(plan: Plan) -> tuple[torch.device, Sizes]:
 
 def device_used(where: torch.device) -> float | None:
     """Return the share of a device's memory that is in use before the probe takes any; None on CPUs."""
-    if where.type != "cuda":
-        return None
-    free_bytes, total_bytes = torch.cuda.mem_get_info(where)
-    used: float = 1 - free_bytes / total_bytes
-    return used
+    return accelerator.used_memory(where)
 
 
 def product_s(where: torch.device, sizes: Sizes) -> float:
@@ -46,8 +43,7 @@ def product_s(where: torch.device, sizes: Sizes) -> float:
     """
     if where.type == "cpu":
         torch.set_num_threads(1)  # threads that wait for one another on busy cores would distort the time
-    fine = where.type == "cuda" and torch.cuda.is_bf16_supported()
-    one = torch.rand(sizes.matmul, sizes.matmul, device=where, dtype=torch.bfloat16 if fine else torch.float32)
+    one = torch.rand(sizes.matmul, sizes.matmul, device=where, dtype=accelerator.product_dtype(where))
     product = torch.matmul(one, one)
     if not bool(torch.isfinite(product).all()):
         raise ProbeFailed("a product of finite matrices is not finite")
@@ -60,7 +56,6 @@ def median_s(once: Callable[[], object], where: torch.device, times: int, warm_u
     for _ in range(warm_up + times):
         began = time.perf_counter()
         once()
-        if where.type != "cpu":
-            torch.accelerator.synchronize(where)
+        accelerator.synchronize(where)
         took.append(time.perf_counter() - began)
     return statistics.median(took[warm_up:])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from turnout.launcher.accelerator import CudaRegistrar
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of, boot_id
-from turnout.launcher.checkpoint.arena.pinned_pages import Cuda, PinnedPages
+from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 
@@ -119,7 +120,7 @@ def test_a_driver_that_refuses_is_told_of_once_and_asked_again_for_more(arena, c
 
 def test_what_no_driver_takes_is_a_reason_and_no_error():
     """The real runtime is asked: there is no driver here, or no memory at that address."""
-    assert Cuda(torch.device("cuda", 0)).register(0, 1) != ""
+    assert CudaRegistrar(torch.device("cuda", 0)).register(0, 1) != ""
 
 
 @pytest.mark.gpu

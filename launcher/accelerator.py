@@ -1,0 +1,250 @@
+"""Knows every call that needs an accelerator: copy streams, page registration, memory in use, random numbers.
+
+The calls go through `torch.accelerator`, so that CUDA, ROCm and MetaX (all three are "cuda" to torch), Ascend ("npu")
+and XPU run the same code. Page registration exists for "cuda" only; copies from other devices are correct, but slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+_PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable: for every context of this process
+_ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered: another registration serves as well
+
+
+class HostCopy(NamedTuple):
+    """One tensor to copy into host memory."""
+
+    target: torch.Tensor  # on the CPU, same shape and dtype as the source
+    source: torch.Tensor  # on any device, with any strides
+
+
+class PendingCopies(Protocol):
+    """Copies that devices make into host memory, and that may not have ended."""
+
+    def order_before(self) -> None:
+        """Make this thread's current stream of each device wait for the copies. The host does not wait."""
+
+    def wait(self) -> None:
+        """Block until the copies have ended. Later work on the training stream does not delay the return."""
+
+
+class PageRegistrar(Protocol):
+    """The part of a device driver that registers host memory for fast copies."""
+
+    def register(self, address: int, size: int) -> str:
+        """Register these bytes. Return the reason if it fails, "" if it succeeds."""
+
+    def unregister(self, address: int) -> None:
+        """Unregister these bytes, before they are unmapped."""
+
+
+class CopyStreams(Protocol):
+    """Starts copies from devices into host memory, each ordered after the work that is already queued."""
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True if the tensor lies on a device, from which it is copied while the host goes on."""
+
+    def start(self, copies: Sequence[HostCopy]) -> PendingCopies:
+        """Start the copies. A source must not be freed before they have ended."""
+
+    def registrar(self, device: torch.device) -> PageRegistrar:
+        """Choose the registrar of the pages into which a device copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamEvents:
+    """One event per device, recorded after its last copy."""
+
+    events: tuple[tuple[torch.device, torch.Event], ...] = ()
+
+    def order_before(self) -> None:
+        for device, event in self.events:
+            torch.accelerator.current_stream(device).wait_event(event)
+
+    def wait(self) -> None:
+        for _, event in self.events:
+            event.synchronize()
+
+
+NO_COPIES: PendingCopies = _StreamEvents()
+
+
+class SideStreams:
+    """Copies on one extra stream per device, so that neither training nor the host waits for a copy.
+
+    The extra stream first waits for the calling thread's current stream: a copy sees every kernel that this thread
+    queued before it. Work that another thread or another stream queued has to be ordered by whoever queued it, as for
+    any kernel. Tensors on the CPU are copied before `start` returns.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.Stream] = {}
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True if the tensor is not on the CPU."""
+        return not tensor.is_cpu
+
+    def registrar(self, device: torch.device) -> PageRegistrar:
+        """Choose the registrar for a device."""
+        return CudaRegistrar(device) if device.type == "cuda" else NoRegistrar(device)
+
+    def start(self, copies: Sequence[HostCopy]) -> PendingCopies:
+        """Start the copies, by device. If one cannot be started, wait for the others and raise its error."""
+        by_device: dict[torch.device, list[HostCopy]] = {}
+        for copy in copies:
+            by_device.setdefault(copy.source.device, []).append(copy)
+        events: list[tuple[torch.device, torch.Event]] = []
+        try:
+            for device, of_device in by_device.items():
+                if device.type == "cpu":
+                    _copy_all(of_device, non_blocking=False)
+                else:
+                    events.append((device, self._start_on(device, of_device)))
+        except BaseException:
+            for stream in self._streams.values():
+                stream.synchronize()
+            raise
+        return _StreamEvents(tuple(events)) if events else NO_COPIES
+
+    def _start_on(self, device: torch.device, copies: Sequence[HostCopy]) -> torch.Event:
+        stream = self._streams.get(device)
+        if stream is None:
+            stream = self._streams[device] = torch.Stream(device)
+        queued = torch.Event(device)
+        queued.record(torch.accelerator.current_stream(device))
+        stream.wait_event(queued)
+        with _current(stream):
+            _copy_all(copies, non_blocking=True)
+        ended = torch.Event(device, blocking=True)  # a thread that waits for it sleeps instead of spinning
+        ended.record(stream)
+        return ended
+
+
+def _copy_all(copies: Sequence[HostCopy], *, non_blocking: bool) -> None:
+    for target, source in copies:
+        target.copy_(source, non_blocking=non_blocking)
+
+
+@contextmanager
+def _current(stream: torch.Stream) -> Iterator[None]:
+    """Make this stream the current one of its device, and restore the streams and the device at the end."""
+    of_device = torch.accelerator.current_stream(stream.device)
+    of_current_device = torch.accelerator.current_stream()
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(of_device)
+        if of_current_device.device != of_device.device:
+            torch.accelerator.set_stream(of_current_device)  # this also makes its device current again
+
+
+class CudaRegistrar:
+    """Registers host memory with CUDA, or with ROCm and MetaX under the same names.
+
+    A call that fails leaves its error in the calling thread, and torch reports it at that thread's next kernel. So
+    call both methods on a thread that starts no kernels.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def register(self, address: int, size: int) -> str:
+        """Register on the chosen device. A new thread would otherwise use device 0 and create a context there."""
+        try:
+            with torch.cuda.device(self._device):
+                runtime: Any = torch.cuda.cudart()
+                code = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+        except (AssertionError, RuntimeError) as error:  # this torch lacks the library; saves do not fail for it
+            return str(error)
+        return "" if code in (0, _ALREADY_REGISTERED) else f"cudaHostRegister: error {code}"
+
+    def unregister(self, address: int) -> None:
+        """Unregister the bytes. An error is ignored, since nobody could do anything about it."""
+        with torch.cuda.device(self._device):
+            torch.cuda.cudart().cudaHostUnregister(address)
+
+
+class NoRegistrar:
+    """Stands for a driver whose page registration torch does not offer."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def register(self, address: int, size: int) -> str:
+        """Return the reason why nothing is registered."""
+        return f"torch cannot register host memory for {self._device.type}"
+
+    def unregister(self, address: int) -> None:
+        """Do nothing: nothing was registered."""
+
+
+def active_kind() -> str:
+    """Return the type of the accelerator that this process has started, or "". Starts none."""
+    return next((kind for kind in _kinds() if torch.get_device_module(kind).is_initialized()), "")
+
+
+def usable_kind() -> str:
+    """Return the type of the accelerator that this process uses or could use, or ""."""
+    return active_kind() or next((kind for kind in _kinds() if torch.get_device_module(kind).is_available()), "")
+
+
+def _kinds() -> tuple[str, ...]:
+    """List the accelerator that this torch was built for, or none. A build has at most one."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or not hasattr(torch.get_device_module(accelerator.type), "is_initialized"):
+        return ()
+    return (accelerator.type,)
+
+
+def generator_state(kind: str) -> torch.Tensor:
+    """Return the state of the random number generator of the current device of this type. Shape (n,), uint8, on CPU."""
+    state: torch.Tensor = torch.get_device_module(kind).get_rng_state()
+    return state.cpu()
+
+
+def set_generator_state(kind: str, state: torch.Tensor) -> None:
+    """Set the random number generator of the current device of this type to a state that `generator_state` returned.
+
+    Raises RuntimeError for an invalid state.
+    """
+    torch.get_device_module(kind).set_rng_state(state)
+
+
+def used_memory(device: torch.device) -> float | None:
+    """Return the share of a device's memory that is in use, 0 to 1. None for a CPU or where torch cannot tell."""
+    read = None if device.type == "cpu" else getattr(torch.get_device_module(device), "mem_get_info", None)
+    if read is None:
+        return None
+    free_bytes, total_bytes = read(device)
+    return 1 - float(free_bytes) / float(total_bytes)
+
+
+def product_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype that matrix products are measured in: bfloat16 where the device has it, else float32."""
+    has_bfloat16 = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    return torch.bfloat16 if device.type != "cpu" and has_bfloat16 is not None and has_bfloat16() else torch.float32
+
+
+def has_peer_link(source: int, target: int) -> bool:
+    """True if one CUDA device of this host can read the memory of another without going through the host."""
+    return bool(torch.cuda.can_device_access_peer(source, target))
+
+
+def synchronize(device: torch.device) -> None:
+    """Block until all work of a device has ended. Only measurements need this; a save waits for its own copies."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def collective_device(backend: str) -> torch.device:
+    """Return the device of tensors that a collective of this backend sends: the current accelerator, or the CPU."""
+    if backend == "gloo" or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    return torch.accelerator.current_stream().device
