@@ -1,7 +1,6 @@
 """Pages are mapped ahead of the first save, and a GPU's driver knows whole mappings for as long as they are used."""
 
 import ctypes
-import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 from turnout.launcher.accelerator import CudaRegistrar
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of, boot_id
 from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
-from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 
 SIZE = 16 * PAGE_BYTES
@@ -121,21 +119,3 @@ def test_a_driver_that_refuses_is_told_of_once_and_asked_again_for_more(arena, c
 def test_what_no_driver_takes_is_a_reason_and_no_error():
     """The real runtime is asked: there is no driver here, or no memory at that address."""
     assert CudaRegistrar(torch.device("cuda", 0)).register(0, 1) != ""
-
-
-@pytest.mark.gpu
-def test_what_lies_on_a_gpu_is_saved_into_registered_pages_and_comes_back(tmp_path, folder, caplog):
-    caplog.set_level("INFO", "turnout.checkpoint")
-    state = {"w": torch.randn(1 << 20, device="cuda"), "b": torch.arange(7, device="cuda")}
-    checkpoints = Checkpointer(tmp_path, environ=os.environ | {"TURNOUT_MEMORY_DIR": str(folder)})
-    checkpoints.prepare(state)
-    checkpoints.wait()
-    for step in range(3):
-        state["b"] += 1
-        checkpoints.save(step, state)
-    checkpoints.wait()
-    assert "memory_registered" in [each.message for each in caplog.records]
-    found = checkpoints.load()
-    assert found.step == 2
-    assert all(torch.equal(found.state[name].cpu(), state[name].cpu()) for name in state)
-    checkpoints.close()

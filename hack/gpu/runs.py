@@ -1,0 +1,87 @@
+"""Starts a script of hack/gpu/scripts.py under turnout-run or torchrun, and reads what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("scripts.py")
+ROOT = Path(__file__).parents[2]
+TURNOUT_RUN = (sys.executable, "-m", "turnout.launcher")
+_NOT_PASSED_ON = ("TURNOUT_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
+
+
+def environment(folder: Path, memory: Path) -> dict[str, str]:
+    """Return a job's environment: this checkout, memory of its own, gloo and NCCL on loopback."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TURNOUT_MEMORY_DIR": str(memory),
+        "GPU_CHECK_FOLDER": str(folder / "checkpoints"),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """Read the events that were written so far."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@contextmanager
+def begun(
+    folder: Path,
+    memory: Path,
+    script: str,
+    device: str,
+    *options: str,
+    more: Sequence[str] = (),
+    program: Sequence[str] = TURNOUT_RUN,
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Start a job; give its process and the file of its events. Whatever is left of it is killed at the end."""
+    file = folder / "events"
+    command = [*program, "--standalone", *options, str(SCRIPT), script, device, str(file), *more]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment(folder, memory),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process, file
+    finally:
+        if process.poll() is None:  # an agent ends its workers, its parent process and its daemon
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        for pid in {process.pid, *(each["pid"] for each in lines(file))}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def run(
+    folder: Path,
+    memory: Path,
+    script: str,
+    device: str,
+    *options: str,
+    more: Sequence[str] = (),
+    limit_s: float = 120,
+) -> tuple[int, list[dict[str, Any]], str]:
+    """Run a job to its end; return its exit code, its events and its log. Raises TimeoutExpired after `limit_s`."""
+    with begun(folder, memory, script, device, *options, more=more) as (process, file):
+        code = process.wait(limit_s)
+        return code, lines(file), (folder / "log").read_text(errors="replace")

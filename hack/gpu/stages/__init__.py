@@ -1,0 +1,1 @@
+"""The stages of the GPU check, each a process of its own: `python -m hack.gpu.stages.NAME`."""

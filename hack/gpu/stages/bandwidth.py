@@ -1,0 +1,48 @@
+"""Measures raw copies between host and device, pinned and pageable: the physical limit of every save and restore."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from hack.gpu.figures import arguments
+from turnout.launcher.accelerator import synchronize
+
+_TIMES = 5
+
+
+def gigabytes_s(copy: Callable[[], object], size: int, device: torch.device) -> float:
+    """Return the median rate of a copy of `size` bytes, in GB/s."""
+    took = []
+    for _ in range(_TIMES + 1):
+        synchronize(device)
+        began_s = time.perf_counter()
+        copy()
+        synchronize(device)
+        took.append(time.perf_counter() - began_s)
+    return size / statistics.median(took[1:]) / 1e9
+
+
+def main() -> int:
+    """Report both directions, from pinned and from pageable memory."""
+    told = arguments()
+    device = torch.device(told.device)
+    size = (1 << 30) if told.device == "cuda" else (32 << 20)
+    there = torch.ones(size, dtype=torch.uint8, device=device)
+    kinds = {"pinned": True, "pageable": False} if told.device == "cuda" else {"pageable": False}
+    for name, pinned in kinds.items():
+        here = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
+        to_host = partial(here.copy_, there, non_blocking=True)
+        to_device = partial(there.copy_, here, non_blocking=True)
+        told.report(f"{name}_to_host", gigabytes_s(to_host, size, device), "GB/s")
+        told.report(f"{name}_to_device", gigabytes_s(to_device, size, device), "GB/s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Reports what the machine is: card, driver, torch, PCIe, host memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import torch
+
+from hack.gpu.figures import arguments
+
+_QUERY = "name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max"
+
+
+def main() -> int:
+    """Report each fact that can be read."""
+    told = arguments()
+    told.report("python", platform.python_version())
+    told.report("torch", str(torch.__version__))
+    told.report("cores", os.cpu_count() or 0)
+    told.report("host_memory", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, "GiB")
+    if told.device == "cpu":
+        return 0
+    told.report("cuda", str(torch.version.cuda))
+    told.report("card", torch.cuda.get_device_name(0))
+    told.report("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader", "--id=0"]
+    told.report(_QUERY, subprocess.check_output(command, text=True, timeout=20).strip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Runs small jobs on the device: one worker, two workers on one card, and a killed worker under ours and torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hack.gpu.figures import StageArguments, arguments
+from hack.gpu.runs import TURNOUT_RUN, begun, lines, run
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+_KILLS = 3
+_LOOK_S = 0.005
+_LIMIT_S = 35.0  # for a job of the stage to start, and to come back
+
+
+def run_one(told: StageArguments, folder: Path, memory: Path) -> int:
+    """Start one worker, which uses the device."""
+    began_s = time.monotonic()
+    code, events, log = run(folder, memory, "adds", told.device, "--nproc-per-node=1", limit_s=_LIMIT_S)
+    print(log)
+    if code == 0:
+        told.report("to_first_result_s", events[-1]["at_s"] - began_s, "s")
+    return code
+
+
+def run_two(told: StageArguments, folder: Path, memory: Path) -> int:
+    """Start two workers on one device, by gloo; then by NCCL, which may refuse two ranks on one device."""
+    code, events, log = run(folder, memory, "reduces", told.device, "--nproc-per-node=2", limit_s=_LIMIT_S)
+    print(log)
+    told.report("gloo", "sums over two ranks" if [each["total"] for each in events] == [8, 8] else f"exit code {code}")
+    if told.device == "cuda":
+        again = folder / "nccl"
+        again.mkdir()
+        nccl, _, log = run(again, memory, "reduces", "cuda", "--nproc-per-node=2", more=("nccl",), limit_s=_LIMIT_S)
+        print(log)
+        refusal = next((line.strip() for line in log.splitlines() if "Duplicate GPU" in line), f"exit code {nccl}")
+        told.report("nccl_two_ranks_on_one_device", "possible" if nccl == 0 else f"impossible: {refusal[:150]}")
+    return code
+
+
+def restart(told: StageArguments, folder: Path, memory: Path) -> int:
+    """Kill the worker some times; report the median time until its successor's next step."""
+    ours = told.stage == "restart-ours"
+    program = TURNOUT_RUN if ours else _TORCHRUN
+    options = ("--nproc-per-node=1", "--max-restarts=10", *(() if ours else ("--monitor-interval=0.1",)))
+    took: list[float] = []
+    dead, kills = set[int](), _KILLS if told.device == "cuda" else 1
+    with begun(folder, memory, "trains", told.device, *options, more=("100000",), program=program) as (_, file):
+        for _ in range(kills):
+            victim = _stepping(file, dead)
+            dead.add(victim)
+            killed_s = time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            successor = _stepping(file, dead, steps=1)
+            of_successor = [each for each in lines(file) if each["pid"] == successor]
+            started = next(each for each in of_successor if each["event"] == "started")
+            first = next(each for each in of_successor if each["event"] == "step")
+            took.append(first["at_s"] - killed_s)
+            print(f"next step after {took[-1]:.2f} s, from step {started['step']}", flush=True)
+            if not started["step"]:
+                told.report("restored", "from nothing: the state was lost")
+    told.report("to_next_step_s", statistics.median(took), "s")
+    return 0
+
+
+def restore(told: StageArguments, folder: Path, memory: Path) -> int:
+    """Restore a large state from memory into a new process. The floor is its bytes over the raw pinned bandwidth."""
+    options = ("--nproc-per-node=1", "--max-restarts=1")
+    code, events, log = run(folder, memory, "restores", told.device, *options, more=(told.size,), limit_s=_LIMIT_S)
+    print(log)
+    restored = next((each for each in events if each["event"] == "restored"), None)
+    if code or restored is None or restored["source"] != "memory":
+        return code or 1
+    told.report("read_and_verified_s", restored["read_s"], "s")
+    told.report("restore_s", restored["restore_s"], "s")
+    pinned = told.figures.get(("bandwidth", "pinned_to_device"))
+    if isinstance(pinned, int | float):
+        told.report("restore_over_floor", restored["restore_s"] / (restored["state_bytes"] / pinned / 1e9))
+    return 0
+
+
+def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
+    """Wait until a process that is not one of `dead` has taken some steps; return its pid. Raises SystemExit if none
+    does in time.
+    """
+    until_s = time.monotonic() + _LIMIT_S
+    while time.monotonic() < until_s:
+        taken = [each["pid"] for each in lines(file) if each["event"] == "step" and each["pid"] not in dead]
+        if len(taken) >= steps:
+            return int(taken[-1])
+        time.sleep(_LOOK_S)
+    raise SystemExit(f"no process took {steps} steps within {_LIMIT_S:g} s")
+
+
+def main() -> int:
+    """Run the jobs that the stage is named after."""
+    told = arguments()
+    acts = {"run-one": run_one, "run-two": run_two, "restore": restore}
+    acts |= {"restart-ours": restart, "restart-torchrun": restart}
+    shared = tempfile.TemporaryDirectory(prefix="gpu-check-", dir="/dev/shm", ignore_cleanup_errors=True)
+    with shared as memory, tempfile.TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as folder:
+        return acts[told.stage](told, Path(folder), Path(memory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
