@@ -63,7 +63,8 @@ class TestPages:
         assert pages.registered(view, 0)
         assert "memory_registered" in [each.message for each in caplog.records]
         pages.close()
-        assert on_a_thread(lambda: int(torch.cuda.cudart().cudaHostUnregister(address_of(view)))) != 0
+        address = address_of(view)
+        assert on_a_thread(lambda: int(torch.cuda.cudart().cudaHostUnregister(address))) != 0
         del view
         arena.close()
         torch.cuda.synchronize()
