@@ -30,6 +30,7 @@ from turnout.controllers.model import (
     Verdict,
     replica_name,
 )
+from turnout.jobs.kinds.pytorchjob import elastic_bounds
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -95,12 +96,8 @@ def _role(name: str, part: Part, elastic: bool) -> Role:
 
 
 def _elastic(policy: Part, replicas: int) -> Object:
-    """Read an elastic policy. Its bounds fill one another, or both come from the workers."""
-    least = policy.count("minReplicas", 0) or policy.count("min", 0)
-    most = policy.count("maxReplicas", 0) or policy.count("max", 0)
-    least, most = least or most or replicas, most or least or replicas
-    if least > most:
-        raise BadJob(f"{policy.at('minReplicas')} is {least}, above {policy.at('maxReplicas')}, which is {most}")
+    """Read an elastic policy. Raises BadJob."""
+    least, most = elastic_bounds(policy, replicas)
     pairs = [f"{each.text('key')}={each.text('value')}" for each in policy.parts("rdzvConf")]
     return {
         "minReplicas": least,

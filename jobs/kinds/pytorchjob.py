@@ -32,23 +32,30 @@ def read(kind: str, raw: Object) -> Job:
         raise BadJob(f"{_ROLES}.Worker is missing")
     worker, master = roles["worker"], roles.get("master")
     policy, run = head.spec.part("elasticPolicy"), head.spec.part("runPolicy")
+    elastic = head.spec.has("elasticPolicy")  # an empty one, too: its pods are told bounds
     replicas = worker.count("replicas", 1, 1)
+    least, most = elastic_bounds(policy, replicas) if elastic else (replicas, replicas)
+    outside = "" if least <= replicas <= most else f"{replicas} workers, and {policy.where} allows {least}..{most}"
+    if outside:  # its pods know other bounds: a size within them would be one that nobody creates
+        least = most = replicas
     gang = run.part("schedulingPolicy")
     job = common.job(
         head,
         common.Sized(
             replicas,
-            _bound(policy, "minReplicas", "min", replicas),
-            _bound(policy, "maxReplicas", "max", replicas),
+            least,
+            most,
             worker.part("template"),
-            fixed="spec.elasticPolicy" if policy.value else "",
+            fixed="spec.elasticPolicy" if elastic else "",
         ),
         queue=gang.text("queue") or head.said(labels.KUEUE_QUEUE, labels.QUEUE),
         priority_class=gang.text("priorityClass"),
         role="worker",
         beside=((common.worker_shape(master.part("template")), master.count("replicas", 1)),) if master else (),
         life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
-        refused=_refused(head, policy, master is not None) or common.elsewhere(run, "kubeflow.org/training-operator"),
+        refused=outside
+        or _refused(head, policy, elastic and master is not None)
+        or common.elsewhere(run, "kubeflow.org/training-operator"),
     )
     if job.refused or not gang.value:
         return job
@@ -61,18 +68,28 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
     head = common.head(raw, kind)
     name = next(name for name in head.spec.by_name("pytorchReplicaSpecs") if name.lower() == "worker")
     size = {"pytorchReplicaSpecs": {name: {"replicas": workers}}}
-    keeps = () if head.spec.part("elasticPolicy").value else common.BOTH
+    keeps = () if head.spec.has("elasticPolicy") else common.BOTH
     return common.patch(read(kind, raw), head.notes, path, workers, size, *keeps)
 
 
-def _bound(policy: Part, long: str, short: str, replicas: int) -> int:
-    return policy.count(long, 0) or policy.count(short, 0) or replicas
+def elastic_bounds(policy: Part, workers: int) -> tuple[int, int]:
+    """Return the min and the max of workers that an elastic policy allows. Its pods are told them as PET_NNODES.
+
+    An absent bound equals the other one. Without both, each is `workers`. Raises BadJob if the min is above the max.
+    Source: PE-26, VE-23
+    """
+    least = policy.count("minReplicas", 0) or policy.count("min", 0)
+    most = policy.count("maxReplicas", 0) or policy.count("max", 0)
+    least, most = least or most or workers, most or least or workers
+    if least > most:
+        raise BadJob(f"{policy.at('minReplicas')} is {least}, above {policy.at('maxReplicas')}, which is {most}")
+    return least, most
 
 
-def _refused(head: common.Head, policy: Part, has_master: bool) -> str:
+def _refused(head: common.Head, policy: Part, elastic_with_master: bool) -> str:
     if policy.parts("metrics"):
         return "spec.elasticPolicy.metrics: its own HPA resizes it, and two hands on one size fight"
-    if has_master and policy.value:
+    if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if head.marks.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"

@@ -51,6 +51,10 @@ def read(kind, raw):
         pytest.param("PyTorchJob", pytorch(), Bounds(2, 8), 2, id="a PyTorchJob by its elasticPolicy"),
         pytest.param("PyTorchJob", pytorch(elasticPolicy={"min": 1, "max": 5}), Bounds(1, 5), 2, id="with short keys"),
         pytest.param("PyTorchJob", pytorch(elasticPolicy=None), Bounds(2, 2), 2, id="without one it is rigid"),
+        pytest.param(
+            "PyTorchJob", pytorch(elasticPolicy={"minReplicas": 2}), Bounds(2, 2), 2, id="a min alone is both"
+        ),
+        pytest.param("PyTorchJob", pytorch(elasticPolicy={"max": 2}), Bounds(2, 2), 2, id="a max alone is both"),
         pytest.param("Job", indexed(), Bounds(2, 8), 2, id="an Indexed Job by our annotations"),
         pytest.param("Job", indexed(notes={}), Bounds(2, 2), 2, id="without them it is rigid"),
     ],

@@ -1,0 +1,76 @@
+"""The bounds of a PyTorchJob: autoscaler and controller read one job alike."""
+
+import pytest
+
+from tests.controllers.jobs import view
+from tests.jobs.test_kinds import pytorch
+from turnout.controllers import children
+from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
+from turnout.controllers.model import Refused, Replica, Seen, Setup
+from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
+from turnout.jobs.model import BadJob, Bounds
+from turnout.kube import labels
+
+
+def job(policy, workers=4):
+    raw = pytorch(workers, elasticPolicy=policy)
+    raw["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
+    raw["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "pytorch"
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", **raw}
+
+
+def told_to_pods(raw):
+    """Return what the controller writes into PET_NNODES."""
+    made = view(raw)
+    pod = children.pod(PYTORCHJOB, made, made.roles[0], Replica(0, 0), Seen(), Setup())
+    (value,) = (each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PET_NNODES")
+    return Bounds(*map(int, value.split(":")))
+
+
+@pytest.mark.parametrize(
+    ("policy", "bounds"),
+    [
+        pytest.param({"minReplicas": 2, "maxReplicas": 8}, Bounds(2, 8), id="a min and a max"),
+        pytest.param({"min": 2, "max": 8}, Bounds(2, 8), id="a min and a max by their short names"),
+        pytest.param({"minReplicas": 4}, Bounds(4, 4), id="a min alone is the max as well"),
+        pytest.param({"maxReplicas": 4}, Bounds(4, 4), id="a max alone is the min as well"),
+        pytest.param({"rdzvBackend": "c10d"}, Bounds(4, 4), id="without both each is the number of workers"),
+        pytest.param({}, Bounds(4, 4), id="nor in an empty policy"),
+        pytest.param({"minReplicas": 0, "maxReplicas": 4}, Bounds(4, 4), id="a min of 0 counts as absent"),
+    ],
+)
+def test_the_autoscaler_reads_the_bounds_that_the_pods_are_told(policy, bounds):
+    raw = job(policy)
+    assert PYTORCH_JOB.read(raw).bounds == bounds
+    assert told_to_pods(raw) == bounds
+    assert not PYTORCH_JOB.read(raw).refused
+
+
+@pytest.mark.parametrize(
+    ("policy", "allows"),
+    [
+        pytest.param({"minReplicas": 2}, "2..2", id="more workers than a min that is also the max"),
+        pytest.param({"maxReplicas": 8}, "8..8", id="fewer workers than a max that is also the min"),
+        pytest.param({"minReplicas": 6, "maxReplicas": 8}, "6..8", id="fewer workers than the min"),
+    ],
+)
+def test_a_size_outside_the_bounds_is_left_as_it_is(policy, allows):
+    found = PYTORCH_JOB.read(job(policy))
+    assert found.bounds == Bounds(4, 4), "nobody is evicted for workers that nobody creates"
+    assert allows in found.refused
+
+
+def test_annotations_do_not_widen_what_the_pods_of_an_empty_policy_are_told():
+    raw = job({})
+    raw["metadata"]["annotations"] = {labels.MAX_WORKERS: "8"}
+    with pytest.raises(BadJob, match=r"spec\.elasticPolicy allows 4\.\.4"):
+        PYTORCH_JOB.read(raw)
+
+
+def test_a_min_above_the_max_is_refused_by_both():
+    raw, fault = job({"minReplicas": 8, "maxReplicas": 2}), "minReplicas is 8, above spec.elasticPolicy.maxReplicas"
+    with pytest.raises(BadJob, match=fault):
+        PYTORCH_JOB.read(raw)
+    refused = PYTORCHJOB.read(raw)
+    assert isinstance(refused, Refused)
+    assert fault in str(refused)
