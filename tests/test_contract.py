@@ -43,10 +43,11 @@ def test_the_table_holds_all_that_was_promised():
         pytest.param(
             [row()],
             [shows("CS-01", only=("long",))],
-            ["CS-01 is shown by no test of a plain `make test`"],
+            ["CS-01 is shown by no test that continuous integration runs"],
             id="a test of make test-long is not enough",
         ),
         pytest.param([row()], [shows("CS-01", only=("slow",))], [], id="one of make test-slow is: CI runs it"),
+        pytest.param([row()], [shows("CS-01", only=("real",))], [], id="so is one of make test-real"),
         pytest.param([row()], [shows("CS-01", only=("long",)), shows("CS-01")], [], id="it may stand beside another"),
         pytest.param(
             [row(note="only by make test-long")],
@@ -91,9 +92,9 @@ def test_marks_are_read_from_functions_and_classes():
 def test_a_mark_of_the_module_holds_for_each_of_its_tests():
     source = MODULE.replace("import pytest\n", "import pytest\npytestmark = [pytest.mark.peers, pytest.mark.real]\n")
     assert [each.only for each in contract.tests_in("tests/test_x.py", source)] == [
-        ("long", "peers"),
-        ("peers",),
-        ("peers",),
+        ("long", "peers", "real"),
+        ("peers", "real"),
+        ("peers", "real"),
     ]
 
 

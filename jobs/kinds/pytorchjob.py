@@ -41,21 +41,13 @@ def read(kind: str, raw: Object) -> Job:
     gang = run.part("schedulingPolicy")
     job = common.job(
         head,
-        common.Sized(
-            replicas,
-            least,
-            most,
-            worker.part("template"),
-            fixed="spec.elasticPolicy" if elastic else "",
-        ),
+        common.Sized(replicas, least, most, worker.part("template"), policy.where if elastic else ""),
         queue=gang.text("queue") or head.said(labels.KUEUE_QUEUE, labels.QUEUE),
         priority_class=gang.text("priorityClass"),
         role="worker",
         beside=((common.worker_shape(master.part("template")), master.count("replicas", 1)),) if master else (),
         life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
-        refused=outside
-        or _refused(head, policy, elastic and master is not None)
-        or common.elsewhere(run, "kubeflow.org/training-operator"),
+        refused=outside or _refused(head, policy, run, elastic and master is not None),
     )
     if job.refused or not gang.value:
         return job
@@ -86,14 +78,14 @@ def elastic_bounds(policy: Part, workers: int) -> tuple[int, int]:
     return least, most
 
 
-def _refused(head: common.Head, policy: Part, elastic_with_master: bool) -> str:
+def _refused(head: common.Head, policy: Part, run: Part, elastic_with_master: bool) -> str:
     if policy.parts("metrics"):
         return "spec.elasticPolicy.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if head.marks.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
-    return ""
+    return common.elsewhere(run, "kubeflow.org/training-operator")
 
 
 def _kind(name: str, path: str) -> JobKind:

@@ -26,6 +26,8 @@ from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.local_cluster import local_cluster
 
+pytestmark = pytest.mark.real
+
 BOARD = dashboard.made()
 PANELS = BOARD["panels"]
 TARGETS = [

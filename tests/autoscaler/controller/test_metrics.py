@@ -73,6 +73,7 @@ def short(name="w", least=4, **more):
     return seen(job(name, least=least, **more))
 
 
+@pytest.mark.real
 def test_promtool_accepts_the_page(metrics):
     promtool = cache.binary("promtool")
     waiting = short()

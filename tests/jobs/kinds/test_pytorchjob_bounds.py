@@ -60,7 +60,7 @@ def test_a_size_outside_the_bounds_is_left_as_it_is(policy, allows):
     assert allows in found.refused
 
 
-def test_annotations_do_not_widen_what_the_pods_of_an_empty_policy_are_told():
+def test_annotations_do_not_widen_what_pods_are_told():
     raw = job({})
     raw["metadata"]["annotations"] = {labels.MAX_WORKERS: "8"}
     with pytest.raises(BadJob, match=r"spec\.elasticPolicy allows 4\.\.4"):

@@ -50,12 +50,14 @@ def linted(page):
     return told.returncode, told.stdout + told.stderr
 
 
+@pytest.mark.real
 @pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
 async def test_promtool_accepts_the_page():
     assert linted(await busy_page()) == (0, "")
 
 
+@pytest.mark.real
 def test_promtool_would_refuse_a_counter_without_total():
     fault, why = linted("# HELP turnout_x Some.\n# TYPE turnout_x counter\nturnout_x 1\n")
     assert fault
