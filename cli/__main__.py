@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,25 +29,37 @@ ROOMS = (
     (("topology", "explain"), "turnout.cli.verbs.topology"),
     (("history",), "turnout.cli.verbs.history"),
     (("nodes",), "turnout.cli.verbs.nodes"),
+    (("version",), "turnout.cli.verbs.version"),
     (("replay-decisions",), "turnout.cli.verbs.replay"),
     (("simulate",), "turnout.cli.verbs.simulate"),
     (("stacks",), "turnout.cli.verbs.stacks"),
-    (("local", "yard"), "turnout.cli.local_cluster.commands"),
+    (("local",), "turnout.cli.local_cluster.commands"),
     (("release",), "turnout.cli.release.command"),
 )
 OWN = ("demo", "topo", "nominate", "completion")  # these need no room
+COMMANDS = frozenset([*OWN, *(name for names, _ in ROOMS for name in names)])
+# How the help of the whole command arranges them.
+GROUPS = (
+    ("See the cluster", ("queues", "top", "topology", "nodes", "history", "version")),
+    ("Ask about a job", ("why", "explain", "jobs", "describe", "logs", "stacks")),
+    ("Change something", ("submit", "suspend", "pause", "resume", "release", "nominate")),
+    ("Look over an installation", ("check", "topo")),
+    ("Try it without a cluster", ("demo", "local", "simulate", "replay-decisions")),
+    ("Set up the shell", ("completion",)),
+)
 SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is its answer."""
     words = sys.argv[1:] if argv is None else argv
-    args = parser(words[0] if words else "").parse_args(words)
-    if renamed := getattr(args, "old_name", None):
-        print(
-            "turnout {}: this command is now `turnout {}`; the old name ends with the next release".format(*renamed),
-            file=sys.stderr,
-        )
+    if not words:
+        print(parser().format_help(), end="")
+        return Exit.DONE
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        print(f"turnout: there is no command {words[0]!r:.40}{_meant(words[0])}", file=sys.stderr)
+        return Exit.USAGE
+    args = parser(words[0]).parse_args(words)
     command: Callable[[argparse.Namespace], int] = args.run
     try:
         return command(args)
@@ -63,11 +76,33 @@ def stacktrace_viewer() -> int:
     return main(["stacks", *sys.argv[1:]])
 
 
+class _WholeParser(argparse.ArgumentParser):
+    """The parser of the whole command. Its help lists the commands by what a person wants to do."""
+
+    def format_help(self) -> str:
+        """Return the help, grouped as GROUPS has it."""
+        (commands,) = (each for each in self._actions if isinstance(each, argparse._SubParsersAction))
+        helps = {each.dest: each.help for each in commands._choices_actions}
+        lines = [f"usage: {self.prog} COMMAND [OPTIONS]", "", str(self.description)]
+        for title, names in GROUPS:
+            lines += ["", f"{title}:", *(f"  {name:<18}{helps[name]}" for name in names)]
+        lines += [
+            "",
+            f"`{self.prog} COMMAND --help` tells the options of a command, `{self.prog} --version` the version.",
+        ]
+        return "\n".join([*lines, ""])
+
+
+def _meant(word: str) -> str:
+    close = get_close_matches(word, sorted(COMMANDS), 1)
+    return f"; did you mean `turnout {close[0]}`?" if close else "; `turnout` lists all"
+
+
 def parser(word: str = "") -> argparse.ArgumentParser:
     """Make the parser of the whole command. word: the first of the command line; where it is a command, of that one."""
-    top = argparse.ArgumentParser(prog="turnout", description="GPU training: the right switches, the right size.")
+    top = _WholeParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
-    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb")
+    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=argparse.ArgumentParser)
     _add_own(commands)
     rooms = [room for verbs, room in ROOMS if word in verbs]
     for room in rooms if rooms or word in OWN else [room for _, room in ROOMS]:

@@ -19,6 +19,20 @@ class BadKubeconfig(KubeError):
     """No usable way to the API server is configured. Tell the person who started us and end."""
 
 
+class NoCluster(BadKubeconfig):
+    """No kubeconfig exists where one is looked for. The message names what a person can do; then end.
+
+    paths: where one is looked for, as in $KUBECONFIG.
+    """
+
+    def __init__(self, paths: str) -> None:
+        super().__init__(
+            f"there is no kubeconfig {paths}; name one with --kubeconfig or $KUBECONFIG, or start a cluster on this "
+            "machine with `turnout local up`"
+        )
+        self.paths = paths
+
+
 class CallError(KubeError):
     """A call to the API server that brought no good answer.
 

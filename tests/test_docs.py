@@ -214,6 +214,7 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
         ("turnout.cli", "simulate"),
         ("turnout.cli", "pause"),
         ("turnout.cli", "nodes"),
+        ("turnout.cli", "version"),
         ("turnout.launcher",),
     )
     there = flags("".join(help_of(*program) for program in programs))

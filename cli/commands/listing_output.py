@@ -53,9 +53,13 @@ def context_namespace(args: argparse.Namespace) -> str:
     """Return the namespace of the context in use; inside a pod without one, `default`."""
     from kubernetes.aio.config import ConfigException, list_kube_config_contexts
 
+    from turnout.kube.client.api_client import find_kubeconfig
+    from turnout.kube.errors import NoCluster
+
     try:
+        find_kubeconfig(args.kubeconfig)
         contexts, active = list_kube_config_contexts(args.kubeconfig)
-    except (ConfigException, OSError):
+    except (ConfigException, OSError, NoCluster):  # opening a client reports it
         return "default"
     chosen = next((each for each in contexts if each["name"] == args.context), active)
     return str(chosen.get("context", {}).get("namespace") or "default")

@@ -16,11 +16,8 @@ _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
 
 
 def add(commands: Any) -> None:
-    """Add `local` to the parser's commands, and its old name `yard`, which no help lists."""
+    """Add `local` to the parser's commands."""
     _add_verbs(commands.add_parser("local", help="a cluster on this machine, without building anything"))
-    old = commands.add_parser("yard", description="The old name of turnout local.")
-    old.set_defaults(old_name=("yard", "local"))
-    _add_verbs(old)
 
 
 def _add_verbs(parser: argparse.ArgumentParser) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +28,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.line_splitter import MAX_LINE_BYTES, split
 from turnout.kube.client.rate_limiter import Pace
-from turnout.kube.errors import BadAnswer, BadKubeconfig, Rejected, Unauthorised, Unreachable
+from turnout.kube.errors import BadAnswer, BadKubeconfig, NoCluster, Rejected, Unauthorised, Unreachable
 from turnout.kube.status import answered
 
 log = logging.getLogger(__name__)
@@ -104,7 +106,7 @@ class Client:
     ) -> Client:
         """Use the kubeconfig named, else the pod's service account, else the user's own kubeconfig.
 
-        Raises BadKubeconfig when none can be used.
+        Raises NoCluster when there is none, and BadKubeconfig when none can be used.
         """
         configuration = Configuration()
         configuration.connection_pool_maxsize = 0  # bounded here, so that a Lease never queues behind patches
@@ -119,6 +121,7 @@ class Client:
                     return
             await load_kube_config(kubeconfig, context, client_configuration=configuration)
 
+        find_kubeconfig(kubeconfig)
         try:
             await reload()
             if _is_loopback(configuration.host):  # as Go does: a proxy of the environment is not for loopback
@@ -319,6 +322,15 @@ def _told_s(date: str) -> float | None:
         return parsedate_to_datetime(date).timestamp() + 0.5
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def find_kubeconfig(named: str | None) -> None:
+    """Raise NoCluster if no kubeconfig exists where one is looked for, and this process runs in no pod."""
+    if named is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return
+    paths = named or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
+        raise NoCluster(paths)
 
 
 def _is_loopback(host: str) -> bool:

@@ -182,19 +182,3 @@ async def test_a_local_cluster_of_which_a_part_fails_is_up_no_more_and_says_why(
     status = await asyncio.to_thread(turnout, "local", "status", code=1)
     assert "the last one has failed: KeyError: 'bert'" in status
     assert "no local cluster is up" in await asyncio.to_thread(turnout, "local", "down")
-
-
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        pytest.param("local", 0, id="the name"),
-        pytest.param("yard", 1, id="the old name works for a release, and says so once"),
-    ],
-)
-def test_the_command_has_an_old_name(tmp_path, command, told):
-    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(HERE)}
-    argv = [sys.executable, "-m", "turnout.cli", command, "down"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "no local cluster is up\n")
-    assert done.stderr.count("turnout yard: this command is now `turnout local`") == told
-    assert len(done.stderr.splitlines()) == told

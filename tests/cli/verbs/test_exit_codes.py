@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from turnout.cli import exit_codes
-from turnout.cli.__main__ import main, parser
+from turnout.cli.__main__ import COMMANDS, main, parser
 from turnout.cli.exit_codes import MEANS, Exit
+from turnout.cli.verbs.version import installed
+from turnout.kube.version import build
 
 CLI = Path(exit_codes.__file__).parent
 JOB = "PyTorchJob/team-a/bert"
@@ -35,7 +37,7 @@ ASKING = [
     ["release", "--all"],
 ]
 # Verbs that ask none, or start their own.
-ALONE = {"demo", "topo", "replay-decisions", "stacks", "local", "completion", "simulate"}
+ALONE = {"demo", "topo", "replay-decisions", "stacks", "local", "completion", "simulate", "version"}
 USAGE = [
     ["explain", "2y8"],
     ["explain", "2x8", "--selector", "gpu"],
@@ -67,7 +69,7 @@ def verbs():
 
 
 def test_every_verb_is_in_this_table():
-    assert {argv[0] for argv in ASKING} | ALONE >= verbs() - {"yard"}
+    assert {argv[0] for argv in ASKING} | ALONE >= verbs()
 
 
 @pytest.mark.parametrize("argv", ASKING, ids=" ".join)
@@ -78,6 +80,51 @@ def test_without_an_api_server_a_verb_fails_in_a_line(argv, tmp_path, capsys):
     assert out == ""
     assert complaint.startswith(f"turnout {argv[0]}")
     assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [*ASKING, ["version"]], ids=" ".join)
+def test_without_a_kubeconfig_a_verb_says_what_to_do_next(argv, tmp_path, capsys, caplog):
+    more = ["--", "true"] if argv[0] == "submit" else []
+    assert main([*argv, "--kubeconfig", str(tmp_path / "none"), *more]) == Exit.FAILED
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert f"there is no kubeconfig {tmp_path / 'none'}" in complaint
+    assert "turnout local up" in complaint
+    assert not caplog.records
+
+
+def test_without_words_the_help_lists_every_command_once(capsys):
+    assert main([]) == Exit.DONE
+    out = capsys.readouterr().out
+    assert sorted(line.split()[0] for line in out.splitlines() if line.startswith("  ")) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        pytest.param("queus", "did you mean `turnout queues`?", id="a slip of the fingers"),
+        pytest.param("frobnicate", "`turnout` lists all", id="a word like no command"),
+    ],
+)
+def test_an_unknown_command_is_answered_in_one_line(word, says, capsys):
+    assert main([word]) == Exit.USAGE
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert says in complaint
+
+
+def test_the_version_of_this_program_needs_no_cluster(capsys):
+    assert main(["version", "--client"]) == Exit.DONE
+    assert capsys.readouterr().out == f"turnout     {build()}\n"
+
+
+def test_the_version_of_each_installed_part_is_told_with_its_namespace():
+    def deployment(component, version):
+        marks = {"app.kubernetes.io/component": component, "app.kubernetes.io/version": version}
+        return {"metadata": {"name": f"turnout-{component}", "namespace": "turnout-system", "labels": marks}}
+
+    parts = [deployment("nominator", "0.1.0"), deployment("autoscaler", "0.0.9")]
+    assert installed(parts) == ["autoscaler  0.0.9 in turnout-system", "nominator   0.1.0 in turnout-system"]
 
 
 @pytest.mark.parametrize("argv", USAGE, ids=" ".join)

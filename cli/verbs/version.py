@@ -1,0 +1,68 @@
+"""`turnout version`: which build this program, the cluster and the installed parts are of."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+_EXAMPLES = """examples:
+  turnout version            this program, Kubernetes and the installed parts
+  turnout version --client   this program alone; asks no cluster
+"""
+_DEPLOYMENTS = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io%2Fpart-of%3Dturnout"
+_COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version"
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    version = commands.add_parser(
+        "version",
+        help="the version of this program, of Kubernetes and of the installed parts",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    version.add_argument("--client", action="store_true", help="only of this program")
+    version.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
+    version.add_argument("--context", help="of the kubeconfig")
+    version.set_defaults(run=_version)
+
+
+def _version(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.run_verb import run_verb, say
+    from turnout.cli.exit_codes import Exit
+    from turnout.kube.version import build
+
+    say(f"turnout     {build()}")
+    if args.client:
+        return Exit.DONE
+
+    async def work(client: Client) -> None:
+        import msgspec
+
+        from turnout.kube.errors import CallError
+
+        kubernetes = msgspec.json.decode(await client.get("/version"))
+        say(f"kubernetes  {str(kubernetes.get('gitVersion') or 'unknown').removeprefix('v')}")
+        try:
+            parts = msgspec.json.decode(await client.get(_DEPLOYMENTS)).get("items") or []
+        except CallError as error:  # the embedded API has none, and not everybody may list them
+            say(f"installed   unknown: {error}")
+            return
+        say("\n".join(installed(parts)) or "installed   nothing of Turnout")
+
+    return run_verb("version", args, work)
+
+
+def installed(deployments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line per Deployment of Turnout: its part, its version and its namespace, sorted."""
+    lines = []
+    for each in deployments:
+        meta = each["metadata"]
+        marks = meta.get("labels") or {}
+        part = marks.get(_COMPONENT, meta["name"])
+        lines.append(f"{part:<12}{marks.get(_VERSION, 'unknown')} in {meta['namespace']}")
+    return sorted(lines)
