@@ -1,4 +1,4 @@
-"""The cost of one job is bounded: its children are made in portions, and a job whose children are too many bytes is refused."""
+"""A job's cost is bounded: children are made in portions, and a job whose pods are too many bytes is refused."""
 
 import msgspec
 import pytest
