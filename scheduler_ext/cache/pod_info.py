@@ -129,7 +129,7 @@ def _nominated_by_us(pod: Pod) -> bool:
             continue
         try:
             owned = msgspec.json.decode(entry.fields_v1)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         status = owned.get("f:status") if isinstance(owned, dict) else None
         if isinstance(status, dict) and "f:nominatedNodeName" in status:
