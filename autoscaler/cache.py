@@ -16,10 +16,10 @@ from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
 from turnout.autoscaler.observe.queue_usage import QueueUsage
 from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
 from turnout.autoscaler.observe.step_time_reports import Reports
-from turnout.autoscaler.observe.unmanaged_gangs import GoingPods, Group, UnmanagedGangs
+from turnout.autoscaler.observe.unmanaged_gangs import GoingPods, UnmanagedGangs
 from turnout.autoscaler.packed import Packed
 from turnout.jobs.model import Job, JobKey, JobKind, Life
-from turnout.jobs.queues.model import NAMESPACE, QueueSpec
+from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
@@ -65,7 +65,7 @@ class Cache:
         self._keys = dict[str, JobKey]()
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
-        self._accounts = QueueUsage(self.jobs)
+        self._accounts, self._names_lead_elsewhere = QueueUsage(self.jobs, self._shares), False  # since the last look
         self.strays = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.reports = Reports()
         self._standing, self._standing_ends_s = admin_override.read({})
@@ -102,6 +102,11 @@ class Cache:
     def unknown(self) -> Mapping[JobKey, tuple[str, ...]]:
         """Annotations that nobody reads, by job."""
         return self._reader.unknown
+
+    @property
+    def ungranted(self) -> Mapping[JobKey, str]:
+        """Why the name of a queue does not count, by job or by gang that waits."""
+        return self._accounts.ungranted
 
     def wrote(self, key: JobKey, notes: Mapping[str, str]) -> None:
         """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
@@ -185,8 +190,7 @@ class Cache:
 
     def put_queue(self, queue: QueueSpec, at: str = "") -> None:
         """A queue as it is now. at: the object that says so, where several may speak of one queue."""
-        if self._shares.put(queue, at or queue.name):
-            self._pay_all()
+        self._names_lead_elsewhere |= self._shares.put(queue, at or queue.name)
 
     def use_map(self, fabric: Fabric) -> None:
         """Go by this map from the next look on."""
@@ -204,19 +208,19 @@ class Cache:
 
     def drop_queue(self, at: str) -> None:
         """The object of a queue is gone."""
-        if self._shares.drop(at):
-            self._pay_all()
+        self._names_lead_elsewhere |= self._shares.drop(at)
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
         """A LocalQueue of Kueue leads to a ClusterQueue; "" for one that is gone."""
         stopped = cluster_queue and not open
         leads = self._shares.stop(name, cluster_queue) if stopped else self._shares.go_on(name, cluster_queue)
-        if self._accounts.lead(name, leads):
-            self._pay_all()
+        self._names_lead_elsewhere |= self._accounts.lead(name, leads)
 
     def _pay_all(self) -> None:
-        """Names lead elsewhere: every job may be in another queue."""
-        self._accounts.of_namespace = self._shares.of_namespace
+        """Charge every pod anew where names lead elsewhere: once a look, however many queues have changed."""
+        if not self._names_lead_elsewhere:
+            return
+        self._names_lead_elsewhere = False
         self._changed.update(self.jobs)
         for uid in self._pods:
             self._pay(uid)
@@ -226,6 +230,7 @@ class Cache:
     ) -> Observation:
         """Everything at this moment. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
         steady_s = now_s if steady_s is None else steady_s
+        self._pay_all()
         if abs(now_s - steady_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - steady_s
             self._changed.update(self.jobs)  # what waits has waited for as long as before
@@ -242,7 +247,8 @@ class Cache:
         if not self._in_turn:
             self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].queue_order)), True
         ends_s = self._standing_ends_s
-        waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._payer, self._value)
+        self._accounts.forget_gangs()
+        waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._accounts.payer, self._value)
         parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
         jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
         leaving = tuple(self._leaving_alone(steady_s))
@@ -293,12 +299,6 @@ class Cache:
     def _value(self, name: str) -> int:
         return self._classes.get(name, 0)
 
-    def _payer(self, pod: Pod | None, group: Group | None) -> str:
-        """The queue of a gang that is nobody's job."""
-        if group is not None and group.queue:
-            return self._accounts.resolved(group.key.namespace, group.queue)
-        return self._accounts.queue_of(pod) if pod is not None else NAMESPACE + (group.key.namespace if group else "")
-
     def _look(self, job: Job, now_s: float, steady_s: float) -> JobState:
         """A job with its workers by index; pods of its other roles are told from them by their role."""
         pods = self._pods_of(job.uid)
@@ -313,7 +313,7 @@ class Cache:
         job = replace(
             job,
             bank=believed(job.bank, job.created, began_s, now_s),
-            queue=self._accounts.resolved(job.key.namespace, job.queue),
+            queue=self._accounts.queue_for(job.key, job.queue),
             order=replace(job.order, class_value=self._value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.learnt else job.curve,
         )
@@ -345,6 +345,8 @@ class Cache:
             self._shares.ask(before, -1)
         if seen is None:
             self._seen.pop(uid, None)
+            if before is not None:
+                self._accounts.ungranted.pop(before.job.key, None)
             return
         self._seen[uid] = seen
         self._shares.ask(seen, 1)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from turnout.controllers.kind import Kind
-from turnout.controllers.model import ChildKey, Dialect, JobView, Object, Replica, Restart, Role, Seen, Setup
+from turnout.controllers.model import (
+    ChildKey,
+    Dialect,
+    JobView,
+    Later,
+    Object,
+    Replica,
+    Restart,
+    Role,
+    Seen,
+    Setup,
+    Wanted,
+)
 from turnout.jobs.gate import wants_gate
 from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import PLACEMENT_GATE
@@ -68,9 +81,14 @@ def _gated(body: Object) -> Object:
     return {**body, "spec": {**body["spec"], "schedulingGates": [*gates, {"name": PLACEMENT_GATE}]}}
 
 
-def service(kind: Kind, view: JobView, role: Role, index: int) -> Object:
-    """Return one replica's headless Service, so that its name resolves wherever its pod runs."""
-    replica = Replica(index, index)
+def services(kind: Kind, view: JobView, role: Role) -> Iterator[Later]:
+    """Give each replica's headless Service, so that its name resolves wherever its pod runs."""
+    for index in range(role.replicas):
+        replica = Replica(index, index)
+        yield Later(ChildKey("Service", kind.name(view, role, replica)), partial(_service, kind, view, role, replica))
+
+
+def _service(kind: Kind, view: JobView, role: Role, replica: Replica) -> Object:
     labels = kind.labels(view, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [
@@ -145,8 +163,15 @@ def _quantity(name: str, number: int) -> str:
     return f"{number}m" if number % 1_000 else str(number // 1_000)
 
 
-def key_of(body: Object) -> ChildKey:
+def built(wanted: Wanted) -> Object:
+    """Return the body of a child."""
+    return wanted.build() if isinstance(wanted, Later) else wanted
+
+
+def key_of(body: Wanted) -> ChildKey:
     """Return the key of a child by its body."""
+    if isinstance(body, Later):
+        return body.key
     return ChildKey(body["kind"], body["metadata"]["name"])
 
 

@@ -6,23 +6,26 @@ a kind with a life of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from turnout.controllers import children
 from turnout.controllers.model import (
     ChildKey,
     ChildSeen,
-    Create,
     Delete,
     Dialect,
+    Later,
     Object,
     PodSeen,
     Role,
     Seen,
     Setup,
     Update,
+    Wanted,
     Write,
 )
+from turnout.controllers.portion import Portion
 
 POD = "Pod"
 
@@ -31,6 +34,14 @@ def missing(role: Role, pods: Iterable[PodSeen]) -> list[int]:
     """Return the indices of a role that none of these pods has, the lowest first."""
     there = {pod.index for pod in pods}
     return [index for index in range(role.replicas) if index not in there]
+
+
+def by_role(pods: Iterable[PodSeen]) -> dict[str, list[PodSeen]]:
+    """Return the pods by the label of their role: one walk, however many roles a job has."""
+    found: dict[str, list[PodSeen]] = {}
+    for pod in pods:
+        found.setdefault(pod.role, []).append(pod)
+    return found
 
 
 def surplus(role: Role, pods: Iterable[PodSeen]) -> list[PodSeen]:
@@ -44,16 +55,17 @@ def delete_pod(pod: PodSeen) -> Delete:
     return Delete(ChildKey(POD, pod.name), pod.uid)
 
 
-def others(wanted: Sequence[Object], seen: Seen) -> Iterator[Write]:
-    """Give what makes the other children be as they are wanted."""
+def others(wanted: Iterable[Wanted], seen: Seen, portion: Portion) -> Iterator[Write]:
+    """Give what makes the other children be as they are wanted. portion: what this look may still make."""
     keys = set[ChildKey]()
     for body in wanted:
         key = children.key_of(body)
         keys.add(key)
         there = seen.others.get(key)
         if there is None:
-            yield Create(body)
-        elif (kept := children.content(body)) is not None:
+            if not portion.is_full():
+                yield portion.create(partial(children.built, body))
+        elif not isinstance(body, Later) and (kept := children.content(body)) is not None:
             name, wanted_so = kept
             if not children.same(wanted_so, there.data if name == "data" else there.spec):
                 yield Update(key, wanted_so, name)

@@ -20,6 +20,7 @@ from turnout.controllers.model import (
     Seen,
     Setup,
     Verdict,
+    Wanted,
     replica_name,
 )
 
@@ -96,7 +97,7 @@ class Kind:
     labels: Callable[[JobView, Role, Replica], dict[str, str]]
     selector: Callable[[JobView, Role], dict[str, str]]
     pod_spec: Callable[[JobView, Role, Replica, Seen], dict[str, Any]]
-    extras: Callable[[JobView, Seen], Sequence[Object]]
+    extras: Callable[[JobView, Seen], Sequence[Wanted]]
     judge: Callable[[JobView, Mapping[str, Counts], Seen], Sequence[Verdict]]
     restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE makes anew
     child_labels: ChildLabels = KUBEFLOW

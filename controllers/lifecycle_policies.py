@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from turnout.controllers.diff import by_role
 from turnout.controllers.model import JUMP_S, Phase, PodSeen, Role, Seen
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
@@ -163,8 +164,9 @@ def _events(policies: Policies, roles: Sequence[Role], seen: Seen) -> Iterator[_
             yield _Event(POD_FAILED, pod, pod.exit_code, pod.since_s)
         elif pod.phase is Phase.PENDING:
             yield _Event(POD_PENDING, pod, since_s=pod.since_s)
+    pods = by_role(seen.pods)
     for role in roles:
-        mine = [pod for pod in seen.pods if pod.role == role.label]
+        mine = pods.get(role.label, [])
         if len(mine) == role.replicas > 0 and all(_succeeded(pod) for pod in mine):
             last = max(mine, key=lambda pod: pod.since_s)
             yield _Event(TASK_COMPLETED, last, since_s=last.since_s)

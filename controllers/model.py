@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ class Reason(Enum):
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     INVALID = "Invalid"  # the object cannot be obeyed: a field is named
+    TOO_LARGE = "TooLarge"  # its children would be too many bytes together
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
     ADVICE = "Advice"  # the job runs, and may surprise its owner
     NOT_OFFERED = "NoNodeOffers"  # a device that a role asks for
@@ -86,7 +87,8 @@ class Role:
     """Pods that are alike but for their index. name: as upstream spells it, "Worker".
 
     most_restarts: how often one index may be made anew, None for no bound. kept: its pods outlive the job's cleaning.
-    alone: its pods are no members of the job's gang and do not wait for it.
+    alone: its pods are no members of the job's gang and do not wait for it. added_bytes: of JSON, what its kind adds to
+    each pod's template where that grows with the job.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Role:
     most_restarts: int | None = None
     kept: bool = False
     alone: bool = False
+    added_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -170,6 +173,7 @@ class Refused:
     """An object that cannot be obeyed. why: names the field and what it has to be."""
 
     why: str
+    reason: Reason = Reason.INVALID
 
 
 class Phase(Enum):
@@ -243,6 +247,16 @@ class Seen:
     def put_off(self, what: str) -> Say:
         """Tell what a clock's jump puts off."""
         return Say(Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True)
+
+
+class Later(NamedTuple):
+    """A child that is made once and never changed. Its body is built only where it is missing: a job has many."""
+
+    key: ChildKey
+    build: Callable[[], Object]
+
+
+Wanted = Object | Later
 
 
 class Create(NamedTuple):

@@ -33,6 +33,7 @@ from turnout.controllers.model import (
     Verdict,
     Write,
 )
+from turnout.controllers.portion import Portion
 from turnout.controllers.roles.devices import not_offered
 from turnout.controllers.roles.pods import RoleLook, look_at, soonest
 from turnout.kube.times import rfc3339, since_1970
@@ -64,10 +65,10 @@ class _Status:
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
-    def end(self, verdict: Verdict) -> None:
-        """Take in the job's end."""
+    def end(self, verdict: Verdict, why: Reason | None = None) -> None:
+        """Take in the job's end. why: the reason of its condition, None for the verdict's own."""
         self.completion = self.completion or rfc3339(self.now_s)
-        self.note(verdict.reason, verdict.text)
+        self.note(verdict.reason, verdict.text, why=why)
 
     def written(self) -> Object | None:
         """Return a merge patch of the status, None where the object has it already."""
@@ -135,8 +136,9 @@ def _mapping(value: Any) -> Object:
 def _refused(status: _Status, refused: Refused) -> Outcome:
     """Tell what cannot be obeyed. A job that has begun keeps its pods: its change is not taken."""
     if not status.conditions:
-        status.end(Verdict(Reason.FAILED, refused.why))
-    status.says.append(Say(Reason.INVALID, refused.why, warning=True))
+        why = refused.reason if refused.reason is Reason.TOO_LARGE else None
+        status.end(Verdict(Reason.FAILED, refused.why), why)
+    status.says.append(Say(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
 
@@ -191,15 +193,17 @@ def _suspended(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Se
     if (left := kind.asleep(view)) is None:
         return _outcome(status, [*diff.all_pods(seen.pods), *diff.all_others(seen)])
     named, looks = {role.label for role in left.roles}, list[RoleLook]()
-    writes = [*diff.others(kind.extras(left, seen), seen)]
+    portion = Portion()
+    writes = [*diff.others(kind.extras(left, seen), seen, portion)]
     writes += diff.all_pods(pod for pod in seen.pods if pod.role not in named)
     for role in left.roles:
-        look = look_at(kind, left, role, seen, status.replicas.get(role.name, {}), setup, status.now_s)
+        look = look_at(kind, left, role, seen, status.replicas.get(role.name, {}), setup, status.now_s, portion)
         writes += look.writes
         looks.append(look)
         status.says += look.says
         status.replicas = {**status.replicas, role.name: {**status.replicas.get(role.name, {}), **look.kept}}
-    return replace(_outcome(status, writes), again_s=soonest(looks), status_first=any(each.restarted for each in looks))
+    again_s = soonest(looks, *portion.again_s())
+    return replace(_outcome(status, writes), again_s=again_s, status_first=any(each.restarted for each in looks))
 
 
 def _failed_too_often(view: JobView, status: _Status, seen: Seen) -> bool:
@@ -233,14 +237,14 @@ def _starts_too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -
 
 
 def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setup) -> Outcome:
-    group = children.pod_group(view, setup)
+    group, portion = children.pod_group(view, setup), Portion()
     extras = [*([] if group is None else [group]), *kind.extras(view, seen)]
-    writes = [*diff.others(extras, seen)]
+    writes = [*diff.others(extras, seen, portion)]
     counts: dict[str, Counts] = {}
     failure: Verdict | None = None
     looks = list[RoleLook]()
     for role in view.roles:
-        look = look_at(kind, view, role, seen, status.replicas.get(role.name, {}), setup, status.now_s)
+        look = look_at(kind, view, role, seen, status.replicas.get(role.name, {}), setup, status.now_s, portion)
         writes += look.writes
         looks.append(look)
         counts[role.name] = look.counts
@@ -261,7 +265,7 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
     began_s = since_1970(status.start) or status.now_s
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
     left_s = [end - status.now_s for end in bounds if end > status.now_s]
-    again_s = soonest(looks, *left_s, *([JUMP_S] if seen.jumped_s else []))
+    again_s = soonest(looks, *left_s, *portion.again_s(), *([JUMP_S] if seen.jumped_s else []))
     return replace(_outcome(status, writes), again_s=again_s, status_first=any(each.restarted for each in looks))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from turnout.jobs.gang import Dialect, membership
-from turnout.kube.errors import BadQuantity
+from turnout.kube.errors import BadQuantity, TooComplex
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import shape_of
@@ -20,5 +20,5 @@ def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool
         return False
     try:
         return membership(pod).key.dialect != Dialect.ALONE.value and shape_of(pod).gpus(tuple(gpu_resources)) > 0
-    except BadQuantity:
+    except (BadQuantity, TooComplex):
         return False

@@ -15,6 +15,14 @@ class BadQuantity(KubeError):
         self.text = text
 
 
+class TooComplex(KubeError):
+    """A pod that would cost too many steps on every node. Treat it as unreadable."""
+
+    def __init__(self, what: str, count: int, most: int) -> None:
+        super().__init__(f"the pod has {count} {what}: at most {most} are read")
+        self.what, self.count, self.most = what, count, most
+
+
 class BadKubeconfig(KubeError):
     """No usable way to the API server is configured. Tell the person who started us and end."""
 

@@ -39,6 +39,7 @@ SCALE_PLAN = "turnout.dev/scale-plan"  # ours: the ScalePlan by which an Elastic
 TERM = "turnout.dev/lease-transitions"  # the leader's term in which a size was written
 CONDITIONS = "turnout.dev/conditions"  # what we can do for a job, as conditions in JSON
 HEADROOM = "turnout.dev/headroom-gpus"  # of a queue: kept free in it
+QUEUE_NAMESPACES = "turnout.dev/namespaces"  # of a Volcano Queue: whose pods and jobs may name it, a,b; absent: all
 STRICT_ORDER = "turnout.dev/strict-order"  # of a queue: true, no gang behind uses the room that the oldest waits for
 NODE_VERDICT = "turnout.dev/node-verdict"  # of a pod: what its launcher's check has found of its node, JSON
 NODE_RECORD = "turnout.dev/node-record"  # of a node: why it is tainted, since when and until when, JSON

@@ -6,18 +6,23 @@ Two pods of one shape are alike to a planner. Where the pod is, and whose it is,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from turnout.kube import labels
+from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 from turnout.kube.quantity import milli, whole
 
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
+_LookedRequirement = tuple[str, str, Collection[str]]  # with a set of values where they are looked up
+_Looked = tuple[tuple[_LookedRequirement, ...], tuple[_LookedRequirement, ...]]
 
 MOST = 1 << 52  # 4 PiB: beyond any node, and a node's pods may each ask for it without overflowing 64 bits
+MOST_RULES = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
+MOST_VALUES = 1_024  # of all expressions together
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 SOFT_EFFECT = "PreferNoSchedule"
@@ -41,6 +46,11 @@ class PodShape:
     def _hash(self) -> int:
         return hash((self.requests, self.selector, self.terms, self.tolerations, self.host_ports))
 
+    @cached_property
+    def _looked_up(self) -> tuple[_Looked, ...] | None:
+        terms = self.terms
+        return None if terms is None else tuple((_sets(on_labels), _sets(on_fields)) for on_labels, on_fields in terms)
+
     def __hash__(self) -> int:
         """Return the hash, which is computed once: shapes are looked up all the time, and their tuples are long."""
         return self._hash
@@ -51,7 +61,10 @@ class PodShape:
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """Read the shape of a pod. Raises turnout.kube.errors.BadQuantity when a request cannot be read."""
+    """Read the shape of a pod. Raises BadQuantity when a request cannot be read, TooComplex when it asks for too much.
+
+    A pod that has a node is not placed any more, so one that asks for too much still takes its room there.
+    """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
     ports = sorted(
@@ -65,7 +78,34 @@ def shape_of(pod: Pod) -> PodShape:
         tolerations=tuple(sorted({_toleration(t) for t in spec.tolerations or ()})),
         host_ports=tuple(ports),
     )
-    return _one_of_a_kind(shape)
+    if (fault := _too_complex(shape)) is None:
+        return _one_of_a_kind(shape)
+    if not spec.node_name:
+        raise fault
+    return _one_of_a_kind(PodShape(shape.requests, host_ports=shape.host_ports[:MOST_RULES]))
+
+
+def _too_complex(shape: PodShape) -> TooComplex | None:
+    """Tell what of a shape is too much to be judged on every node; None for one within the bounds."""
+    rules, values = _size(shape.terms or ())
+    counts = (
+        ("terms and expressions of node affinity", rules, MOST_RULES),
+        ("values of node affinity", values, MOST_VALUES),
+        ("labels in its nodeSelector", len(shape.selector), MOST_RULES),
+        ("tolerations", len(shape.tolerations), MOST_RULES),
+        ("resources", len(shape.requests), MOST_RULES),
+        ("host ports", len(shape.host_ports), MOST_RULES),
+    )
+    return next((TooComplex(what, count, most) for what, count, most in counts if count > most), None)
+
+
+def _size(terms: Iterable[Term]) -> tuple[int, int]:
+    """Count the expressions of terms, one at least for each term, and the values of all of them."""
+    rules = values = 0
+    for on_labels, on_fields in terms:
+        rules += max(1, len(on_labels) + len(on_fields))
+        values += sum(len(each) for _, _, each in (*on_labels, *on_fields))
+    return rules, values
 
 
 @lru_cache(maxsize=4096)
@@ -155,7 +195,7 @@ def admits(node: Node, shape: PodShape) -> bool:
         (on_labels or on_fields)
         and all(_meets(have, r) for r in on_labels)
         and all(_meets(fields, r) for r in on_fields)
-        for on_labels, on_fields in shape.terms
+        for on_labels, on_fields in shape._looked_up or ()
     )
 
 
@@ -179,10 +219,15 @@ def preference(
 
 
 def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
-    """Return the soft node affinity of a pod: weights from 1 to 100 and terms, at most 16."""
+    """Return the soft node affinity of a pod: weights from 1 to 100 and terms, at most 16.
+
+    A wish may be given up: terms of too many expressions or values are none.
+    """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
-    return tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
+    found = tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
+    rules, values = _size(term for _, term in found)
+    return found if rules <= MOST_RULES and values <= MOST_VALUES else ()
 
 
 def _is_ready(node: Node) -> bool:
@@ -203,7 +248,15 @@ def _tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...])
     return False
 
 
-def _meets(have: Mapping[str, str], requirement: Requirement) -> bool:
+def _sets(requirements: tuple[Requirement, ...]) -> tuple[_LookedRequirement, ...]:
+    """Return the requirements with their values as sets, where a walk through them would be made on every node."""
+    return tuple(
+        (key, operator, frozenset(values) if operator in ("In", "NotIn") else values)
+        for key, operator, values in requirements
+    )
+
+
+def _meets(have: Mapping[str, str], requirement: _LookedRequirement) -> bool:
     key, operator, values = requirement
     value = have.get(key)
     match operator:
@@ -220,8 +273,8 @@ def _meets(have: Mapping[str, str], requirement: Requirement) -> bool:
     return False
 
 
-def _compares(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
-    have, bound = _integer(value), _integer(values[0] if len(values) == 1 else None)
+def _compares(value: str | None, operator: str, values: Collection[str]) -> bool:
+    have, bound = _integer(value), _integer(next(iter(values)) if len(values) == 1 else None)
     if have is None or bound is None:
         return False
     return have > bound if operator == "Gt" else have < bound

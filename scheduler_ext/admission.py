@@ -15,6 +15,7 @@ import msgspec
 from turnout.jobs.gate import wants_gate
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.body_bounds import check
 from turnout.scheduler_ext.errors import BadRequest
 
 _GATES = "/spec/schedulingGates"
@@ -54,7 +55,8 @@ class Review:
 
 
 def decode(body: bytes) -> Review:
-    """Read a question. Raises BadRequest for one that cannot be answered, since it has no uid."""
+    """Read a question. Raises BadRequest for one that has no uid, so that nobody can answer it, or is too large."""
+    check(body, "an AdmissionReview")
     try:
         review = _reviews.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -64,7 +66,7 @@ def decode(body: bytes) -> Review:
         raise BadRequest("an AdmissionReview without a uid")
     try:
         pod = _pods.decode(request.object) if request.operation == "CREATE" else None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pod = None
     return Review(request.uid, request.namespace, pod)
 

@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from turnout.kube.objects import Pod
+from turnout.scheduler_ext.body_bounds import check
 from turnout.scheduler_ext.errors import BadRequest
 from turnout.scheduler_ext.model import Answer, Victims
 
@@ -220,6 +221,7 @@ def _read(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str)
 def _pod(fields: Mapping[str, bytes]) -> Pod:
     if "pod" not in fields:
         raise BadRequest("no Pod is given")
+    check(fields["pod"], "Pod")
     return _read(_POD, fields["pod"], "Pod")
 
 

@@ -55,6 +55,7 @@ class EventReason(Enum):
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
     BAD_ANNOTATION = "BadAnnotation"
+    POD_UNREADABLE = "PodUnreadable"  # its requests or its affinity: it takes no part
     WISH_NOT_KEPT = "WishNotKept"  # a part of a wish for the gang's place, in whatever words, is read and not kept
     MAP_APPLIED = MapOutcome.APPLIED.value
     MAP_REJECTED = MapOutcome.REJECTED.value

@@ -73,7 +73,10 @@ async def background() -> AsyncIterator[Background]:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """A running local cluster. `add_nodes` adds nodes, `schedule` starts a scheduler."""
+    """A running local cluster. `add_nodes` adds nodes, `schedule` starts a scheduler.
+
+    url: of its API, which may have a secret in its path: `address` is the one to show.
+    """
 
     url: str
     api: ApiClient
@@ -81,6 +84,11 @@ class LocalCluster:
     background: Background  # all tasks that run in it
     addresses: dict[str, str] = field(default_factory=dict)
     served: Served | None = None  # the embedded API; None when attached to a real one
+
+    @property
+    def address(self) -> str:
+        """Give the URL of its API without any secret."""
+        return self.url if self.served is None else self.served.address
 
     async def add_nodes(self, places: Sequence[Place], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:
         """Create nodes that our kubelet serves.
@@ -142,15 +150,17 @@ async def local_cluster(
     pace: Pace | None = None,
     processes: Path | None = None,
     listening: socket.socket | None = None,
+    token: str = "",
 ) -> AsyncIterator[LocalCluster]:
     """Run a local cluster until the block ends. A part of it that fails ends the block with its error.
 
     pace: of its kubelet, None for no kubelet. processes: a folder for the files of pods, which then run their commands;
-    None: they run nothing. A socket given as `listening` is served in place of a port.
+    None: they run nothing. A socket given as `listening` is served in place of a port. token: that callers of the API
+    have to show, "" for a new one.
     """
     kept = PodLogs()
     async with (
-        serve(kubeconfig, port, logs=kept, listening=listening) as served,
+        serve(kubeconfig, port, logs=kept, listening=listening, token=token) as served,
         _session() as session,
         background() as parts,
     ):

@@ -71,6 +71,7 @@ class AutoscalerController:
         self._unused = UnusedRoom(policy.bind_s, view.started)
         self._faults: dict[JobKey, str] = {}
         self._unknown: dict[JobKey, tuple[str, ...]] = {}
+        self._ungranted: dict[JobKey, str] = {}
         self.steps: Sequence[Step] = ()
         self.seen: Observation | None = None
 
@@ -160,6 +161,11 @@ class AutoscalerController:
             if self._unknown.get(key) != names:
                 self._tells.unknown(key, names)
         self._unknown = dict(self._view.unknown)
+        for key, why in self._view.ungranted.items():
+            if self._ungranted.get(key) != why:
+                log.warning("queue_not_granted", extra={"job": str(key), "why": why})
+                self._tells.decided(Step(key, 0, 0, Reason.REFUSED, why))
+        self._ungranted = dict(self._view.ungranted)
 
     def _ended(self) -> Iterator[Ended]:
         """Jobs that are over and still there."""

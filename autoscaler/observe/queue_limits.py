@@ -21,18 +21,47 @@ class Shares:
     def __init__(self) -> None:
         self._specs: dict[str, QueueSpec] = {}
         self._mins: dict[str, Counter[_Ask]] = {}
+        self._named: dict[str, dict[str, QueueSpec]] = {}  # by name, by object
         self._stopped: dict[str, str] = {}  # a LocalQueue that takes nothing -> its ClusterQueue
         self.of_namespace: Mapping[str, str] = {}  # of pods that name none, but for the namespace's own
 
     def put(self, queue: QueueSpec, at: str) -> bool:
-        """A queue as it is now. at: its object. Has the queue of some namespace changed by it?"""
+        """A queue as it is now. at: its object. True if names or namespaces may lead to another queue by it."""
+        before = self._specs.get(at)
+        renamed = before is not None and before.name != queue.name and self.drop(at)
         self._specs[at] = queue
-        return queue.dialect is Dialect.KOORDINATOR and self._paid_for()
+        self._named.setdefault(queue.name, {})[at] = queue
+        granted = before is None or before.grants != queue.grants
+        return (queue.dialect is Dialect.KOORDINATOR and self._paid_for()) or granted or renamed
 
     def drop(self, at: str) -> bool:
-        """A queue's object is gone. Has the queue of some namespace changed by it?"""
+        """A queue's object is gone. True if names or namespaces may lead to another queue by it."""
         queue = self._specs.pop(at, None)
-        return queue is not None and queue.dialect is Dialect.KOORDINATOR and self._paid_for()
+        if queue is None:
+            return False
+        del self._named[queue.name][at]
+        if not self._named[queue.name]:
+            del self._named[queue.name]
+        if queue.dialect is Dialect.KOORDINATOR:
+            self._paid_for()
+        return True
+
+    def exists(self, queue: str) -> bool:
+        """True if an object bears this name."""
+        return queue in self._named
+
+    def is_cluster_queue(self, queue: str) -> bool:
+        """True if LocalQueues may lead there: to a ClusterQueue, or to what stands for a stopped LocalQueue of one.
+
+        Its namespace's admin writes a LocalQueue, so it may name anything.
+        """
+        objects = self._named.get(self._stopped.get(queue, queue))
+        return objects is not None and all(each.dialect is Dialect.KUEUE for each in objects.values())
+
+    def grants(self, queue: str, namespace: str) -> bool:
+        """True if pods and jobs of a namespace may name a queue: each object of its name grants it to them."""
+        objects = self._named.get(queue)
+        return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
 
     def stop(self, local_queue: str, cluster_queue: str) -> str:
         """A LocalQueue takes nothing: it leads to a closed queue of its own, which is within its ClusterQueue."""

@@ -57,7 +57,7 @@ class AutoscalerView(Cache):
         for key, group, members in self.strays.all():
             on = ((self._ground.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
-            found[key] = BareGang(key, self._payer(members[0][0], group), len(members), placed)
+            found[key] = BareGang(key, self._accounts.payer(members[0][0], group), len(members), placed)
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:

@@ -71,7 +71,7 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
             stage = Testbed(made.api)
             made.addresses.update({place.name: place.ip for place in play.places})
             await stage.set_up(play)
-            screen.say(f"A Kubernetes API is up at {made.url}; the extender is starting ...")
+            screen.say(f"A Kubernetes API is up at {made.address}; the extender is starting ...")
             configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
             async with running(show.extender, folder / "kubeconfig", configmap, folder, made.session) as up:
                 screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")

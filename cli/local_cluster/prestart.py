@@ -6,6 +6,7 @@ the port meanwhile is queued by the kernel. Nothing heavy may be imported here.
 
 from __future__ import annotations
 
+import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,13 @@ _QUEUE = 128
 
 @dataclass(frozen=True, slots=True)
 class Prestarted:
-    """listening: the API's socket. extender: a child that looks for the API; None without one."""
+    """listening: the API's socket. token: that its callers have to show.
+
+    extender: a child that looks for the API; None without one.
+    """
 
     listening: socket.socket
+    token: str
     extender: Begun | None
 
 
@@ -30,6 +35,8 @@ def early(folder: Path, port: int, extender: bool) -> Prestarted:
     """Begin. port: 0 for a free one. Raises OSError when it is taken."""
     listening = socket.create_server((_HOST, port), backlog=_QUEUE)
     config = folder / KUBECONFIG
-    config.touch(mode=0o600)
-    config.write_text(kubeconfig(f"http://{_HOST}:{listening.getsockname()[1]}"))
-    return Prestarted(listening, begin(own_extender(), config, MAP, folder) if extender else None)
+    token = secrets.token_urlsafe(32)
+    config.unlink(missing_ok=True)  # it may be an older one that others can read
+    config.touch(mode=0o600, exist_ok=False)
+    config.write_text(kubeconfig(f"http://{_HOST}:{listening.getsockname()[1]}", token))
+    return Prestarted(listening, token, begin(own_extender(), config, MAP, folder) if extender else None)

@@ -69,7 +69,7 @@ async def serve(wanted: Wanted, begun: Prestarted | None) -> None:
         else:
             made, url = await _real(stack, wanted, standing, data)
         pid = os.getpid()
-        note = Note(pid, begun_at(pid), made.url, len(standing), wanted.gpus, url, wanted.real, wanted.processes)
+        note = Note(pid, begun_at(pid), made.address, len(standing), wanted.gpus, url, wanted.real, wanted.processes)
         await stand(made, wanted.folder / NOTE, note, told)
 
 
@@ -89,7 +89,7 @@ async def _embedded(
 ) -> tuple[LocalCluster, str]:
     """Everything in this process; the local cluster, and the URL of its extender."""
     config = wanted.folder / KUBECONFIG
-    running_ = local_cluster(config, pace=Pace(), processes=wanted.pods, listening=begun.listening)
+    running_ = local_cluster(config, pace=Pace(), processes=wanted.pods, listening=begun.listening, token=begun.token)
     made = await stack.enter_async_context(running_)
     await made.add_nodes(standing, wanted.gpus)
     await _write_map(made, data)
@@ -134,6 +134,7 @@ async def _write_map(made: LocalCluster, data: dict[str, str]) -> None:
 
 def _put(file: Path, text: bytes) -> None:
     part = file.with_suffix(".part")
-    part.touch(mode=0o600)
+    part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
+    part.touch(mode=0o600, exist_ok=False)
     part.write_bytes(text)
     part.rename(file)  # whole or not at all

@@ -18,10 +18,12 @@ from turnout.controllers.kind import Kind, Moment, Vocabulary
 from turnout.controllers.kinds import elasticjob_pods, fields
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, LABELS, MASTER, PORT, WORKER, master_host, pod_name
 from turnout.controllers.model import (
+    ChildKey,
     CleanPods,
     Counts,
     Gang,
     JobView,
+    Later,
     Object,
     Phase,
     PodSeen,
@@ -32,6 +34,7 @@ from turnout.controllers.model import (
     RunPolicy,
     Seen,
     Verdict,
+    Wanted,
 )
 from turnout.jobs import command_line
 from turnout.jobs.model import BadJob
@@ -146,15 +149,15 @@ def selector(view: JobView, role: Role) -> dict[str, str]:
     return {"app": "dlrover", LABELS.job: view.name, LABELS.role: role.label}
 
 
-def extras(view: JobView, _seen: Seen) -> list[Object]:
+def extras(view: JobView, _seen: Seen) -> list[Wanted]:
     """Return the Services: the master's, and one for each rank of the workers."""
-    found = []
+    found: list[Wanted] = []
     for role in view.roles:
         for index in range(role.replicas):
             head, port = (
                 (master_host(view), PORT) if role.name == MASTER else (pod_name(view, role, index), WORKER_PORT)
             )
-            found.append(_service(view, role, index, head, port))
+            found.append(Later(ChildKey("Service", head), partial(_service, view, role, index, head, port)))
     return found
 
 

@@ -9,11 +9,14 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from turnout.controllers.model import CleanPods, Gang, JobView, Object, Refused, Restart, Role, RunPolicy
+import msgspec
+
+from turnout.controllers.model import CleanPods, Gang, JobView, Object, Reason, Refused, Restart, Role, RunPolicy
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
-MOST_REPLICAS = 10_000  # of a role; a look builds them all
+MOST_REPLICAS = 10_000  # of a role
+CHILDREN_BYTES = 512 << 20  # of all pods of one job together, as JSON: 10,000 workers of 52 KiB
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _MOST = 2**31 - 1
 
@@ -30,11 +33,28 @@ def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | 
 
     def whole(raw: Object) -> JobView | Refused:
         try:
-            return read(raw)
+            view = read(raw)
         except BadJob as error:
             return Refused(str(error))
+        return view if (why := _too_large(view)) is None else Refused(why, Reason.TOO_LARGE)
 
     return whole
+
+
+def _too_large(view: JobView) -> str | None:
+    """Say why a job's pods are too many bytes together, by their templates; None where they are not."""
+    roles = sorted((each.replicas * (_bytes(each.template) + each.added_bytes), each.name) for each in view.roles)
+    total = sum(size for size, _ in roles)
+    if total <= CHILDREN_BYTES:
+        return None
+    return (
+        f"the pods of the job have {total >> 20} MiB together, replicas times template, the most of them of "
+        f"{roles[-1][1]}: at most {CHILDREN_BYTES >> 20} MiB are made"
+    )
+
+
+def _bytes(template: Object) -> int:
+    return len(msgspec.json.encode(template))
 
 
 def check_name(meta: Object) -> None:

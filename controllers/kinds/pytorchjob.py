@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.children import owner, service
+from turnout.controllers.children import owner, services
 from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
@@ -28,6 +28,7 @@ from turnout.controllers.model import (
     Role,
     Seen,
     Verdict,
+    Wanted,
     replica_name,
 )
 from turnout.jobs.kinds.pytorchjob import elastic_bounds
@@ -220,9 +221,9 @@ def _init(host: str) -> Object:
     }
 
 
-def extras(view: JobView, _seen: Seen) -> list[Object]:
+def extras(view: JobView, _seen: Seen) -> list[Wanted]:
     """Return what is wanted beside pods: a headless Service a replica, and the HPA that its metrics ask for."""
-    found = [service(PYTORCHJOB, view, role, index) for role in view.roles for index in range(role.replicas)]
+    found: list[Wanted] = [each for role in view.roles for each in services(PYTORCHJOB, view, role)]
     policy = view.spec.get("elasticPolicy") or {}
     if metrics := policy.get("metrics"):
         found.append(_hpa(view, policy, metrics))

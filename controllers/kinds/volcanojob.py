@@ -7,6 +7,7 @@ the autoscaler a task's replicas are its current size. What becomes of a job is 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ def _read(raw: Object) -> JobView:
     most = spec.count("minAvailable", 0) or sum(least.values())
     if most > total:
         raise BadJob(f"spec.minAvailable is {most}: the tasks have {total} replicas together")
+    words = _words(raw, spec, roles, least)
+    roles = tuple(plugins.with_added_bytes(words, roles))
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -65,7 +68,7 @@ def _read(raw: Object) -> JobView:
         roles=roles,
         policy=RunPolicy(_suspended(meta), ttl_s=fields.whole_number(spec, "ttlSecondsAfterFinished")),
         gang=_gang(meta, spec, roles, least, most),
-        spec=_words(raw, spec, roles, least),
+        spec=words,
         elastic=most < total,
     )
 
@@ -306,10 +309,8 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[s
 
 def held(view: JobView, seen: Seen) -> Collection[str]:
     """Name the tasks that wait for others by dependsOn: until their least number of pods is ready or has succeeded."""
-    ready = {
-        role.name: sum(_is_ready(pod) for pod in seen.pods if pod.role == role.label) >= view.spec["least"][role.label]
-        for role in view.roles
-    }
+    counts = Counter(pod.role for pod in seen.pods if _is_ready(pod))
+    ready = {role.name: counts[role.label] >= view.spec["least"][role.label] for role in view.roles}
     depends: Mapping[str, tuple[Sequence[str], bool]] = view.spec["depends"]
     return [name for name, (on, any_) in depends.items() if not (any if any_ else all)(ready[each] for each in on)]
 

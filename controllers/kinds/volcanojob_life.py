@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from turnout.controllers import children, conditions, diff
@@ -16,7 +17,6 @@ from turnout.controllers import lifecycle_policies as policies
 from turnout.controllers.kind import Kind, Moment
 from turnout.controllers.model import (
     JUMP_S,
-    Create,
     Delete,
     JobView,
     Object,
@@ -30,6 +30,7 @@ from turnout.controllers.model import (
     Setup,
     Write,
 )
+from turnout.controllers.portion import Portion
 from turnout.kube.times import rfc3339, since_1970
 
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
@@ -140,8 +141,9 @@ def _end(at: _At) -> tuple[str, str] | None:
         return None
     least = at.view.gang.min_member
     if least >= sum(spec["least"].values()):
+        succeeded = Counter(pod.role for pod in staying if pod.phase is Phase.SUCCEEDED)
         for role in at.view.roles:
-            count = sum(pod.role == role.label and pod.phase is Phase.SUCCEEDED for pod in staying)
+            count = succeeded[role.label]
             if count < spec["least"][role.label]:
                 return FAILED, f"{count} pods of task {role.name} succeeded, {spec['least'][role.label]} are needed"
     least = spec["success"] or least
@@ -154,18 +156,23 @@ def _running(at: _At, wait_s: float | None) -> Outcome:
     """Bring the children to what is wanted, and say whether the job runs."""
     kind, view, seen = at.kind, at.view, at.seen
     group = children.pod_group(view, at.setup)
-    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, seen)], seen)]
+    portion, pods = Portion(), diff.by_role(seen.pods)
+    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, seen)], seen, portion)]
     held, tasks = kind.held(view, seen), {role.label for role in view.roles}
     waits = diff.waits(seen, at.setup)
     for role in view.roles:
-        mine = [pod for pod in seen.pods if pod.role == role.label]
+        mine = pods.get(role.label, [])
         writes += diff.all_pods(diff.surplus(role, mine))
         if waits or role.name in held:
             continue
-        made = (Replica(index, index) for index in diff.missing(role, mine))
-        writes += [Create(children.pod(kind, view, role, each, seen, at.setup)) for each in made]
+        for index in diff.missing(role, mine):
+            if portion.is_full():
+                break
+            replica = Replica(index, index)
+            writes.append(portion.create(partial(children.pod, kind, view, role, replica, seen, at.setup)))
     writes += diff.all_pods(pod for pod in seen.pods if pod.role not in tasks)
-    return _told(at, _begun(at), writes=tuple(writes), again_s=wait_s)
+    waits_s = [*portion.again_s(), *([] if wait_s is None else [wait_s])]
+    return _told(at, _begun(at), writes=tuple(writes), again_s=min(waits_s, default=None))
 
 
 def _begun(at: _At) -> str:

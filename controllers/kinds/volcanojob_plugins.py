@@ -5,7 +5,8 @@ Source: docs/facts/job-kinds.md 1.5; Volcano's pkg/controllers/job/plugins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from turnout.controllers.children import meta_of
@@ -17,6 +18,8 @@ LABELS = ChildLabels("volcano.sh/job-name", "volcano.sh/task-spec", "volcano.sh/
 NAMESPACE = "volcano.sh/job-namespace"
 HOSTS = "/etc/volcano"
 _LONG = 4_096  # bytes of a host list: every pod would hold a copy, so longer ones are read from the ConfigMap
+_AROUND = 24  # bytes of JSON around a variable's name and value
+_HOST_BYTES = 128  # of a host's name at most: that of a pod, and of its job
 _OPTIONS: Mapping[str, Mapping[str, str]] = {  # of each plugin, with their defaults
     "env": {},
     "svc": {"publish-not-ready-addresses": "false", "disable-network-policy": "false", "inject-hosts-env": "true"},
@@ -82,6 +85,25 @@ def host_file(job: str, roles: Sequence[Role]) -> dict[str, str]:
         found[f"VC_{word.upper()}_HOSTS"] = ",".join(listed)
         found[f"VC_{word.upper()}_NUM"] = str(len(listed))
     return found
+
+
+def with_added_bytes(words: Object, roles: Sequence[Role]) -> Iterator[Role]:
+    """Give the tasks with what the plugins add to each of their pods that grows with the job: its host lists.
+
+    words: what only this kind reads of the job. The bytes are of JSON, about.
+    """
+    found: Plugins = words["plugins"]
+    everywhere = of_master = 0
+    if "svc" in found and _is_on(found["svc"], "inject-hosts-env"):
+        lists = [(key, text) for key, text in words["hosts"].items() if key.startswith("VC_")]
+        everywhere = sum(len(key) + min(len(text), _LONG) + _AROUND for key, text in lists)
+    if "mpi" in found:
+        of_master = sum(each.replicas for each in roles if each.name == found["mpi"]["worker"]) * _HOST_BYTES
+    for role in roles:
+        spec = role.template["spec"]
+        containers = len(spec.get("containers") or ()) + len(spec.get("initContainers") or ())
+        own = of_master if "mpi" in found and role.name == found["mpi"]["master"] else 0
+        yield replace(role, added_bytes=(everywhere + own) * containers)
 
 
 def _config(view: JobView) -> str:
@@ -169,7 +191,8 @@ def _pytorch(
     by_name = {each.name: each for each in view.roles}
     named = [by_name[name] for name in (options["master"], options["worker"]) if name in by_name]
     members = named or [view.roles[0]]
-    env = {"MASTER_ADDR": (hosts(view.name, members[0]) or [""])[0], "MASTER_PORT": options["port"]}
+    first = hosts(view.name, replace(members[0], replicas=min(1, members[0].replicas)))
+    env = {"MASTER_ADDR": (first or [""])[0], "MASTER_PORT": options["port"]}
     env["WORLD_SIZE"] = str(sum(each.replicas for each in members))
     if role in members:
         env["RANK"] = str(sum(each.replicas for each in members[: members.index(role)]) + replica.index)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from turnout.controllers import children, diff
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import (
     JUMP_S,
     Counts,
-    Create,
     JobView,
     Object,
     Phase,
@@ -23,6 +23,7 @@ from turnout.controllers.model import (
     Setup,
     Write,
 )
+from turnout.controllers.portion import Portion
 from turnout.controllers.roles import replicas
 from turnout.controllers.roles.back_off import BackOff
 
@@ -50,8 +51,10 @@ def soonest(looks: Iterable[RoleLook], *bounds: float) -> float | None:
     return min((*bounds, *(look.again_s for look in looks if look.again_s is not None)), default=None)
 
 
-def look_at(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup, now_s: float) -> RoleLook:
-    """Decide on the pods of one role. before: its part of the status."""
+def look_at(
+    kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup, now_s: float, portion: Portion
+) -> RoleLook:
+    """Decide on the pods of one role. before: its part of the status. portion: what this look may still make."""
     mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
     old = [pod for pod in mine if kind.outdated(view, pod)]
     # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
@@ -74,9 +77,12 @@ def look_at(kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, s
     held = {index: left_s for index, left_s in lefts_s.items() if left_s > 0}
     if role.name not in kind.held(view, seen) and (role.alone or not diff.waits(seen, setup)):
         for index in diff.missing(role, there):
-            if index not in held:
-                replica, past = past.replica(index)
-                writes.append(Create(children.pod(kind, view, role, replica, seen, setup)))
+            if index in held:
+                continue
+            if portion.is_full():
+                break
+            replica, past = past.replica(index)
+            writes.append(portion.create(partial(children.pod, kind, view, role, replica, seen, setup)))
     counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in again)]
     kept = {**past.kept(), **waits.kept(role.replicas)}
     says = _paused(role, held, fresh)

@@ -77,7 +77,7 @@ class Writer:
         """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
         made = [each for each in writes if isinstance(each, Create)]
         rest = made[1:]
-        first = [each for each in writes if each not in rest]
+        first = [*(each for each in writes if not isinstance(each, Create)), *made[:1]]
         try:
             await self._at_once(key, uid, first)
         except Exception:  # never after a cancellation: the Lease may be somebody else's

@@ -34,6 +34,7 @@ def read(raw: Object) -> QueueSpec:
     told = {"": notes.json(f"{LABEL}shared-weight")}
     weights = Fields(told, f"shared-weight of {name}", whole.faults).amounts("")
     is_root = marks.text(f"{LABEL}is-root") == "true" and name != ROOT
+    namespaces = _namespaces(meta, notes)
     return QueueSpec(
         name,
         Dialect.KOORDINATOR,
@@ -42,7 +43,8 @@ def read(raw: Object) -> QueueSpec:
         lends=marks.text(f"{LABEL}allow-lent-resource") != "false",
         parent="" if is_root else parent,
         weights=weights if any(weights.values()) else most,
-        namespaces=_namespaces(meta, notes),
+        namespaces=namespaces,
+        grants=tuple(dict.fromkeys((meta.text("namespace"), *namespaces))),
         headroom=headroom(meta, most, own),
         pool=_pool(notes, most, whole.faults) if is_root else None,
         faults=tuple(whole.faults),

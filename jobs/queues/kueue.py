@@ -37,6 +37,7 @@ def read(raw: Object) -> QueueSpec:
         parent=COHORT + cohort if cohort else "",
         open=spec.text("stopPolicy", _GOES_ON) == _GOES_ON,
         strict=spec.text("queueingStrategy") == "StrictFIFO",
+        grants=(),
         headroom=headroom(meta, nominal),
         flavors=flavors,
         preempts="" if preempts == _NEVER else preempts,
@@ -52,7 +53,7 @@ def read_cohort(raw: Object) -> QueueSpec:
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + whole.of("metadata").text("name")
     above = COHORT + parent if parent else ""
-    return QueueSpec(name, Dialect.KUEUE, parent=above, flavors=flavors, faults=tuple(whole.faults))
+    return QueueSpec(name, Dialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(whole.faults))
 
 
 def local_queue(raw: Object) -> tuple[str, str]:

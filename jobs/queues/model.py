@@ -56,7 +56,8 @@ class QueueSpec:
     when they name no queue. headroom: kept free in it. preempts, reclaims: does Kueue evict whole jobs in it, and for
     it in others? pool: the whole that a tree of its own shares out. source: the object, for a queue that several
     objects make. faults: what could not be read; such an amount is left out, and nothing of the queue may be changed
-    until its owner has mended it.
+    until its owner has mended it. grants: the namespaces whose pods and jobs may name it, None for all; nobody names
+    what is reached otherwise, such as a ClusterQueue.
     """
 
     name: str
@@ -78,6 +79,7 @@ class QueueSpec:
     pool: Amounts | None = None
     source: str = ""
     faults: tuple[str, ...] = ()
+    grants: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

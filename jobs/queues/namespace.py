@@ -71,6 +71,7 @@ def _spec(
         Dialect.NAMESPACE,
         capability,
         deserved=deserved,
+        grants=(),
         headroom=kept,
         pool=pool,
         source=source,

@@ -15,6 +15,7 @@ from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
 from turnout.jobs.queues.weighted_fair_share import Claim, fill
+from turnout.kube import labels
 
 ROOT = "root"
 _OPEN = "Open"  # Closing, Closed and Unknown take nothing
@@ -37,6 +38,7 @@ def read(raw: Object) -> QueueSpec:
         parent=spec.text("parent"),
         weight=max(1, spec.count("weight", 1)),
         open=whole.of("status").text("state", _OPEN) == _OPEN,
+        grants=_grants(meta),
         headroom=headroom(meta, capability, guarantee, deserved),
         faults=tuple(whole.faults),
     )
@@ -66,6 +68,14 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
         for name in order
     }
     return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+
+
+def _grants(meta: Fields) -> tuple[str, ...] | None:
+    """Return the namespaces that may name a Queue; None where it names none. Volcano itself lets every one in."""
+    notes = meta.of("annotations")
+    if not notes.said(labels.QUEUE_NAMESPACES):
+        return None
+    return tuple(name.strip() for name in notes.text(labels.QUEUE_NAMESPACES).split(",") if name.strip())
 
 
 def _parent(queue: QueueSpec, known: Mapping[str, QueueSpec]) -> str:

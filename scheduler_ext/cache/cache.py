@@ -15,7 +15,7 @@ from dataclasses import replace
 from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
 from turnout.jobs.wishes import kai
 from turnout.jobs.wishes.podgroups import least_by_role, native_min, wish_of_group, wish_of_notes
-from turnout.kube.errors import BadQuantity
+from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
@@ -61,19 +61,20 @@ class GangView:
 
     # Sightings.
 
-    def put_pod(self, pod: Pod) -> None:
-        """Add or update a pod."""
+    def put_pod(self, pod: Pod) -> KubeError | None:
+        """Add or update a pod. Returns why it cannot be read, None for one that can."""
         try:
             member = member_of(pod, self._gpu_resources)
-        except BadQuantity:
+        except (BadQuantity, TooComplex) as error:
             self.unreadable_pods += 1
-            member = None
+            self.drop_pod(pod.metadata.uid)
+            return error
         if member is None:
             self.drop_pod(pod.metadata.uid)
-            return
+            return None
         old = self.pods.get(member.uid)
         if old == member:
-            return
+            return None
         joins = not member.silence or member.belongs.key.dialect != Dialect.ALONE.value
         if old is not None and not (joins and old.belongs.key == member.belongs.key):
             self._leave(old)
@@ -83,6 +84,7 @@ class GangView:
         self._charge(member)
         if joins:
             self._join(member, pod.metadata.resource_version, new=old is None)
+        return None
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that is gone or finished."""

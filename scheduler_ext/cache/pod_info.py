@@ -12,7 +12,7 @@ import msgspec
 from turnout.jobs.gang import Dialect, Membership, membership
 from turnout.jobs.wishes.model import Mode
 from turnout.kube import labels
-from turnout.kube.errors import BadQuantity
+from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
 from turnout.scheduler_ext.cache.host_rules import kept_apart, most_on_host
@@ -54,7 +54,7 @@ class Member:
 
 
 def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> Member | None:
-    """Read a pod; None when it is finished and takes no room. Raises BadQuantity when a request cannot be read."""
+    """Read a pod; None when it is finished and takes no room. Raises BadQuantity, TooComplex when it cannot be read."""
     if pod.status.phase in _FINISHED:
         return None
     shape = kept_apart(shape_of(pod), pod)
@@ -88,7 +88,7 @@ def gates_of(pod: Pod) -> set[str]:
     return {str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if isinstance(gate, dict)}
 
 
-def unreadable(error: BadQuantity) -> str:
+def unreadable(error: KubeError) -> str:
     """Return the sentence for a pod that cannot be read, short enough for a log line or an Event."""
     return str(error)[:200]
 
@@ -129,7 +129,7 @@ def _nominated_by_us(pod: Pod) -> bool:
             continue
         try:
             owned = msgspec.json.decode(entry.fields_v1)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         status = owned.get("f:status") if isinstance(owned, dict) else None
         if isinstance(status, dict) and "f:nominatedNodeName" in status:

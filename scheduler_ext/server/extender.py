@@ -16,7 +16,7 @@ from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.admission import GateRule, Review, gets_gate
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.lagging_view import LaggingView
-from turnout.scheduler_ext.cache.pod_info import Member
+from turnout.scheduler_ext.cache.pod_info import Member, unreadable
 from turnout.scheduler_ext.cache.unkept import unkept_wishes
 from turnout.scheduler_ext.cache.unseen_groups import Group, UnseenGroups
 from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
@@ -264,7 +264,9 @@ class Extender:
         """Return the pod as the cache has it. A pod that the watch does not show yet is taken from the request."""
         uid = pod.metadata.uid
         if uid not in self.gangs.pods:
-            self.gangs.put_pod(pod)
+            if (error := self.gangs.put_pod(pod)) is not None:
+                meta = pod.metadata
+                self.tell(Notice(EventReason.POD_UNREADABLE, meta.namespace, meta.name, uid, unreadable(error)))
             if uid in self.gangs.pods:
                 self._unconfirmed[uid] = self.clock.monotonic() + UNCONFIRMED_S
         return self.gangs.pods.get(uid)

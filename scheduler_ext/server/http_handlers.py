@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 
 from turnout.kube.server.http_connection import Connection, Limits, Server
+from turnout.scheduler_ext.body_bounds import MOST_BYTES
 from turnout.scheduler_ext.model import ExtenderVerbs
 from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Reply, Verb, refuse
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -93,8 +94,8 @@ class Verbs:
             return refuse(405, "only POST", Outcome.WRONG_METHOD)
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
             return refuse(415, "a compressed body is not read", Outcome.COMPRESSED)
-        if (request.content_length or 0) > self._limits.body_bytes:
-            return refuse(413, f"a body holds at most {self._limits.body_bytes} bytes", Outcome.TOO_LARGE)
+        if (request.content_length or 0) > self._most_bytes(verb):
+            return refuse(413, f"a body holds at most {self._most_bytes(verb)} bytes", Outcome.TOO_LARGE)
         if verb is not Verb.GATE and (why := self._extender.unready()) is not None:
             return refuse(503, f"not ready: {why}", Outcome.UNREADY)
         return None
@@ -113,7 +114,7 @@ class Verbs:
                     chunks.append(chunk)
                     held += len(chunk)
                     self._load.held_bytes += len(chunk)
-                    self._check(held)
+                    self._check(held, self._most_bytes(verb))
             # From here to the answer nothing waits: one request sees one world.
             late = self._clock() - start_s > self._limits.late_s
             return self._dispatcher.answer(verb, b"".join(chunks), late)
@@ -126,9 +127,13 @@ class Verbs:
             self._metrics.in_flight.dec()
             self._places.release()
 
-    def _check(self, held: int) -> None:
-        if held > self._limits.body_bytes:
-            why = f"a body holds at most {self._limits.body_bytes} bytes"
+    def _most_bytes(self, verb: Verb) -> int:
+        """Return the bound on a body: only a scheduler's questions name every node of a cluster."""
+        return min(self._limits.body_bytes, MOST_BYTES) if verb is Verb.GATE else self._limits.body_bytes
+
+    def _check(self, held: int, most: int) -> None:
+        if held > most:
+            why = f"a body holds at most {most} bytes"
             raise _Refused(refuse(413, why, Outcome.TOO_LARGE))
         if self._load.held_bytes > self._limits.held_bytes:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))

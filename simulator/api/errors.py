@@ -9,6 +9,7 @@ from typing import Any
 _CODES = {
     "": 500,  # what the API server says without a reason
     "BadRequest": 400,
+    "Unauthorized": 401,
     "Forbidden": 403,
     "NotFound": 404,
     "MethodNotAllowed": 405,

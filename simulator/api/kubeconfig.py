@@ -8,13 +8,23 @@ NAME = "turnout-local"  # of its cluster, user and context
 OLD_NAME = "yard"  # of a second context, for one release
 
 
-def kubeconfig(url: str) -> str:
-    """Return a kubeconfig that points to a URL and names no user."""
+def prefix(token: str) -> str:
+    """Return the path that stands before every other where the token is shown in it."""
+    return f"/token/{token}"
+
+
+def kubeconfig(url: str, token: str = "") -> str:
+    """Return a kubeconfig that points to a URL. token: its user's, "" for a URL that needs none or has it in its path.
+
+    client-go sends no token to a server without TLS, so it stands in the server's path as well.
+    """
+    user = {"token": token} if token else {}
+    url = url + prefix(token) if token else url
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": NAME, "cluster": {"server": url}}],
-        "users": [{"name": NAME, "user": {}}],
+        "users": [{"name": NAME, "user": user}],
         "contexts": [
             {"name": name, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}
             for name in (NAME, OLD_NAME)

@@ -64,7 +64,7 @@ def lead(number=0, phase=Phase.RUNNING, name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in ELASTICJOB.extras(view(raw), Seen()):
+    for body in map(children.built, ELASTICJOB.extras(view(raw), Seen())):
         labels, key = body["metadata"]["labels"], children.key_of(body)
         found[key] = ChildSeen(key, f"uid-{key.name}", labels[LABELS.role], int(labels[LABELS.index]), body["spec"])
     return found

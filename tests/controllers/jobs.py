@@ -48,7 +48,7 @@ def pod(index=0, phase=Phase.RUNNING, role="worker", name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in PYTORCHJOB.extras(view(raw), Seen()):
+    for body in map(children.built, PYTORCHJOB.extras(view(raw), Seen())):
         labels = body["metadata"].get("labels") or {}
         index = int(labels.get(KUBEFLOW.index, -1))
         key = children.key_of(body)

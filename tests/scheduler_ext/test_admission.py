@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests import cluster
 from turnout.kube import labels
 from turnout.scheduler_ext.admission import GateRule, decode, encode, gets_gate
+from turnout.scheduler_ext.body_bounds import MOST_BYTES, MOST_VALUES
 from turnout.scheduler_ext.errors import BadRequest
 
 GATE = {"name": labels.PLACEMENT_GATE}
@@ -77,6 +78,39 @@ def test_the_schedulers_and_accelerators_are_those_that_an_admin_names():
 def test_what_is_no_question_is_refused(body):
     with pytest.raises(BadRequest):
         decode(body)
+
+
+def holding(spec):
+    """A review as bytes of a pod with this spec."""
+    return b'{"request":{"uid":"u-1","operation":"CREATE","object":{"spec":' + spec + b"}}}"
+
+
+BUSY = b'{"volumes":[' + b",".join([b'{"":{}}'] * (MOST_VALUES // 3 + 1)) + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        pytest.param(holding(BUSY), f"at most {MOST_VALUES} values", id="objects in a field that is read as it is"),
+        pytest.param(holding(BUSY.replace(b'{"":{}}', b"[[],[]]")), f"at most {MOST_VALUES} values", id="lists"),
+        pytest.param(b"[" + b"0," * MOST_VALUES + b"0]", f"at most {MOST_VALUES} values", id="no object at all"),
+        pytest.param(holding(b'"' + b" " * MOST_BYTES + b'"'), f"at most {MOST_BYTES} bytes", id="one long text"),
+    ],
+)
+def test_a_question_of_too_many_values_or_bytes_is_refused_unread(body, fault):
+    with pytest.raises(BadRequest, match=fault):
+        decode(body)
+
+
+def test_a_pod_of_many_variables_is_read():
+    made = pod()
+    made["spec"]["containers"][0]["env"] = [{"name": f"V{at}", "value": "x"} for at in range(5_000)]
+    assert answered(review(made)) == ALONE
+
+
+@pytest.mark.parametrize("spec", [b'"\xff"', b'{"nodeName":"\xff"}', b'{"volumes":[{"a":"\xc3("}]}'])
+def test_a_pod_that_is_not_utf8_is_allowed_as_it_is(spec):
+    assert answered(holding(spec)) is None
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()

@@ -85,7 +85,7 @@ async def _stage(
         made = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
         stage = Testbed(made, told, loan.patience_s)
         await stage.set_up()
-        screen.say(f"A Kubernetes API is up at {made.url}; the extender and the autoscaler are starting ...")
+        screen.say(f"A Kubernetes API is up at {made.address}; the extender and the autoscaler are starting ...")
         autoscaler = await ends.enter_async_context(_programs(loan, made, folder, stage))
         screen.say("The extender is ready, and the autoscaler leads.")
         stage.raise_curtain()

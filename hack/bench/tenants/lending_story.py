@@ -26,6 +26,7 @@ from turnout.autoscaler.scaling.unused_room import UnusedRoom
 from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
+from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.kube.times import rfc3339
@@ -88,6 +89,7 @@ class LendingStory:
             offers = {GPU: str(PER_NODE), "pods": "110", "cpu": "96"}
             status = {"allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
             self._view.put_node(msgspec.convert({"metadata": {"name": name}, "status": status}, Node))
+        self._view.put_queue(QueueSpec("q"))
         for job in self.jobs.values():
             self._show(job)
         for made in self.strays.values():

@@ -157,7 +157,7 @@ class FaultInjectors:
         served = self._stage.made.served
         assert served is not None  # the local cluster is our own
         self._later(served.restart(event.lasts_s))
-        return served.url
+        return served.address
 
     async def _extender(self, event: FaultEvent) -> str:
         programs = self._stage.programs

@@ -20,7 +20,7 @@ from turnout.simulator.api.model import Kind
 from turnout.simulator.api.route import Target
 from turnout.simulator.api.server import logs
 from turnout.simulator.api.server.http import MOST_BODY_BYTES, as_json, as_raw, body_of, refusals
-from turnout.simulator.api.server.peer_auth import only_our_own
+from turnout.simulator.api.server.peer_auth import only_with
 from turnout.simulator.api.server.watch import Watches
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, do, question, row_of
@@ -32,9 +32,11 @@ FAULTS = "/turnout/faults"
 _OLD_FAULTS = "/yard/faults"  # for one release
 
 
-def application(store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None = None) -> web.Application:
-    """Return the aiohttp application over a store."""
-    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_our_own()])
+def application(
+    store: Store, watches: Watches, faults: Faults, token: str, kept: logs.Logs | None = None
+) -> web.Application:
+    """Return the aiohttp application over a store. token: that every caller has to show."""
+    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_with(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, kept).answer)
     return app
 

@@ -45,7 +45,7 @@ async def body_of(request: web.Request, anything: bool = False) -> Any:
         raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
     try:
         body = msgspec.json.decode(await request.read())
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiRefusal("BadRequest", f"the body is no JSON: {error}") from error
     if not anything and not isinstance(body, dict):
         raise ApiRefusal("BadRequest", "the body is no object")

@@ -15,8 +15,10 @@ from aiohttp import web
 from turnout.kube.times import rfc3339
 from turnout.simulator.api.fault_injection import Faults
 from turnout.simulator.api.kubeconfig import kubeconfig as kubeconfig_of
+from turnout.simulator.api.kubeconfig import prefix
 from turnout.simulator.api.server.handlers import application, first_namespaces
 from turnout.simulator.api.server.logs import Logs
+from turnout.simulator.api.server.peer_auth import new_token
 from turnout.simulator.api.server.watch import Watches
 from turnout.simulator.api.store import Store
 
@@ -24,11 +26,12 @@ from turnout.simulator.api.store import Store
 class Served:
     """A running API.
 
-    url: has no slash at its end. kubeconfig: the file that was asked for, or None.
+    address: its place, with no slash at its end. url: the same with the token in its path, a secret. kubeconfig: the
+    file that was asked for, or None.
     """
 
-    def __init__(self, store: Store, kubeconfig: Path | None, bookmark_s: float, kept: Logs | None) -> None:
-        self.url, self.store, self.kubeconfig = "", store, kubeconfig
+    def __init__(self, store: Store, kubeconfig: Path | None, bookmark_s: float, kept: Logs | None, token: str) -> None:
+        self.address, self.url, self.store, self.kubeconfig, self.token = "", "", store, kubeconfig, token
         self._bookmark_s, self._logs = bookmark_s, kept
         self._port = 0
         self._watches: Watches | None = None
@@ -37,13 +40,14 @@ class Served:
     async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
         """Listen and answer requests."""
         self._watches = Watches(self.store, self._bookmark_s)
-        app = application(self.store, self._watches, Faults(), self._logs)
+        app = application(self.store, self._watches, Faults(), self.token, self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.SockSite(self._runner, listening) if listening else web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         self._port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.address = f"http://127.0.0.1:{self._port}"
+        self.url = self.address + prefix(self.token)
 
     async def stop(self) -> None:
         """End every watch and close the port."""
@@ -66,20 +70,21 @@ async def serve(
     kept_changes: int = 10_000,
     logs: Logs | None = None,
     listening: socket.socket | None = None,
+    token: str = "",
 ) -> AsyncIterator[Served]:
     """Serve until the block ends. Then the port is closed and every watch ends.
 
     kubeconfig: a file to write that points here, or None. logs: the output of pods. A port of 0 takes a free one;
-    `listening` is a socket to serve in place of a port. The store keeps `kept_changes` changes of each kind for
-    watches.
+    `listening` is a socket to serve in place of a port, `token` what callers have to show, "" for a new one. The store
+    keeps `kept_changes` changes of each kind for watches.
     """
     store = Store(_now, lambda: str(uuid.uuid4()), kept_changes)
     first_namespaces(store)
-    served = Served(store, kubeconfig, bookmark_s, logs)
+    served = Served(store, kubeconfig, bookmark_s, logs, token or new_token())
     try:
         await served.start(port, listening)
         if kubeconfig is not None:
-            await asyncio.to_thread(_write, kubeconfig, kubeconfig_of(served.url))
+            await asyncio.to_thread(_write, kubeconfig, kubeconfig_of(served.address, served.token))
         yield served
     finally:
         await served.stop()
@@ -90,5 +95,6 @@ def _now(later_s: float = 0) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    file.touch(mode=0o600)
+    file.unlink(missing_ok=True)  # it may be an older one that others can read
+    file.touch(mode=0o600, exist_ok=False)
     file.write_text(text)
