@@ -204,6 +204,12 @@ class Gang:
         return min((self._tier(wish.required) for wish in self.wishes if wish.required is not None), default=None)
 
     @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that all members must keep to: those required of the gang, and those of its runs of ranks."""
+        inner = (layer.level for wish in self.wishes for layer in wish.layers)
+        return tuple(dict.fromkeys([*(w.required for w in self.wishes if w.required is not None), *inner]))
+
+    @property
     def multiple(self) -> int:
         """The number of which pods on one host must be a multiple."""
         own = self._said.multiple

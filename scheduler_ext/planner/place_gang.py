@@ -49,8 +49,8 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
         return replace(plan_, spare=plan_.spare[: request.missing])
     if request.wished and came_apart(fabric, request):
         request = replace(request, wished={})
-    if request.left_out or request.barred is not None:
-        room_of = without(room_of, request.left_out, request.barred)
+    if request.left_out or request.barred is not None or request.outside:
+        room_of = without(request, room_of)
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
@@ -63,7 +63,7 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
-    if (why := _unformed(request)) is not None:
+    if (why := _unformed(request) or _runs_outside(request)) is not None:
         return GangPlan(request.gang.key, refusal=why)
     groups = groups_of(request)
     if any(group.part is not None for group in groups):
@@ -126,6 +126,14 @@ def _unformed(request: Request) -> Refusal | None:
     if not gang.sizing.wish.groups:
         return None
     return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {there} of {gang.least} pods")
+
+
+def _runs_outside(request: Request) -> Refusal | None:
+    """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
+    marks = request.outside.get(None)
+    if marks is None or not any(marks[host] for member, host in request.held if anchored(member, request.gang)):
+        return None
+    return Refusal(Reason.OFF_MAP, "members run on hosts that have no label of the required level")
 
 
 def _in_parts(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:
@@ -304,7 +312,7 @@ def _place_group(
     gang = request.gang
     anchors = placed.anchors if group.part is None else placed.of_part.get(group.part, [])
     room = even(request, group, anchors, room_of(group.shape, placed.taken))
-    _narrow(fabric, group, placed, room)
+    _narrow(fabric, request, group, placed, room)
     kept = kept_wishes(request, group, room)
     pods = group.pods - len(kept)
     if pods == 0:
@@ -337,13 +345,15 @@ def _ask(request: Request, group: Group, pods: int, least: int, near: Sequence[i
     return Ask(pods, least, most, gang.multiple, min(tiers, default=None), there, request.rule, liking=liking)
 
 
-def _narrow(fabric: Fabric, group: Group, placed: _Placed, room: Rows) -> None:
-    """Take from `room` what a part may not use: it is outside the part's span, or other parts keep apart there."""
+def _narrow(fabric: Fabric, request: Request, group: Group, placed: _Placed, room: Rows) -> None:
+    """Take from `room` what a part may not use: hosts outside its span or level, and domains of parts kept apart."""
     part = group.part
     if group.span is not None:
         room[: group.span[0]] = room[group.span[1] :] = 0
     if part is None:
         return
+    if (marks := request.outside.get(part.rule)) is not None:
+        room[marks] = 0
     for other, hosts in placed.of_part.items():
         if other is None or other == part or not (part.apart or other.apart):
             continue

@@ -68,6 +68,8 @@ def fitted(
         return None
     row, at = fabric.switch_of[tier], {part: index for index, part in enumerate(parts)}
     room, first = room_of(groups[0].shape, ()), int(row[span[0]])
+    for rule in {part.rule for part in parts if part is not None} & request.outside.keys():
+        room[request.outside[rule]] = 0
     held = [int(room[slice(*fabric.span(tier, switch))].sum()) for switch in range(first, int(row[span[1] - 1]) + 1)]
     theirs = request.gang.parts()
     fixed = {
