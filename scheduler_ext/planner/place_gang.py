@@ -50,7 +50,7 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     if request.wished and came_apart(fabric, request):
         request = replace(request, wished={})
     if request.left_out or request.barred is not None or request.outside:
-        room_of = without(request, room_of)
+        room_of = without(room_of, request.left_out, request.barred, request.outside.get(None))
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:

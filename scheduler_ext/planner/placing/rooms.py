@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
@@ -24,12 +25,14 @@ def even(request: Request, group: Group, anchors: Sequence[int], room: Rows) -> 
     return room
 
 
-def without(request: Request, room_of: RoomOf) -> RoomOf:
-    """Return the room without rows that a filter refuses to a shape, or that the whole gang may not use."""
+def without(
+    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], *barred: NDArray[np.bool_] | None
+) -> RoomOf:
+    """Return the room without rows that a filter refuses to a shape, or that are barred to the whole gang."""
 
     def beside(shape: PodShape, besides: Pods) -> Rows:
         room = room_of(shape, besides)
-        for marks in (request.left_out.get(shape), request.barred, request.outside.get(None)):
+        for marks in (left_out.get(shape), *barred):
             if marks is not None:
                 room[marks] = 0
         return room
