@@ -188,4 +188,4 @@ def spread(notes: Notes) -> Spread:
     A level is known by its number or its name: only the extender sees the labels of nodes.
     """
     wish = wish_of(notes, [])
-    return Spread(None if wish.required is None else by_name(wish.required), wish.multiple)
+    return Spread(min(map(by_name, wish.levels), default=None), wish.multiple)

@@ -17,6 +17,7 @@ rank_order.py assigns the ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -40,10 +41,8 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
     and at least one. Pods that do not fill a whole multiple are left out.
     """
     required = ask.widest_tier is not None
-    if required and not fabric.mapped_count:
-        return Refusal(Reason.NO_MAP, "a topology tier is required and the map names no host")
     anchors = [host for host, _ in ask.anchors]
-    wrong = _off_map(fabric, ask, anchors)
+    wrong = beyond(fabric, ask.widest_tier, anchors)
     if wrong is not None:
         return wrong
     units = room if ask.multiple == 1 else room // ask.multiple
@@ -59,14 +58,22 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
     return Placement(ranks(fabric, sorted(slots), ask.anchors), tier, placed)
 
 
-def _off_map(fabric: Fabric, ask: Ask, anchors: list[int]) -> Refusal | None:
-    if ask.widest_tier is None or not anchors:
+def beyond(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Refusal | None:
+    """Return the reason why members on some hosts are in no domain of a required tier; None where they are in one.
+
+    widest_tier: None where no tier is required.
+    """
+    if widest_tier is None:
         return None
-    if not fabric.mapped[anchors].all():
+    if not fabric.mapped_count:
+        return Refusal(Reason.NO_MAP, "a topology tier is required and the map names no host")
+    if not hosts:
+        return None
+    if not fabric.mapped[hosts].all():
         return Refusal(Reason.OFF_MAP, "members run on hosts that the map does not name")
-    tier = common_tier(fabric, anchors)
-    if tier > ask.widest_tier:
-        return Refusal(Reason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {ask.widest_tier}")
+    tier = common_tier(fabric, hosts)
+    if tier > widest_tier:
+        return Refusal(Reason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {widest_tier}")
     return None
 
 

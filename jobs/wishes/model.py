@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 # A number counts tiers: 0 a host, 1 a leaf. A text is a node label's key, or a word for a tier such as "rack".
@@ -62,7 +62,25 @@ class Wish:
     together_of: int = 0  # how many gangs say so in all; 0: as many as there are
     one_domain: bool = False  # such gangs share one domain, and what one asks counts for all
     mode: Mode = Mode.NEAR
+    further: tuple[tuple[str, Level], ...] = ()  # (source, level) that other words of the same pod require, too
     unkept: tuple[str, ...] = ()  # what was read and is not kept, a sentence each
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that are required, in whatever words."""
+        own = () if self.required is None else (self.required,)
+        return (*own, *(level for _, level in self.further))
+
+    @property
+    def requires(self) -> str:
+        """The annotation or field that requires a level; "" for none."""
+        return self.source if self.required is not None else next((source for source, _ in self.further), "")
+
+    @property
+    def only_prefers(self) -> bool:
+        """True if the words say that nearness is preferred, or no nearness at all, and nothing else."""
+        plain = replace(self, source="", further=(), mode=Mode.NEAR, unkept=())
+        return bool(self.source) and not self.unkept and plain == NOTHING
 
 
 NOTHING = Wish()

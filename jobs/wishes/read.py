@@ -15,8 +15,10 @@ _PEERS = (kueue, volcano, koordinator, sets, kai)
 def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the wish in the annotations of a pod.
 
-    Our words besides `topology` (a multiple, a mesh, balanced, apart, together) count beside others' words. What is
-    said a second time in other words is not kept, and told. faults: gets a sentence for each value that cannot be read.
+    Our words besides `topology` (a multiple, a mesh, balanced, apart, together) count beside others' words. So does
+    each required level, in any words. What else is said twice in other words is not kept, and told.
+
+    faults: gets a sentence for each value that cannot be read.
     """
     own = ours.read(notes, faults)
     theirs = [wish for each in _PEERS if (wish := each.read(notes, faults)) is not None]
@@ -32,8 +34,12 @@ def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
     if beside:
         first = replace(first, together=beside[0].together, one_domain=beside[0].one_domain)
         rest = [each for each in rest if each.source not in (koordinator.GROUPS, kueue.GROUP)]
-    unkept = tuple(f"{each.source} is not read beside {first.source}" for each in rest)
-    return replace(first, unkept=first.unkept + unkept)
+    further = tuple((each.source, each.required) for each in rest if each.required is not None)
+    if further and first.only_prefers:
+        first = replace(first, unkept=(f"{first.source} is not kept beside {further[0][0]}, which requires a level",))
+    unread = [each for each in rest if replace(each, required=None, unkept=()) != Wish(each.source) or not each.levels]
+    unkept = tuple(f"{each.source} is not read beside {first.source}" for each in unread)
+    return replace(first, further=further, unkept=first.unkept + unkept)
 
 
 def _beside(first: Wish, own: Wish) -> Wish:

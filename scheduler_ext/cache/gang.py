@@ -177,18 +177,22 @@ class Gang:
         return said or (0 if one_by_one else self.total)
 
     @property
-    def wishes(self) -> Sequence[Wish]:
-        """The wishes for the gang's place: the different ones of its members, else that of its PodGroup."""
-        return self._said.wishes or ([self.sizing.wish] if self.sizing is not None else [])
+    def preferences(self) -> Sequence[Wish]:
+        """The wishes of which preferences count: the different ones of its members, else that of its PodGroup."""
+        return self._said.wishes or self._own_wish()
 
-    def _all_wishes(self) -> list[Wish]:
-        own = [self.sizing.wish] if self.sizing is not None else []
-        return [*self.wishes, *own]
+    @property
+    def wishes(self) -> Sequence[Wish]:
+        """The wishes of which hard terms count: that of its PodGroup, and the different ones of its members."""
+        return [*self._own_wish(), *self._said.wishes]
+
+    def _own_wish(self) -> list[Wish]:
+        return [self.sizing.wish] if self.sizing is not None else []
 
     @property
     def required(self) -> bool:
         """True if the gang must stay within a tier. One member that says so is enough."""
-        return any(wish.required is not None for wish in self.wishes)
+        return any(wish.levels for wish in self.wishes)
 
     @property
     def binds_all(self) -> bool:
@@ -197,11 +201,17 @@ class Gang:
 
     @property
     def tier(self) -> int | None:
-        """The widest tier allowed: the narrowest that a member names. None when the gang only prefers nearness.
+        """The widest tier allowed: the narrowest that its PodGroup or a member names, in whatever words.
 
-        A level that nobody knows counts as a leaf.
+        None when the gang only prefers nearness. A level that nobody knows counts as a leaf.
         """
-        return min((self._tier(wish.required) for wish in self.wishes if wish.required is not None), default=None)
+        return min((self.known_tier(level) for wish in self.wishes for level in wish.levels), default=None)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that all members must keep to: those required of the gang, and those of its runs of ranks."""
+        inner = (layer.level for wish in self.wishes for layer in wish.layers)
+        return tuple(dict.fromkeys([*(level for wish in self.wishes for level in wish.levels), *inner]))
 
     @property
     def multiple(self) -> int:
@@ -209,19 +219,21 @@ class Gang:
         own = self._said.multiple
         if self.sizing is not None:
             own = max(own, self.sizing.wish.multiple)
-        sizes = [layer.size for wish in self.wishes for layer in wish.layers if self._tier(layer.level) == 0]
+        sizes = [layer.size for wish in self.wishes for layer in wish.layers if self.known_tier(layer.level) == 0]
         return max([own, *sizes])
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
 
-        Of different members' the wish with most layers counts. A run in a wider domain than the runs around it has says
-        nothing more.
+        Those of the PodGroup count, else those of the member with most layers. A run in a wider domain than the runs
+        around it has says nothing more.
         """
-        said = max((wish.layers for wish in self.wishes), key=lambda each: (len(each), repr(each)), default=())
+        own = [wish.layers for wish in self._own_wish() if wish.layers]
+        theirs = (wish.layers for wish in self._said.wishes)
+        said = own[0] if own else max(theirs, key=lambda each: (len(each), repr(each)), default=())
         found: list[tuple[int, int]] = []
-        for tier, size in ((self._tier(layer.level), layer.size) for layer in said):
+        for tier, size in ((self.known_tier(layer.level), layer.size) for layer in said):
             if tier > 0 and (not found or tier < found[-1][0]):
                 found.append((tier, size))
         return tuple(found)
@@ -229,37 +241,37 @@ class Gang:
     @property
     def groups(self) -> tuple[GroupRule, ...]:
         """The rules that make groups within the gang."""
-        return next((wish.groups for wish in self._all_wishes() if wish.groups), ())
+        return next((wish.groups for wish in self.wishes if wish.groups), ())
 
     def parts(self) -> dict[str, Part]:
         """Return uid -> group, of the living members that are in one."""
         rules = self.groups
-        return parts_of(rules, sorted(self.living(), key=rank_order), self._tier) if rules else {}
+        return parts_of(rules, sorted(self.living(), key=rank_order), self.known_tier) if rules else {}
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
-        """The axes of parallelism, the outermost first, and how many ranks lie along each."""
-        return next((wish.mesh for wish in self.wishes if wish.mesh), ())
+        """The axes of parallelism, the outermost first, and how many ranks lie along each. Runs of ranks go before."""
+        return () if self.layers else next((wish.mesh for wish in self.preferences if wish.mesh), ())
 
     @property
     def balanced(self) -> bool:
         """True if the gang wants as many pods under each leaf that it uses."""
-        return any(wish.balanced for wish in self.wishes)
+        return any(wish.balanced for wish in self.preferences)
 
     @property
     def together(self) -> str:
         """The name that gangs share which are placed all or none; "" for none."""
-        return next((wish.together for wish in self._all_wishes() if wish.together), "")
+        return next((wish.together for wish in self.wishes if wish.together), "")
 
     @property
     def together_of(self) -> int:
         """The number of gangs that share that name, where one of its members says so; else 0."""
-        return max((wish.together_of for wish in self._all_wishes()), default=0)
+        return max((wish.together_of for wish in self.wishes), default=0)
 
     @property
     def one_domain(self) -> bool:
         """True if such gangs share one domain."""
-        return any(wish.one_domain for wish in self._all_wishes())
+        return any(wish.one_domain for wish in self.wishes)
 
     @property
     def apart_set(self) -> str:
@@ -271,7 +283,7 @@ class Gang:
         """The tier of the domains that the gang shares with no other of its set; None when it shares them."""
         if not self.apart_set:
             return None
-        return max((self._tier(wish.apart) for wish in self.wishes if wish.apart is not None), default=None)
+        return max((self.known_tier(wish.apart) for wish in self.wishes if wish.apart is not None), default=None)
 
     @property
     def queue(self) -> str:
@@ -292,15 +304,20 @@ class Gang:
 
     @property
     def fills(self) -> bool:
-        """True if the gang wants the smallest holes, near or not."""
-        return any(wish.mode is Mode.FILL for wish in self.wishes)
+        """True if the gang wants the smallest holes, near or not, and is held to no level."""
+        return not self.held_to_level and any(wish.mode is Mode.FILL for wish in self.preferences)
+
+    @property
+    def held_to_level(self) -> bool:
+        """True if the gang, its groups or its runs of ranks must stay within a level."""
+        return self.binds_all or bool(self.layers)
 
     def unkept(self) -> list[str]:
         """Return a sentence for each part of the gang's wishes that is not kept."""
         found = [sentence for wish in self.wishes for sentence in wish.unkept]
         for wish in self.wishes:
             inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
-            for level in (wish.required, *inner, wish.apart):
+            for level in (*wish.levels, *inner, wish.apart):
                 if level is not None and self.tier_of(level) is None:
                     name = repr(str(level)[:80])
                     found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
@@ -317,7 +334,8 @@ class Gang:
         gpus = {member.gpus for member in self.members.values() if member.gpus}
         return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
 
-    def _tier(self, level: Level) -> int:
+    def known_tier(self, level: Level) -> int:
+        """Return the tier of a level. A level that nobody knows counts as a leaf."""
         tier = self.tier_of(level)
         return 1 if tier is None else tier
 

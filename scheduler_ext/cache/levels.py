@@ -1,12 +1,16 @@
 """The tier of the map that a level means: by number, by the key of a node label, or by a word such as "rack".
 
 A label's key means the highest tier of which each switch has nodes of one value alone. So a gang that stays under one
-such switch stays in one domain of the label, too.
+such switch stays in one domain of the label, too. A node without the label is in no domain of it: a gang that requires
+the level does not use that node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from turnout.jobs.wishes.model import Level
 from turnout.jobs.wishes.tier_words import by_word
@@ -20,9 +24,10 @@ MOST_KEPT = 256
 def by_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
     """Return the highest tier of which each switch has hosts of one value alone; None when no host has a value.
 
-    values: of mapped hosts with a node, by host id.
+    values: of mapped hosts with a node, by host id. A host without a value is in no domain and makes none narrower.
     """
-    if not any(value is not None for value in values.values()):
+    values = {host: value for host, value in values.items() if value is not None}
+    if not values:
         return None
     for tier in range(fabric.tiers, 0, -1):
         row = fabric.switch_of[tier]
@@ -40,11 +45,12 @@ class Levels:
         self._fabric: Fabric | None = None
         self._made_at = -1
         self._tiers: dict[str, int | None] = {}
+        self._outside: dict[str, NDArray[np.bool_] | None] = {}  # marks of rows that lack a label; None for no row
 
     def use(self, fabric: Fabric) -> None:
         """Use this map from now on."""
         self._fabric = fabric
-        self._tiers.clear()
+        self._forget()
 
     def tier_of(self, level: Level) -> int | None:
         """Return the tier of a level; None for one that is not there."""
@@ -52,22 +58,49 @@ class Levels:
             return level
         if level == labels.HOSTNAME:
             return 0
-        if self._made_at != self._snapshot.offers:
-            self._made_at = self._snapshot.offers
-            self._tiers.clear()
-        if level not in self._tiers:
-            while len(self._tiers) >= MOST_KEPT:
-                del self._tiers[next(iter(self._tiers))]
-            self._tiers[level] = self._found(level)
+        self._look_up(level)
         return self._tiers[level]
 
+    def outside(self, levels: Iterable[Level]) -> NDArray[np.bool_] | None:
+        """Mark the rows of nodes that are in no domain of one of some levels; None where each is in a domain of all.
+
+        Only a level that is a node label has such nodes.
+        """
+        found: NDArray[np.bool_] | None = None
+        for level in levels:
+            if isinstance(level, int) or level == labels.HOSTNAME:
+                continue
+            self._look_up(level)
+            if (marks := self._outside[level]) is not None:
+                found = marks if found is None else found | marks
+        return found
+
+    def _look_up(self, level: str) -> None:
+        if self._made_at != self._snapshot.offers:
+            self._made_at = self._snapshot.offers
+            self._forget()
+        if level not in self._tiers:
+            while len(self._tiers) >= MOST_KEPT:
+                oldest = next(iter(self._tiers))
+                del self._tiers[oldest], self._outside[oldest]
+            self._tiers[level] = self._found(level)
+
+    def _forget(self) -> None:
+        self._tiers.clear()
+        self._outside.clear()
+
     def _found(self, level: str) -> int | None:
+        self._outside[level] = None
         if self._fabric is None:
             return None
         rows, mapped = self._snapshot.row_of, self._fabric.mapped_count
         nodes = ((rows.get(name, mapped), node) for name, node in self._snapshot.nodes.items())
         values = {row: (node.metadata.labels or {}).get(level) for row, node in nodes if row < mapped}
         tier = by_label(self._fabric, values)
+        if tier is not None and (lacking := [row for row, value in values.items() if value is None]):
+            marks = np.zeros(len(self._fabric.hosts), np.bool_)
+            marks[lacking] = True
+            self._outside[level] = marks
         if tier is None and (word := by_word(level)) is not None:
             return min(word, self._fabric.tiers)
         return tier

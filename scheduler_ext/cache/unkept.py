@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnout.jobs.gang import Dialect
-from turnout.jobs.wishes.model import Mode
+from turnout.jobs.wishes.model import NOTHING, Mode
+from turnout.kube import labels
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
@@ -28,7 +29,31 @@ def unkept_wishes(view: GangView, member: Member) -> Iterator[str]:
         yield f"{wish.source} is not kept: the pod belongs to no gang, and has no index among pods of one owner"
     if gang is not None:
         yield from gang.unkept()
+        yield from _overruled(gang)
         yield from _outside(view, gang)
+
+
+def _overruled(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each wish that gives way to a hard term of another source, with both sources."""
+    firm = next((wish.requires for wish in gang.wishes if wish.requires), "")
+    layered = next((wish for wish in gang.wishes if wish.layers), NOTHING)
+    grouped = next((wish for wish in gang.wishes if wish.groups), NOTHING)
+    together = next((wish for wish in gang.wishes if wish.together), NOTHING)
+    for wish in gang.preferences:
+        if wish.only_prefers and firm and not wish.levels:
+            yield f"{wish.source} is not kept beside {firm}, which requires a level"
+        elif wish.mode is Mode.FILL and gang.held_to_level:
+            level_of = firm or layered.source or grouped.source
+            yield f"{wish.source} is not kept beside {level_of}, which names a level"
+        if wish.mesh and layered.layers:
+            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered.source}"
+    for wish in gang.wishes:
+        if wish.layers and gang.sizing is not None and gang.sizing.wish.layers not in ((), wish.layers):
+            yield f"{wish.source} is not kept beside the runs of ranks of {gang.sizing.wish.source}"
+        if wish.groups and wish.groups != grouped.groups:
+            yield f"the groups of {wish.source} are not kept beside those of {grouped.source}"
+        if wish.together and wish.together != together.together:
+            yield f"{wish.source}: the set {wish.together[:80]} is not kept beside that of {together.source}"
 
 
 def _outside(view: GangView, gang: Gang) -> Iterator[str]:
@@ -47,5 +72,5 @@ def _outside(view: GangView, gang: Gang) -> Iterator[str]:
         member.name for member, host in bound if not member.gpus and domain and int(row[host]) not in domain
     )
     if strays:
-        source = next(wish.source for wish in gang.wishes if wish.required is not None)
+        source = next(wish.requires for wish in gang.wishes if wish.requires)
         yield f"{source} is not kept for {strays[0]}, which has no accelerator: it was bound outside the gang's domain"

@@ -13,7 +13,7 @@ from enum import IntEnum, auto
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.planner.gangs.linked import begun, linked
+from turnout.scheduler_ext.planner.gangs.linked import linked
 from turnout.scheduler_ext.planner.placing.model import GangPlan, judged_members
 from turnout.scheduler_ext.planner.placing.ranks import in_turn
 
@@ -66,10 +66,8 @@ def standing_of(view: GangView, gang: Gang) -> Standing:
         needed = max(needed, sum(max(0, count - there[role]) for role, count in gang.least_of))
     level = Level.STARTED if started and least and needed else Level.WAITS
     priority, age = gang.priority, gang.age
-    if together := linked(view, gang):  # such gangs go one after the other, by the oldest and the least important
-        priority, age = min(other.priority for other in together), together[0].age
-        if needed and any(begun(view, other) for other in together):
-            level = Level.STARTED
+    if together := linked(view, gang):  # one place for all, which lifts none: the least important and the youngest
+        priority, age = min(other.priority for other in together), together[-1].age
     first = (int(level), -priority, False, not nominated, *age)
     above = (int(Level.WAITS), -priority, True, not nominated, *age)
     if not waiting and not needed:  # it asks for hoped seats alone, which stand in nobody's way: all look at them first

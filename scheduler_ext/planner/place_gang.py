@@ -9,23 +9,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.parts import Part
-from turnout.scheduler_ext.planner.placing.groups import Group, groups_of, kept_wishes, mesh_pulls, seat
-from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, RoomOf, Seat, anchored
+from turnout.scheduler_ext.planner.placing.groups import Group, came_apart, groups_of, kept_wishes, mesh_pulls, seat
+from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, RoomOf, Seat, anchored, price
 from turnout.scheduler_ext.planner.placing.near import answer
 from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of
 from turnout.scheduler_ext.planner.placing.replacement import MOST_ABSENT, beside_neighbours
 from turnout.scheduler_ext.planner.placing.rooms import even, limited, within, without
-from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, shares
-from turnout.scheduler_ext.planner.placing.within import arranged
+from turnout.scheduler_ext.planner.placing.together import MOST_ON_HOST, domains, domains_of_level, shares
+from turnout.scheduler_ext.planner.placing.within import fitted
 from turnout.scheduler_ext.planner.work import SHAPES_STEPS, Work
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Ask, Reason, Refusal
 from turnout.topology.multiples import topped_up
+from turnout.topology.plan import beyond
 
 FEW_SHAPES = 8  # so many are looked at whatever work that is
 _GROUP_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
@@ -42,8 +47,10 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
     if request.lost:
         plan_ = place(fabric, replace(request, missing=request.missing + request.lost, lost=0, hoped=0), room_of, work)
         return replace(plan_, spare=plan_.spare[: request.missing])
-    if request.left_out or request.barred is not None:
-        room_of = without(room_of, request.left_out, request.barred)
+    if request.wished and came_apart(fabric, request):
+        request = replace(request, wished={})
+    if request.left_out or request.barred is not None or request.outside:
+        room_of = without(room_of, request.left_out, request.barred, request.outside.get(None))
     if request.hoped:
         whole = replace(request, missing=request.missing + request.hoped, hoped=0)
         if (plan_ := _place(fabric, whole, room_of, work)).refusal is None:
@@ -56,7 +63,7 @@ def place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work | None =
 
 
 def _place(fabric: Fabric, request: Request, room_of: RoomOf, work: Work) -> GangPlan:
-    if (why := _unformed(request)) is not None:
+    if (why := _unformed(request) or _runs_outside(request)) is not None:
         return GangPlan(request.gang.key, refusal=why)
     groups = groups_of(request)
     if any(group.part is not None for group in groups):
@@ -121,6 +128,14 @@ def _unformed(request: Request) -> Refusal | None:
     return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {there} of {gang.least} pods")
 
 
+def _runs_outside(request: Request) -> Refusal | None:
+    """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
+    marks = request.outside.get(None)
+    if marks is None or not any(marks[host] for member, host in request.held if anchored(member, request.gang)):
+        return None
+    return Refusal(Reason.OFF_MAP, "members run on hosts that have no label of the required level")
+
+
 def _in_parts(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:
     """Place the parts of a gang, each in a domain of its own tier, in the lowest domain that holds them all."""
     held = [host for member, host in request.held if anchored(member, request.gang)]
@@ -136,45 +151,39 @@ def _in_parts(fabric: Fabric, request: Request, groups: Sequence[Group], room_of
         found = _place_groups(fabric, request, groups, inside, work)
         if found.refusal is None:
             return found
-        fitted = _fitted(fabric, request, groups, inside, (first, end))
-        if fitted is not None:
-            found = _place_groups(fabric, request, fitted, inside, work)
+        with_spans = fitted(fabric, request, groups, inside, (first, end))
+        if with_spans is not None:
+            found = _place_groups(fabric, request, with_spans, inside, work)
             if found.refusal is None:
                 return found
-    plan_ = _place_groups(fabric, request, groups, room_of, work)
+    if request.gang.tier is None:
+        plan_ = _place_groups(fabric, request, groups, room_of, work)
+    else:
+        plan_ = _in_own_level(fabric, request, groups, room_of, work)
     if plan_.refusal is not None and request.wished:  # wishes that came apart bind nobody
         return _in_parts(fabric, replace(request, wished={}), groups, room_of, work)
     return plan_
 
 
-def _fitted(
-    fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, span: tuple[int, int]
-) -> list[Group] | None:
-    """Return the parts with a switch for each, so that all fit; None where no such choice was found.
-
-    Parts of one shape and one tier alone are looked at: of others the room under a switch is no sum.
-    """
-    parts = [group.part for group in groups]
-    tiers = {None if part is None else part.tier for part in parts}
-    if len({group.shape for group in groups}) > 1 or len(set(parts)) < len(parts) or len(tiers) > 1:
-        return None
-    if (tier := tiers.pop()) is None or not 0 < tier < fabric.tiers:
-        return None
-    row, at = fabric.switch_of[tier], {part: index for index, part in enumerate(parts)}
-    room, first = room_of(groups[0].shape, ()), int(row[span[0]])
-    held = [int(room[slice(*fabric.span(tier, switch))].sum()) for switch in range(first, int(row[span[1] - 1]) + 1)]
-    theirs = request.gang.parts()
-    fixed = {
-        at[part]: int(row[host]) - first for member, host in request.held if (part := theirs.get(member.uid)) in at
-    }
-    if any(not 0 <= switch < len(held) for switch in fixed.values()):
-        return None
-    chosen = arranged([group.pods for group in groups], held, fixed, [bool(part and part.apart) for part in parts])
-    if chosen is None:
-        return None
-    return [
-        replace(group, span=fabric.span(tier, first + switch)) for group, switch in zip(groups, chosen, strict=True)
-    ]
+def _in_own_level(fabric: Fabric, request: Request, groups: Sequence[Group], room_of: RoomOf, work: Work) -> GangPlan:
+    """Place as many parts as one domain of the gang's own level holds, at least its min; else refuse the gang."""
+    gang, held = request.gang, [host for _, host in request.held]
+    least = max(1, gang.least - (len(gang.living()) - len(request.waiting)))
+    rooms = {group.shape: room_of(group.shape, ()) for group in groups[:FEW_SHAPES]}
+    total: NDArray[np.int64] = np.stack(list(rooms.values())).sum(axis=0, dtype=np.int64)
+    best: GangPlan | None = None
+    for first, end in domains_of_level(fabric, gang.tier or 0, held, total, least):
+        if best is not None and work.left <= 0:
+            break
+        found = _place_groups(fabric, request, groups, within(room_of, first, end), work)
+        best = found if best is None else min(best, found, key=partial(price, fabric))
+    if best is not None and best.hosts:
+        return best
+    refusal = beyond(fabric, gang.tier, held)
+    if refusal is None:
+        detail = f"no switch of tier {gang.tier} or below holds the groups that must start together"
+        refusal = Refusal(Reason.TIER_TOO_NARROW, detail, int(total.sum()))
+    return GangPlan(gang.key, refusal=refusal, wanted=tuple(dict.fromkeys(held)))
 
 
 def whole_ask(request: Request) -> object:
@@ -303,7 +312,7 @@ def _place_group(
     gang = request.gang
     anchors = placed.anchors if group.part is None else placed.of_part.get(group.part, [])
     room = even(request, group, anchors, room_of(group.shape, placed.taken))
-    _narrow(fabric, group, placed, room)
+    _narrow(fabric, request, group, placed, room)
     kept = kept_wishes(request, group, room)
     pods = group.pods - len(kept)
     if pods == 0:
@@ -336,13 +345,15 @@ def _ask(request: Request, group: Group, pods: int, least: int, near: Sequence[i
     return Ask(pods, least, most, gang.multiple, min(tiers, default=None), there, request.rule, liking=liking)
 
 
-def _narrow(fabric: Fabric, group: Group, placed: _Placed, room: Rows) -> None:
-    """Take from `room` what a part may not use: it is outside the part's span, or other parts keep apart there."""
+def _narrow(fabric: Fabric, request: Request, group: Group, placed: _Placed, room: Rows) -> None:
+    """Take from `room` what a part may not use: hosts outside its span or level, and domains of parts kept apart."""
     part = group.part
     if group.span is not None:
         room[: group.span[0]] = room[group.span[1] :] = 0
     if part is None:
         return
+    if (marks := request.outside.get(part.rule)) is not None:
+        room[marks] = 0
     for other, hosts in placed.of_part.items():
         if other is None or other == part or not (part.apart or other.apart):
             continue

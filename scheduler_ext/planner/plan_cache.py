@@ -254,28 +254,28 @@ class PlanCache:
                 return
 
     def _plan(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
-        """Plan one gang and those that are placed with it, and return the gangs that had to make room for them.
-
-        work: its steps are counted there, too.
-        """
-        moved = self._plan_one(key, work)
+        """Plan one gang and those placed with it. Return the gangs that make room for them. work: counts the steps."""
         together = linked(self.view, self.view.gangs[key])
-        for other in together:
-            if other.key in self._unplanned:
-                moved |= self._plan_one(other.key, work)
+        standing = {gang.key: plan for gang in together if (plan := self.standing(gang.key)) is not None}
+        stood = {other for other, plan in standing.items() if plan.hosts}
+        moved = self._plan_one(key, work)
+        again = self._unplanned.keys() | (standing.keys() - stood - {key})  # a refused one may have waited for this one
+        for other in (gang.key for gang in together if gang.key in again):
+            moved |= self._plan_one(other, work)
         why = lacking(self.view, together, self.standing)
         for gang in together if why else ():
             kept = self._kept.get(gang.key)
             if kept is not None and kept.plan.hosts and not begun(self.view, gang):
                 self._remove(gang.key)
                 self._put(gang, refused(gang.key, why), kept.at)
-                self._hope()
+                if gang.key in stood:  # seats that were kept a moment only have kept nobody away
+                    self._hope()
         return moved - {gang.key for gang in together}
 
     def _plan_one(self, key: GangKey, work: Work | None) -> set[GangKey]:
         """Plan one gang, and return the gangs that had to make room for it."""
         gang = self.view.gangs[key]
-        self._unplanned.pop(key)
+        self._unplanned.pop(key, None)
         seated: dict[str, int] = {}
         if (kept := self._kept.get(key)) is not None:
             if kept.plan.refusal is None:  # it lost seats above its min alone: whoever has one stays

@@ -26,9 +26,9 @@ from turnout.scheduler_ext.planner.placing.rooms import limited
 from turnout.scheduler_ext.planner.placing.strict_order import told_of
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
-from turnout.topology.distance import common_tier
 from turnout.topology.host_score import scores
 from turnout.topology.model import Reason, Refusal, Rule
+from turnout.topology.plan import beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ def plan_with_preemption(plan_cache: PlanCache, gang: Gang, member: Member, wall
     if {each.shape for each in request.waiting} == {member.shape} and member.shape.requests:
         held, need = [host for _, host in request.held], len(request.waiting) + request.missing
         room = room_of(member.shape, ())
-        room = room if request.barred is None else np.where(request.barred, 0, room)
+        for marks in (request.barred, request.outside.get(None)):
+            room = room if marks is None else np.where(marks, 0, room)
         most = cheap_hosts(view, member, need, room, held, gang.tier, wall_s)
         if most is not None:
             cheap = place(view.fabric, replace(request, wished={}), limited(room_of, member.shape, most), work)
@@ -199,9 +200,8 @@ def unenforced_pods(plan_cache: PlanCache, rules: Rules) -> int:
         if not bound or gang.key.dialect == Dialect.ALONE.value:
             continue
         hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
-        wide = gang.tier is not None and (
-            not view.fabric.mapped[hosts].all() or common_tier(view.fabric, hosts) > gang.tier
-        )
+        outside = view.levels.outside(gang.levels)
+        wide = beyond(view.fabric, gang.tier, hosts) is not None or (outside is not None and outside[hosts].any())
         if wide or (rules.hold_incomplete and len(gang.living()) < gang.least):
             count += len(bound)
     return count

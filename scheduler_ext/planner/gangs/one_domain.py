@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -52,6 +53,8 @@ def _as_one(gang: Gang, together: list[Gang]) -> Gang:
     """Return one gang of all members, of which as many start as of the gangs by themselves."""
     members = {uid: member for other in together for uid, member in other.members.items()}
     least = sum(max(other.least, len(other.living())) for other in together)
-    said = next((other.sizing.wish for other in together if other.sizing and other.sizing.wish.source), None)
+    owners = [other.sizing.wish for other in together if other.sizing and other.sizing.wish.source]
+    tiers = [min((gang.known_tier(level) for level in wish.levels), default=math.inf) for wish in owners]
+    said = owners[tiers.index(min(tiers))] if owners else None  # the strictest level of all
     sizing = Sizing(least, None, "", "") if said is None else Sizing(least, None, "", "", wish=said)
     return Gang(gang.key, gang.version, sizing, gang.tier_of, members)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+import numpy as np
+from numpy.typing import NDArray
+
 from turnout.jobs.repair import Remedy
+from turnout.jobs.wishes.model import Level
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
@@ -54,4 +58,12 @@ def request_for(view: GangView, gang: Gang, dropped: Container[str]) -> Request:
     held.sort(key=lambda each: rank_order(each[0]))
     prefer = {member.shape: view.preferences.of(member) for member in reversed(waiting)}
     liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
-    return Request(gang, tuple(waiting), tuple(held), wished, liking=liking)
+    return Request(gang, tuple(waiting), tuple(held), wished, liking=liking, outside=_outside(view, gang))
+
+
+def _outside(view: GangView, gang: Gang) -> dict[int | None, NDArray[np.bool_]]:
+    """Mark the rows in no domain of the levels that the gang must keep to, and of those that its groups must."""
+    levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
+    levels |= {at: (rule.level,) for at, rule in enumerate(gang.groups) if rule.level is not None}
+    found = ((rule, view.levels.outside(theirs)) for rule, theirs in levels.items())
+    return {rule: marks for rule, marks in found if marks is not None}

@@ -11,12 +11,13 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.parts import Part
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.planner.placing.model import Request, Seat
+from turnout.scheduler_ext.planner.placing.model import Request, Seat, anchored
 from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks
 from turnout.topology.fabric import Fabric
 from turnout.topology.layers.mesh import whole
 from turnout.topology.layers.mesh_order import cheapest_order
 from turnout.topology.layers.mesh_repair import Pulls, leaves_in_mesh, pulls_of
+from turnout.topology.plan import beyond
 from turnout.topology.rank_order import assign
 from turnout.topology.rank_order import ranks as ranks_along
 
@@ -61,6 +62,22 @@ def groups_of(request: Request) -> list[Group]:
         Group(shape, tuple(by_key[part, shape]), 0 if at else request.missing, part, max(gpus[shape], 1))
         for at, (part, shape) in enumerate(ordered)
     ]
+
+
+def came_apart(fabric: Fabric, request: Request) -> bool:
+    """True if nominations, with the hosts that members hold, leave the level of the gang or of one of its parts.
+
+    The level may have been stated, or the map changed, after the nominations were written.
+    """
+    gang, parts = request.gang, request.gang.parts()
+    hosts = {member.uid: host for member, host in request.held if anchored(member, gang)} | dict(request.wished)
+    of_part: dict[Part, list[int]] = {}
+    for uid, host in hosts.items():
+        if (part := parts.get(uid)) is not None:
+            of_part.setdefault(part, []).append(host)
+    return beyond(fabric, gang.tier, list(hosts.values())) is not None or any(
+        beyond(fabric, part.tier, theirs) is not None for part, theirs in of_part.items()
+    )
 
 
 def kept_wishes(request: Request, group: Group, room: Rows) -> dict[str, int]:

@@ -40,6 +40,8 @@ class Request:
     liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
     # marks of rows in domains of gangs from which it stays away
     barred: NDArray[np.bool_] | None = field(default=None, compare=False)
+    # rule of a group, None for the whole gang -> marks of rows in no domain of a level that it must keep to
+    outside: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 

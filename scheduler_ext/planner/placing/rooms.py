@@ -26,11 +26,13 @@ def even(request: Request, group: Group, anchors: Sequence[int], room: Rows) -> 
 
 
 def without(
-    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], barred: NDArray[np.bool_] | None
+    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], *barred: NDArray[np.bool_] | None
 ) -> RoomOf:
+    """Return the room without rows that a filter refuses to a shape, or that are barred to the whole gang."""
+
     def beside(shape: PodShape, besides: Pods) -> Rows:
         room = room_of(shape, besides)
-        for marks in (left_out.get(shape), barred):
+        for marks in (left_out.get(shape), *barred):
             if marks is not None:
                 room[marks] = 0
         return room

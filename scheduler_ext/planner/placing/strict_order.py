@@ -90,6 +90,8 @@ def _domain(view: GangView, gang: Gang) -> Kept | None:
     fabric, need = view.fabric, max(1, gang.least)
     could, now = view.snapshot.capacity(shape), view.snapshot.room(shape)
     could = np.where(fabric.mapped, could, 0)
+    if (outside := view.levels.outside(gang.levels)) is not None:
+        could, now = np.where(outside, 0, could), np.where(outside, 0, now)
     widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     for tier in range(1, widest + 1):
         fits = np.flatnonzero(np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= need)

@@ -15,6 +15,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.node_reservations import Pods
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
+from turnout.topology.plan import beyond
 
 MOST_CELLS = 16_384  # of the table that shares one domain: hosts times pods
 MOST_ON_HOST = 16  # pods of the first shape
@@ -42,6 +43,25 @@ def domains(
             first, end = fabric.span(tier, switch)
             if first < fabric.mapped_count:
                 yield first, end
+
+
+def domains_of_level(
+    fabric: Fabric, tier: int, held: Sequence[int], room: NDArray[np.int64], least: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the host ids [first, end) of a level's domains with room for `least` pods, those with most room first.
+
+    held: hosts of members, which the domain contains.
+    """
+    if beyond(fabric, tier, held) is not None:
+        return
+    tier = min(tier, fabric.tiers)
+    sums = np.add.reduceat(room, fabric.starts[tier], dtype=np.int64)
+    switches = np.flatnonzero(sums >= least)
+    switches = switches[np.argsort(-sums[switches], kind="stable")]
+    for switch in switches.tolist():
+        first, end = fabric.span(tier, switch)
+        if first < fabric.mapped_count and all(first <= host < end for host in held):
+            yield first, end
 
 
 def shares(

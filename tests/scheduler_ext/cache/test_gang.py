@@ -197,7 +197,7 @@ class TestPlace:
         own = Wish(source="g", required=2, together="set", together_of=2, one_domain=True, groups=(GroupRule(size=2),))
         both, alone = wishing(Wish(source="a"), own=own), wishing(Wish(), own=own)
         assert (both.together, both.together_of, both.one_domain, len(both.groups)) == ("set", 2, True, 1)
-        assert (both.tier, alone.tier) == (None, 2)  # of the place itself the members' words count, if there are any
+        assert (both.tier, alone.tier) == (2, 2)
 
     @pytest.mark.parametrize(("wish", "binds"), [
         pytest.param(Wish(source="a"), False, id="nearness alone"),

@@ -34,7 +34,9 @@ def levels(marks, mapped=True):
     pytest.param("x x x x y y", 2, id="one value under each spine"),
     pytest.param("x x y y z z", 1, id="one value under each leaf"),
     pytest.param("x x x x y z", 0, id="two values under one leaf: no switch is as small"),
-    pytest.param("x x - - x x", 1, id="none under a leaf: whoever has none is no part of the others' domain"),
+    pytest.param("x x - - x x", 3, id="a leaf without a value says nothing about the others"),
+    pytest.param("x - x x y y", 2, id="one host without a value makes no domain narrower"),
+    pytest.param("x - y y z z", 1, id="one host without a value where each leaf has its own"),
     pytest.param("- - - - - -", None, id="no value at all"),
 ])  # fmt: skip
 def test_the_tier_of_a_label(values, tier):
@@ -59,6 +61,19 @@ def test_the_tier_of_a_level(level, tier):
     made, _ = levels({name: {"example.com/pod": "p1" if name[0] == "c" else "p0"} for name in HOSTS})
     assert made.tier_of(level) == tier
     assert made.tier_of(level) == tier  # the second time from what is remembered
+
+
+@pytest.mark.parametrize(("asked", "outside"), [
+    pytest.param(["example.com/pod"], ["a1"], id="the node without the label"),
+    pytest.param(["example.com/pod", "example.com/row"], ["a1", "b0"], id="without either of two"),
+    pytest.param([1, "example.com/rack", labels.HOSTNAME], [], id="a level of the map alone has every host"),
+    pytest.param([], [], id="no level"),
+])  # fmt: skip
+def test_nodes_without_a_label_are_outside_each_of_its_domains(asked, outside):
+    lacking = {"example.com/pod": "a1", "example.com/row": "b0"}
+    made, _ = levels({name: {key: "one" for key, without in lacking.items() if without != name} for name in HOSTS})
+    marks = made.outside(asked)
+    assert [name for at, name in enumerate(HOSTS) if marks is not None and marks[at]] == outside
 
 
 def test_without_a_map_only_numbers_and_hosts_are_known():

@@ -248,3 +248,18 @@ def test_without_a_map_or_a_plan_nothing_is_nominated():
 def test_when_an_incomplete_gang_is_nominated(holds, node):
     w = World(4).put(*world.koordinator("g", 2, least=3, total=3))
     assert set(wishes(w, Nominating(Rules(holds), CHOICES.schedulers))) == set(node)
+
+
+@pytest.mark.parametrize(("leaves_of", "nominated", "groups", "planned"), [
+    pytest.param((1, 1, 2), ["a0", "b0"], {"networkTopology": {"highestTierAllowed": 1}}, {"c"}, id="of the gang"),
+    pytest.param((1, 1), ["a0", "b0"], {"networkTopology": {"highestTierAllowed": 1}}, set(), id="and no other room"),
+    pytest.param((1, 1, 2), ["a0", "b0"], {"subGroupPolicy": [{"name": "w", "subGroupSize": 2,
+        "networkTopology": {"highestTierAllowed": 1}}]}, {"c"}, id="of a group"),
+    pytest.param((1, 1, 2), ["a0", "b0"], {}, {"a", "b"}, id="without a level they are kept"),
+])  # fmt: skip
+def test_nominations_that_leave_a_required_level_bind_nobody(leaves_of, nominated, groups, planned):
+    """The level may be stated after the nominations were written."""
+    made = world.cluster.volcano_gang("bert", 2, 8)
+    pods = [world.see(pod, nominated=node, ours=True) for pod, node in zip(made, nominated, strict=True)]
+    w = World(*leaves_of).put_group("bert", 2, **groups).put(*pods)
+    assert world.leaves(w.plan(pods[0])) == planned

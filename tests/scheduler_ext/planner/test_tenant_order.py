@@ -4,6 +4,8 @@ import pytest
 
 from tests import world
 from tests.world import World
+from turnout.jobs.wishes import koordinator, kueue
+from turnout.kube import labels
 from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S
 
 
@@ -51,3 +53,60 @@ def test_one_important_pod_lifts_no_others_of_its_gang():
     w, pods = World(3), [*mine(2, 3, at=(), total=3), *mine(3, 3, at=(), priority=1000)[2:]]
     w.put(*pods, *(theirs := other(500)))
     assert len(w.schedule(*theirs)) == 2
+
+
+SETS = [
+    pytest.param({labels.TOGETHER: "set"}, id="our own word"),
+    pytest.param({labels.TOGETHER: "set/2"}, id="our own word with a number"),
+    pytest.param({kueue.GROUP: "set"}, id="a podset group of Kueue"),
+    pytest.param({koordinator.GROUPS: '["mine/runs", "mine/comes"]'}, id="koordinator's groups"),
+]
+
+
+def of_set(name, size, notes, created, at=(), priority=0):
+    """A gang of the set of one tenant."""
+    return world.koordinator(
+        name, size, at=at, namespace="mine", created=created, notes=notes, priority=priority, gpus=8 if size > 1 else 1
+    )
+
+
+@pytest.mark.parametrize("notes", SETS)
+@pytest.mark.parametrize(("created", "priority"), [
+    pytest.param(2, 1000, id="older and of a higher PriorityClass"),
+    pytest.param(2, 0, id="older"),
+    pytest.param(4, 1000, id="younger and of a higher PriorityClass"),
+])  # fmt: skip
+@pytest.mark.parametrize("first", ["runs", "waits"])
+def test_a_set_lifts_no_newcomer_above_others(notes, created, priority, first):
+    """The oldest gang of the set is the tenant's cheapest way to be early: one pod of one GPU."""
+    w = World(3)
+    old = of_set("runs", 1, notes, 1, at=["a0"] if first == "runs" else ())
+    new = of_set("comes", 2, notes, 3)
+    theirs = other(priority, created)
+    w.put(*old, *new, *theirs)
+    w.plan_cache.plan_all(w.now_s)
+    assert [len(w.schedule(*theirs)), len(w.schedule(*new))] == [2, 0]
+
+
+@pytest.mark.parametrize("notes", SETS)
+def test_a_set_goes_before_a_younger_gang(notes):
+    w = World(3)
+    pods = [*of_set("runs", 1, notes, 1), *of_set("comes", 2, notes, 2)]
+    w.put(*pods, *(theirs := other(0, 3)))
+    assert [len(w.schedule(*theirs)), len(w.schedule(*pods))] == [0, 3]
+
+
+@pytest.mark.parametrize("notes", SETS)
+def test_planning_ends_beside_a_set_that_cannot_start(notes):
+    """One gang of the set fits and the other does not: neither may be tried again until room is given back."""
+    w = World(3)
+    w.put(*of_set("runs", 1, notes, 1), *(new := of_set("comes", 4, notes, 2)), *of_set("other", 2, {}, 3))
+    assert {plan.key.name: len(plan.hosts) for plan in w.plan_cache.plan_all(w.now_s)} == {
+        "runs": 0, "comes": 0, "other": 2,
+    }  # fmt: skip
+    assert w.plan(new[0]) == {}
+    assert not w.plan_cache.plan_some(w.now_s)
+    made = w.plan_cache.replanned
+    assert not w.plan_cache.plan_some(w.now_s)
+    assert w.plan(new[0]) == {}
+    assert w.plan_cache.replanned == made

@@ -27,14 +27,15 @@ GPU = "nvidia.com/gpu"
 class Stage:
     """The extender, and the pods that it was asked about."""
 
-    def __init__(self, taken=(), soft=()):
+    def __init__(self, taken=(), soft=(), unlabelled=()):
         self.told, self.placed, self.refused, self.free = [], {}, {}, {}
         self.clock, metrics = ManualClock(), Metrics()
         self.view = Extender(Rules(), self.clock, metrics, self.told.append)
         self.view.waiting_for = lambda: None
         self.dispatcher = Dispatcher(self.view, metrics)
         for name in HOSTS:
-            labels = {RACK: name[:4], BLOCK: name[:2], "pool": "reserved" if name in soft else "common"}
+            labels = {} if name in unlabelled else {RACK: name[:4], BLOCK: name[:2]}
+            labels["pool"] = "reserved" if name in soft else "common"
             self.view.gangs.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
             self.free[name] = 8
         self.view.use_map(build(Entry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))

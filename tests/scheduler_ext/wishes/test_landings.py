@@ -244,10 +244,6 @@ PREFERRED = [
     prefers("KAI: preferred rack, on the PodGroup", kai_gang(4), MUST, [kai_group(minMember=4,
         topologyConstraint=within(preferred=RACK))], dialect=Dialect.KAI),
     prefers("Volcano: soft", volcano(4), MUST, [topology(mode="soft", highestTierAllowed=1)]),
-    prefers("ours before Kueue's", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}),
-        job(4, notes={kueue.REQUIRED: RACK})),
-    prefers("a pod's words before its PodGroup's", volcano(4, notes=ours("preferred")), volcano(4),
-        [topology(mode="hard", highestTierAllowed=1)]),
     Landing("ours: unconstrained fills gaps", job(2, 2, ours("unconstrained")), in_the_holes, HOLES, scored=True),
     Landing("Kueue: unconstrained fills gaps", job(2, 2, {kueue.UNCONSTRAINED: "true"}), in_the_holes, HOLES),
 ]  # fmt: skip

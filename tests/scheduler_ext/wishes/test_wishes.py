@@ -155,8 +155,8 @@ OURS = [
         bad="did you mean turnout.dev/min-workers?"),
     row("ours: a pod of no gang", [pod("ray-worker-x", 8, ours("required"))], "anywhere",
         told="the pod belongs to no gang"),
-    row("ours beside Kueue's: ours", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}), "one spine", HALVES,
-        told="podset-required-topology is not read beside turnout.dev/topology"),
+    row("ours beside Kueue's: the required level", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}), "waits",
+        HALVES, told="turnout.dev/topology is not kept beside kueue.x-k8s.io/podset-required-topology"),
 ]  # fmt: skip
 
 KUEUE = [
@@ -218,8 +218,9 @@ OTHERS = [
     row("KAI: fewer pods than must start, as of others", kai_gang(2), "anywhere", groups=[kai_group(minMember=4)]),
     row("KAI: without a minimum each pod starts by itself", kai_gang(4), "leaves 2", dict.fromkeys(HOSTS[2:], 8),
         [kai_group(queue="train")]),
-    row("KAI: pods' words before their PodGroup's", kai_gang(4, notes=ours("preferred")), "one spine", HALVES,
-        [kai_group(minMember=4, topologyConstraint=within(RACK))]),
+    row("KAI: the level of the PodGroup before pods' preference", kai_gang(4, notes=ours("preferred")), "waits", HALVES,
+        [kai_group(minMember=4, topologyConstraint=within(RACK))],
+        told="turnout.dev/topology is not kept beside spec.topologyConstraint"),
     row("DRA: devices of claims alone", volcano(2, 0, ours("required"), resourceClaims=[{"name": "gpu"}]), "no opinion",
         told="its devices come from resource claims alone"),
     row("DRA: a ComputeDomain's channel", volcano(4, notes=ours("required"), resourceClaims=[{"name": "channel"}]),

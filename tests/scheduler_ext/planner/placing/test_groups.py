@@ -23,13 +23,14 @@ def parted(*sizes, at=(), gpus=8):
     ]
 
 
-def policy(w, least, tier=1):
-    """Let each partition stay within a tier."""
+def policy(w, least, tier=1, gang_tier=None):
+    """Let each partition stay within a tier. gang_tier: the tier that the whole gang must not leave."""
     rule = {
         "name": "w", "subGroupSize": 1, "matchLabelKeys": [PART],
         "networkTopology": {"mode": "hard", "highestTierAllowed": tier},
     }  # fmt: skip
-    return w.put_group("g", least, subGroupPolicy=[rule])
+    hard = {} if gang_tier is None else {"networkTopology": {"mode": "hard", "highestTierAllowed": gang_tier}}
+    return w.put_group("g", least, subGroupPolicy=[rule], **hard)
 
 
 def by_part(placed):
@@ -85,6 +86,45 @@ def test_groups_of_two_shapes_go_into_the_lowest_domain_of_both():
     pods = [*parted(2), *[each for each in parted(2, 4, gpus=2) if each.metadata.name.startswith("g-1")]]
     w = policy(World(2, 3), len(pods)).put(*pods)
     assert by_part(w.plan(pods[0])) == ["b", "b"]
+
+
+@pytest.mark.parametrize(("world_of", "sizes", "least", "gang_tier", "found"), [
+    pytest.param((2, 2), (2, 2), 4, 2, ["a", "b"], id="two leaves of one block hold both groups"),
+    pytest.param((2, 0, 2), (2, 2), 4, 2, None, id="two blocks of one leaf each do not"),
+    pytest.param((2, 0, 2), (2, 2), 2, 2, ["a"], id="one group starts where the minimum is one group"),
+    pytest.param((2, 0, 2, 2), (2, 2, 2), 4, 2, ["c", "d"], id="the block that holds most groups"),
+    pytest.param((2, 2), (1, 1), 2, 1, ["a", "a"], id="a gang within a leaf"),
+    pytest.param((1, 1), (1, 1), 2, 1, None, id="no leaf holds both groups"),
+    pytest.param((2, 2), (1, 1), 2, 0, None, id="no host holds both groups"),
+])  # fmt: skip
+def test_groups_stay_within_the_level_of_their_gang(world_of, sizes, least, gang_tier, found):
+    pods = parted(*sizes)
+    w = policy(World(*world_of), least, gang_tier=gang_tier).put(*pods)
+    assert (by_part(w.plan(pods[0])) or None) == found
+    assert len(w.schedule(*pods)) == sum(sizes[: len(found or ())])
+
+
+def test_a_gang_with_groups_starts_on_the_host_that_holds_it():
+    pods = parted(1, 1, gpus=4)
+    w = policy(World(1, 2), 2, gang_tier=0).put(*pods)
+    assert len(set(w.plan(pods[0]).values())) == 1
+
+
+def test_a_group_never_returns_outside_the_level_of_its_gang():
+    pods = parted(2, 2, at=["a0", "a1"])
+    w = policy(World(2, 0, 2), 2, gang_tier=2).put(*pods)
+    assert w.plan(pods[2]) == {}
+    assert not w.fit(pods[2]).answer.kept
+    w.view.drop_pod(pods[0].metadata.uid)
+    again = parted(2, 2)[0]
+    assert w.put(again).plan(again) == {"g-0-0": "a0"}
+
+
+def test_a_gang_whose_members_run_in_two_domains_of_its_level_waits():
+    pods = parted(2, 2, at=["a0", "", "c0"])
+    del pods[3]
+    w = policy(World(2, 0, 2), 4, gang_tier=2).put(*pods)
+    assert w.plan(pods[1]) == {}
 
 
 @pytest.mark.parametrize(("mesh", "pods"), [
