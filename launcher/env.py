@@ -8,3 +8,4 @@ PARTS = "TURNOUT_RESTORE_PARTS"  # a step saved by others: "step of so many rank
 STORED, STORED_IN = "TURNOUT_STORED_STEP", "TURNOUT_STORED_IN"
 WORKER_NUM = "WORKER_NUM"  # the number of workers for DLRover's scripts, whatever the size of the world
 RUN, WORKER, MEMORY = "TURNOUT_RUN", "TURNOUT_WORKER", "TURNOUT_MEMORY_DIR"  # the owner of the memory, and its folder
+PARENT = "TURNOUT_PARENT"  # marks all that descends from one parent of training processes

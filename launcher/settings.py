@@ -188,9 +188,8 @@ class Timing:
 class Start:
     """Says how processes are started."""
 
-    fork: bool = True  # from a parent that has imported `preload`; else each is a fresh interpreter
-    preload: tuple[str, ...] = ("torch",)
-    learn: bool = True  # from the second round on, the parent also imports what the script imported in the first
+    fork: bool = True  # from a parent that has imported torch and `preload`; else each is a fresh interpreter
+    preload: tuple[str, ...] = ()  # modules that the parent imports besides torch
     numa: str = ""  # torch's name of a binding, "" for none
     one_device: bool = False  # each process sees only its own device, as number 0
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # passed on to the processes

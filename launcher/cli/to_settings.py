@@ -173,7 +173,6 @@ def _start(chosen: Chosen) -> Start:
     return Start(
         fork=not chosen.get("no-fork") and chosen.get("start-method") != "spawn",
         preload=chosen.get("preload", default.preload),
-        learn="preload" not in chosen,
         numa=chosen.get("numa-binding", "node" if chosen.get("numa-affinity") else ""),
         one_device=chosen.get("virtual-local-rank", False),
         signals=chosen.get("signals-to-handle", default.signals),

@@ -114,11 +114,10 @@ _START = (
     Option("no-fork", "start a new interpreter for each process.", sets=("start.fork",), origin=Origin.OURS),
     Option(
         "preload",
-        "modules, and no others, that the parent of the processes imports ahead. Default: torch, and what the script "
-        "has imported from site-packages in its first life.",
+        "modules that the parent of the processes imports ahead, besides torch and what torch imports in a first step.",
         value="MODULE,...",
-        example="torch,numpy",
-        sets=("start.preload", "start.learn"),
+        example="transformers.trainer,numpy",
+        sets=("start.preload",),
         read=value_types.modules,
         origin=Origin.OURS,
     ),

@@ -18,7 +18,17 @@ from turnout.launcher.rendezvous.messages import Formed, LastWorld, Successor, W
 from turnout.launcher.rendezvous.rank_assignment import ips, seated
 from turnout.launcher.rendezvous.restore.replica_groups import replica_groups
 from turnout.launcher.rendezvous.restore.restore_plan import restorable
-from turnout.launcher.rendezvous.state import Checkpoints, Claim, Ending, MemberState, Phase, State, StepDown
+from turnout.launcher.rendezvous.state import (
+    AskEndpoint,
+    Checkpoints,
+    Claim,
+    Ending,
+    EndpointAnswered,
+    MemberState,
+    Phase,
+    State,
+    StepDown,
+)
 from turnout.launcher.rendezvous.transition import Transition
 
 RETRY_S = 1.0  # seconds between two requests to an arbiter that does not answer
@@ -172,12 +182,46 @@ def _below_min(transition: Transition, there: int) -> None:
     until_s = _gives_up_s(at)
     if transition.now_s < until_s:
         transition.wake(until_s)
-        if at.gathering.roams and not at.job.arbiter and (not at.job.only or at.fencing.base == 0):
+        if _roams(at):
+            _ask_endpoint(transition)
             _look_around(transition)
         return
     names = ", ".join(sorted(known.member.name for known in transition.members.values())[:16])
     detail = f"{there} of at least {at.job.terms.floor} workers came within {at.job.terms.join_timeout_s:g} s: {names}"
     transition.finish(Exit.FAILED, Reason.JOIN_TIMEOUT, detail)
+
+
+def _roams(at: State) -> bool:
+    return bool(at.gathering.roams) and not at.job.arbiter and (not at.job.only or at.fencing.base == 0)
+
+
+def _ask_endpoint(transition: Transition) -> None:
+    """Ask at the endpoint each `ask_s` seconds: the lost coordinator, or its replacement, comes back there."""
+    at = transition.at
+    if not at.job.ask_s:
+        return
+    next_s = max(at.gathering.endpoint_s, at.cause.since_s) + at.job.ask_s
+    if transition.now_s >= next_s:
+        transition.at = replace(at, gathering=replace(at.gathering, endpoint_s=transition.now_s))
+        transition.effects.append(AskEndpoint())
+        next_s = transition.now_s + at.job.ask_s
+    transition.wake(next_s)
+
+
+def go_to_endpoint(transition: Transition, answer: EndpointAnswered) -> None:
+    """Step down in favour of the agent at the endpoint if this coordinator has too few members, and that agent is none
+    of them.
+    """
+    at = transition.at
+    known = any(
+        (each.member.address, each.member.port) == (answer.address, answer.port) for each in transition.members.values()
+    )
+    few = at.job.terms.size(len(_there(transition))) == 0 or _second(transition)
+    if at.phase is not Phase.GATHERING or known or not few or not _roams(at):
+        return
+    transition.at = replace(at, phase=Phase.OVER)
+    transition.told("stepped_down", Reason.BELOW_MIN, round=at.round, at=f"{answer.address}:{answer.port}")
+    transition.effects.append(StepDown(Record(at.job.run, at.round, "", answer.address, answer.port)))
 
 
 def _look_around(transition: Transition) -> None:

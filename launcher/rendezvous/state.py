@@ -78,6 +78,7 @@ class Job:
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
     roam_s: float = 10.0  # base of the time between two searches for another coordinator
     fence_s: float = 15.0  # how long a member may still train after it lost its coordinator
+    ask_s: float = 0.0  # between two questions at the endpoint for another coordinator; 0: it has none elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class Gathering:
     told_s: float = -1e9  # when missing members were last logged
     roams: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
     sought_s: float = 0.0  # start of the search for another coordinator, also before this one led; or 0
+    endpoint_s: float = 0.0  # when the endpoint was last asked for another coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,19 @@ class Unfenced:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointAnswered:
+    """An event: another agent of the job listens at the endpoint, which has this address."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """An event: time has passed, so deadlines have to be checked."""
 
 
-Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | Ticked | Merged
+Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | EndpointAnswered | Ticked | Merged
 
 
 # Effects.
@@ -259,6 +269,11 @@ class Claim:
     """An effect: ask the arbiter for this record's round."""
 
     record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class AskEndpoint:
+    """An effect: find out whether another agent listens at the endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,4 +310,4 @@ class Over:
     detail: str = ""
 
 
-Effect: TypeAlias = Tell | Drop | Claim | Wake | Told | StepDown | Over | Merge
+Effect: TypeAlias = Tell | Drop | Claim | AskEndpoint | Wake | Told | StepDown | Over | Merge

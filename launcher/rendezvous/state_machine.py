@@ -18,7 +18,7 @@ from turnout.launcher.rendezvous.checkpoint_messages import ShardsAdopted
 from turnout.launcher.rendezvous.diagnosis.hang_collection import came_back, gathered, hung, merged, shown
 from turnout.launcher.rendezvous.diagnosis.node_check import came_again, check, connected, probed, spared
 from turnout.launcher.rendezvous.drain import beats, drain, hand, leaving, reached, stopped, wants_drain
-from turnout.launcher.rendezvous.form_world import gather, granted, unanswered
+from turnout.launcher.rendezvous.form_world import gather, go_to_endpoint, granted, unanswered
 from turnout.launcher.rendezvous.messages import (
     Failed,
     Finish,
@@ -40,6 +40,7 @@ from turnout.launcher.rendezvous.state import (
     Denied,
     Drop,
     Effect,
+    EndpointAnswered,
     Event,
     Fencing,
     Gathering,
@@ -148,6 +149,8 @@ def _take(transition: Transition, event: Event) -> None:
             transition.at = replace(transition.at, phase=Phase.OVER)
             transition.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
             transition.effects.append(StepDown(holder))
+        case EndpointAnswered():
+            go_to_endpoint(transition, event)
         case Merged():
             merged(transition, event)
         case Unfenced():
@@ -202,23 +205,30 @@ def _joined(transition: Transition, event: Joined) -> None:
     transition.know(
         member.id, MemberState(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s)
     )
-    gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
+    fencing = _newest(at.fencing, event.base)
+    gathering = _expected(at, event, fencing)
     if new and not came_again(transition, member.id):
         gathering = replace(gathering, joined_s=transition.now_s)
-    if event.wanted and at.fencing.base == 0:
-        gathering = replace(gathering, expected=event.wanted)
     transition.at = replace(
         at,
         round=max(at.round, event.base.round),
         budget=at.budget.newer(event.budget),
         gathering=gathering,
-        fencing=_newest(at.fencing, event.base),
+        fencing=fencing,
     )
     # This arbiter would not grant the round that is asked for.
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:
         transition.at = replace(transition.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
     transition.told("member_joined", at.cause.why, member=member.name, members=len(transition.members))
     _placed(transition, member, event.base)
+
+
+def _expected(at: State, event: Joined, fencing: Fencing) -> Gathering:
+    """Adopt the number of members that a member reports: the job's, or those of a world that has survivors."""
+    gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
+    if at.fencing.base == at.fencing.before == 0 < fencing.base:  # this coordinator is new, and knew of no world
+        return replace(gathering, expected=fencing.base_size, call_s=at.job.regroup_s)
+    return replace(gathering, expected=event.wanted) if event.wanted and at.fencing.base == 0 else gathering
 
 
 def _refuse(transition: Transition, event: Joined, fault: str) -> None:

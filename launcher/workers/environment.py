@@ -22,26 +22,6 @@ _PREFIXES_READ_AT_IMPORT = (
     *("CUDA_", "HIP_", "ROCR_", "GPU_", "ZE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
 _READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # read by a constructor, or not by the process at all
-_OF_EACH = frozenset(
-    [
-        "RANK",
-        "LOCAL_RANK",
-        "ROLE_RANK",
-        "GROUP_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "NODE_RANK",
-        "NODE_NUM",
-        "WORKER_RANK",
-        WORKER_NUM,
-    ]
-)
-_PREFIXES_OF_EACH = ("TORCHELASTIC_", "TURNOUT_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +104,6 @@ def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
     if local_rank >= len(devices):
         raise BadElasticSpec(f"process {local_rank} has no device: {name} is {visible!r}")
     return {"LOCAL_RANK": "0", name: devices[local_rank].strip()}
-
-
-def of_each(name: str) -> bool:
-    """True if each process has its own value of this variable, and its parent has none."""
-    return name in _OF_EACH or name.startswith(_PREFIXES_OF_EACH)
 
 
 def read_at_import(name: str) -> bool:

@@ -60,22 +60,46 @@ def code_of(status: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def bury_adopted(codes: dict[int, int], spared: Collection[int]) -> set[int]:
-    """Kill and reap adopted children, which are in other sessions. Return the pids that are still alive.
+class Leftovers:
+    """The processes that one dead parent has left, which this process has adopted.
 
-    codes: receives the exit codes by pid. spared: pids of children that were started in their own session.
+    A process belongs to the dead parent if the parent started it or a session leader of it, or if its environment has
+    the parent's mark. Every other process is left alone: this process has started some itself.
+    mark: the mark as `NAME=VALUE`. pids: of the parent, and of all that it has started.
     """
-    left = set[int]()
-    for seen in processes():
-        if seen.parent != os.getpid() or seen.session == os.getsid(0) or seen.pid in spared:
-            continue
-        if seen.state not in "ZX":
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(seen.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            pid, status = os.waitpid(seen.pid, os.WNOHANG)
-            if pid:
-                codes[pid] = code_of(status)
-            else:
-                left.add(seen.pid)
-    return left
+
+    def __init__(self, mark: str, pids: Collection[int]) -> None:
+        self._mark, self._pids = os.fsencode(mark), set(pids)
+
+    def bury(self, codes: dict[int, int]) -> set[int]:
+        """Kill and reap those that are adopted by now. Return the pids that are still alive.
+
+        codes: receives the exit codes by pid.
+        """
+        left = set[int]()
+        for seen in processes():
+            if seen.parent != os.getpid() or not self._has(seen):
+                continue
+            self._pids.add(seen.pid)  # its environment is gone once it is dead
+            if seen.state not in "ZX":
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(seen.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(seen.pid, os.WNOHANG)
+                if pid:
+                    codes[pid] = code_of(status)
+                else:
+                    left.add(seen.pid)
+        return left
+
+    def _has(self, seen: ProcessState) -> bool:
+        return seen.pid in self._pids or seen.session in self._pids or self._mark in _environment(seen.pid)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return the variables with which a process began, none if they cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []

@@ -25,6 +25,7 @@ from turnout.launcher.rendezvous.checkpoint_messages import FETCH_DISABLED
 from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, Stored
 from turnout.launcher.settings import Kind, Settings
 from turnout.launcher.workers.environment import Job, common, of_process
+from turnout.launcher.workers.forkserver.preload import DEFAULT
 from turnout.launcher.workers.log_redirects import Outputs, error_file, streams_of
 from turnout.launcher.workers.logs import make_attempt, make_run_folder
 from turnout.launcher.workers.numa import binding as numa
@@ -78,11 +79,10 @@ class WorkerGroup:
         self._daemon = AgentClient(Path(self._folder.name), memory, *_whose(settings, hostname), say, endpoint, token)
         self._backend = WorkerProcesses(
             fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
-            preload=settings.start.preload,
+            preload=(*DEFAULT, *settings.start.preload),
             shutdown_timeout_s=settings.timing.shutdown_s,
             say=say,
             env=self._env,
-            learn=self._folder.name if settings.start.learn else "",
         )
 
     async def warm(self) -> None:

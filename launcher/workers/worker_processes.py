@@ -20,7 +20,6 @@ from turnout.launcher.workers.environment import why_spawn
 from turnout.launcher.workers.forkserver.child_main import CANNOT_RUN
 from turnout.launcher.workers.forkserver.client import ForkserverClient
 from turnout.launcher.workers.forkserver.messages import Ended, Task
-from turnout.launcher.workers.forkserver.successor import QUIET_S, Successor
 from turnout.launcher.workers.logs import Tails, read_error
 from turnout.launcher.workers.spawn_spec import Exited, SpawnSpec, StillRunning, command, error_text
 
@@ -37,7 +36,6 @@ class WorkerProcesses:
     env: what the processes' environments share (`environment.common`); also the parents' environment, None for the
     agent's own.
     stuck_s: time for a killed process to go and for a parent to answer. patience_s: time for the imports.
-    learn: a folder in which the first process records its imports for the parent of later rounds, "" for none.
     """
 
     def __init__(
@@ -50,8 +48,6 @@ class WorkerProcesses:
         env: Mapping[str, str] | None = None,
         stuck_s: float = STUCK_S,
         patience_s: float = PATIENCE_S,
-        learn: str = "",
-        quiet_s: float = QUIET_S,
     ) -> None:
         self._fork, self._preload, self._say = fork, tuple(preload), say
         self._timeout_s, self._stuck_s, self._patience_s = shutdown_timeout_s, stuck_s, patience_s
@@ -59,7 +55,6 @@ class WorkerProcesses:
         self._warm: ForkserverClient | None = None
         self._plain: ForkserverClient | None = None
         self._greeted: ForkserverClient | None = None  # the last parent that has been reported ready
-        self._next = Successor(self._open, say, learn, quiet_s)
         # One start at a time: after a lost parent and for a new round, both may want one.
         self._warming = asyncio.Lock()
         self._lost = 0
@@ -106,7 +101,6 @@ class WorkerProcesses:
         if alive := self.alive():
             raise StillRunning(f"{alive} processes of the last round are alive")
         await self._close_tails()
-        self._warm = self._next.instead_of(self._warm)
         self._orders, self._ended = {order.local_rank: order for order in orders}, {}
         self._tails = Tails(orders, sys.stdout, sys.stderr)
         refused = await self._start_forks()
@@ -126,8 +120,7 @@ class WorkerProcesses:
         parent = await self._ready()
         if parent is None:
             return refused | {order.local_rank: "the parent is not ready" for order in forks}
-        learner, learn = forks[0].local_rank, self._next.begin(self._preload)
-        answer = await parent.start([_task(each, (), learn if each.local_rank == learner else "") for each in forks])
+        answer = await parent.start([_task(each, ()) for each in forks])
         if answer is None:
             return refused | {order.local_rank: "the parent died" for order in forks}
         return refused | answer.refused
@@ -181,7 +174,6 @@ class WorkerProcesses:
     async def _on_lost(self, parent: ForkserverClient) -> None:
         """Handle a parent that ended unasked, with its processes. It is replaced, up to MOST_PARENTS times."""
         self._say("parent_lost", {"pid": parent.pid, "code": parent.code})
-        self._next.lost(parent)
         if parent is self._plain:
             self._plain = None
         if parent is self._warm:
@@ -213,7 +205,6 @@ class WorkerProcesses:
         does not let go are marked stuck.
         """
         grace_s = self._timeout_s if grace_s is None else grace_s
-        self._next.hear_no_more()
         parents = [parent for parent in (self._warm, self._plain) if parent is not None]
         for answer in await asyncio.gather(*(parent.stop(sig, grace_s) for parent in parents)):
             if answer is not None and answer.orphans:
@@ -237,7 +228,6 @@ class WorkerProcesses:
         """End everything at once, including the parents."""
         self._fork = False
         await self.stop(signal.SIGKILL, 0.0)
-        await self._next.close()
         async with self._warming:
             pass  # one that is being started takes its place, and is closed like the others
         for parent in (self._warm, self._plain):
@@ -251,7 +241,7 @@ class WorkerProcesses:
             await tails.close()
 
 
-def _task(order: SpawnSpec, spawn: tuple[str, ...], learn: str = "") -> Task:
+def _task(order: SpawnSpec, spawn: tuple[str, ...]) -> Task:
     """Convert an order to a task for a parent."""
     return Task(
         local_rank=order.local_rank,
@@ -263,5 +253,4 @@ def _task(order: SpawnSpec, spawn: tuple[str, ...], learn: str = "") -> Task:
         stdout=order.stdout.file,
         stderr=order.stderr.file,
         cpus=order.cpus,
-        learn=learn,
     )

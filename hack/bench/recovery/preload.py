@@ -1,6 +1,6 @@
-"""The time for which a world of two DDP processes stands still after a kill, by what their parent has imported ahead.
+"""The time for which a world of two processes stands still after a kill, by what their parent has imported ahead.
 
-`python -m hack.bench.recovery.preload [TIMES]`. The usual way learns from the first life; `--preload torch` does not.
+`python -m hack.bench.recovery.preload [TIMES]` measures three typical scripts: by default, and with `--preload`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TypeVar
 
 TRAIN_SCRIPT = Path(__file__).with_name("preload_script.py")
-WAYS = {"--preload torch": ("--preload", "torch"), "as usual": ()}
+PRELOADS = {"ddp": (), "transformers": ("transformers.trainer",), "lightning": ("lightning",)}
 LIMIT_S = 120.0
+TRAINS_S = 3.0  # between a first step and the kill
 _LOOK = threading.Event()
 _Found = TypeVar("_Found")
 
 
-def still_s(options: Sequence[str], times: int) -> list[float]:
+def still_s(script: str, options: Sequence[str], times: int) -> list[float]:
     """Kill rank 1 so many times, and measure until both ranks have done the first step of their next life."""
     with tempfile.TemporaryDirectory() as folder:
         steps, log = Path(folder, "steps"), Path(folder, "log")
@@ -33,13 +34,14 @@ def still_s(options: Sequence[str], times: int) -> list[float]:
             *(sys.executable, "-m", "turnout.launcher", "--standalone", "--nproc-per-node=2", f"--max-restarts={times}")
         ]
         with log.open("wb") as said:
-            agent = subprocess.Popen([*command, *options, str(TRAIN_SCRIPT), str(steps)], stdout=said, stderr=said)
+            agent = subprocess.Popen(
+                [*command, *options, str(TRAIN_SCRIPT), script, str(steps)], stdout=said, stderr=said
+            )
         try:
             found = []
             for round_ in range(1, times + 1):
                 victim = _until(partial(_lives, steps, round_), log)[1]
-                if not options:
-                    _until(lambda: "parent_learned" in log.read_text(), log)
+                _LOOK.wait(TRAINS_S)
                 began_s = time.monotonic()
                 os.kill(victim[0], signal.SIGKILL)
                 lives = _until(partial(_lives, steps, round_ + 1), log)
@@ -67,14 +69,17 @@ def _until(look: Callable[[], _Found], log: Path) -> _Found:
 
 
 def main() -> None:
-    """Measure both, and print a line for each."""
+    """Measure each script, and print a line for each."""
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    for name, options in WAYS.items():
-        found = still_s(options, times)
-        each = ", ".join(f"{seconds:.2f}" for seconds in found)
-        print(
-            f"{name:16} median {statistics.median(found):.2f} s, of {each}; load {os.getloadavg()[0]:.1f}", flush=True
-        )
+    for script, modules in PRELOADS.items():
+        for options in ((), (f"--preload={','.join(modules)}",)) if modules else ((),):
+            found = still_s(script, options, times)
+            each = ", ".join(f"{seconds:.2f}" for seconds in found)
+            print(
+                f"{script:13} {' '.join(options):24} median {statistics.median(found):.2f} s, of {each}; "
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -94,7 +94,6 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
         *(f"--rdzv-id={JOB}", f"--lease={NAMESPACE}/{LEASE}"),
-        "--preload=torch,torch._dynamo,turnout.launcher.checkpoint.engine.checkpointer",  # DDP needs dynamo, 2.5 s
         *(f"--nnodes={LEAST}:{MOST}", "--nproc-per-node=1", "--max-restarts=100", "--log-format=json"),
         *(f"--heartbeat-s={clocks.heartbeat_s:g}", f"--silence-s={clocks.silence_s:g}"),
         *(f"--last-call-s={clocks.last_call_s:g}", f"--drain-grace-s={clocks.drain_s:g}", str(TRAIN_SCRIPT), str(home)),

@@ -1,7 +1,7 @@
 """Talks to the checkpoint daemon for an agent: starts it at the first connection, and sends it requests.
 
 A job that saves nothing in memory has no daemon. If arenas from before the agent's restart exist, the daemon starts at
-once. It ends with its agent, which alone holds the other end of its stdin.
+once; so does the next one when a daemon has died. It ends with its agent, which alone holds the other end of its stdin.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 ANSWER_S = 60.0  # seconds to hash what is sealed: hundreds of GB at 16 GB/s a core
 FETCH_S = 3_600.0  # seconds to fetch another worker's memory
+MOST_ASKED = 3  # daemons that are asked the same, one after the other has died
+TELL_S = 10.0  # seconds between two log lines about an answer that is awaited
+MOST_PAUSE_S = 10.0  # seconds before the next daemon starts, when one after the other has died
+LIVED_S = 30.0  # seconds after which a daemon's death says nothing about the next one
 END_S = 600.0  # seconds to finish writing
 _BACKLOG = 128
 
@@ -77,11 +81,17 @@ class AgentClient:
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
+        self._pause_s = 0.0  # before the next daemon starts
 
     @property
     def env(self) -> dict[str, str]:
         """Return the environment variables that tell training processes of the daemon."""
         return {DAEMON: str(self._path), RUN: self._run, WORKER: self._worker, MEMORY: str(self._memory)}
+
+    @property
+    def pid(self) -> int | None:
+        """Return the pid of the daemon, None while there is none."""
+        return None if self._process is None else self._process.pid
 
     async def listen(self) -> None:
         """Create the socket. Start the daemon at once if this worker already has arenas."""
@@ -143,15 +153,21 @@ class AgentClient:
             self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))
 
     async def _watches(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the daemon to die, report it and start a new one at the next connection.
+        """Wait for the daemon to die, report it and start a new one, which takes over the memory.
 
-        Arenas outlive the daemon.
+        The first one starts at once. Later ones start after a pause, or at the next connection.
         """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         code = await process.wait()
         if self._process is process:
             self._process = None
-            self._say("daemon_lost", {"exit": code})
             self._arm()
+            pause_s = 0.0 if loop.time() > began_s + LIVED_S else self._pause_s
+            self._pause_s = min(max(2 * pause_s, 0.5), MOST_PAUSE_S)
+            self._say("daemon_lost", {"exit": code, "next_in_s": pause_s})
+            await asyncio.sleep(pause_s)
+            await self._start()
 
     async def held(self, ranks: int) -> tuple[HeldStep, ...]:
         """Ask what all `ranks` processes of this worker hold, hashed, newest first.
@@ -197,17 +213,41 @@ class AgentClient:
         await self._start_if_any()
         if self._process is None:
             return None
+        asking = asyncio.create_task(self._answer(message))
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + within_s
         try:
-            async with asyncio.timeout(within_s):
-                reader, writer = await asyncio.open_unix_connection(str(self._path))
-                try:
-                    writer.write(encode(message))
-                    return read_at_client(await next_frame(reader, MOST_BYTES))
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame) as error:
-            self._say("daemon_silent", {"detail": str(error) or type(error).__name__})
-            return None
+            while not asking.done() and (left_s := until_s - loop.time()) > 0:
+                await asyncio.wait([asking], timeout=min(TELL_S, left_s))
+                if not asking.done():
+                    fields = {
+                        "answer_to": type(message).__name__,
+                        "gives_up_in_s": max(round(until_s - loop.time()), 0),
+                    }
+                    self._say("daemon_awaited", fields)
+            if asking.done():
+                return asking.result()
+            why = f"no answer within {within_s:g} s"
+        except (OSError, BadFrame) as error:
+            why = str(error) or type(error).__name__
+        finally:
+            asking.cancel()
+        self._say("daemon_silent", {"detail": why})
+        return None
+
+    async def _answer(self, message: Settle | Agreed | FindStored | Adopt) -> ToClient:
+        """Ask the daemon, and the next one again if it dies meanwhile. Raises OSError and BadFrame."""
+        for left in reversed(range(MOST_ASKED)):
+            reader, writer = await asyncio.open_unix_connection(str(self._path))
+            try:
+                writer.write(encode(message))
+                return read_at_client(await next_frame(reader, MOST_BYTES))
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                if not left:
+                    raise ConnectionResetError("the daemon has died") from error
+            finally:
+                writer.close()
+        raise AssertionError("unreachable")
 
     async def close(self, *, done: bool, by_s: float | None = None) -> None:
         """Stop the daemon as its agent ends. With `done` the job has ended too, and its memory is freed; else memory

@@ -1,15 +1,19 @@
 """Connects a training process to the checkpoint daemon: the agent's, or one started here if there is no agent.
 
-Calls block for a few hundred microseconds. Later messages of the daemon arrive on a thread.
+Calls block for a few hundred microseconds. Later messages of the daemon arrive on a thread. When the agent's daemon
+dies, the thread connects to the next one, and tells it again of every save that was not finished. Calls wait meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +53,13 @@ from turnout.launcher.framing import read_frame
 from turnout.launcher.rendezvous.messages import HeldStep
 
 ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
+RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to take over the memory
+PAUSE_S, TELL_S = 0.1, 10.0  # seconds between two tries, and between two log lines about them
+MOST_LOSSES = 5  # daemons that die without finishing anything: what they are told kills them
 FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, after those of other ranks
+
+
+log = logging.getLogger("turnout.checkpoint")
 
 
 class DaemonLost(LauncherError):
@@ -61,21 +71,35 @@ def brought(daemon: str, wanted: FetchShard) -> ShardFetched:
 
     Raises BadCheckpoint if no worker can give it, and DaemonLost.
     """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(FETCH_S)
-            sock.connect(daemon)
-            sock.sendall(encode(wanted))
-            with sock.makefile("rb") as file:
-                body = read_frame(file.read, MOST_BYTES)
-        if body is None:
-            raise BadFrame("the daemon has closed the connection")
-        answer = read_at_client(body)
-    except (OSError, BadFrame) as error:
-        raise DaemonLost(f"{daemon}: {error}") from error
+    for left in reversed(range(MOST_LOSSES)):  # a daemon that dies meanwhile is replaced, and the next one is asked
+        try:
+            answer = _brought(daemon, wanted)
+            break
+        except (OSError, BadFrame) as error:
+            if not left or isinstance(error, TimeoutError):
+                raise DaemonLost(f"{daemon}: {error}") from error
+            log.warning("daemon_lost", extra={"why": str(error), "at": daemon})
     if isinstance(answer, ShardFetched):
         return answer
     raise BadCheckpoint(answer.detail if isinstance(answer, Failed) else "the daemon has said something else")
+
+
+def _brought(daemon: str, wanted: FetchShard) -> ToClient:
+    """Ask for a shard, and log every TELL_S seconds that it is awaited. Raises OSError and BadFrame."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(FETCH_S)
+        sock.connect(daemon)
+        sock.sendall(encode(wanted))
+        until_s = time.monotonic() + FETCH_S
+        while not select.select([sock], [], [], TELL_S)[0]:
+            if time.monotonic() >= until_s:
+                raise TimeoutError(f"no answer within {FETCH_S:g} s")
+            log.warning("daemon_awaited", extra={"answer_to": "FetchShard", "step": wanted.step, "at": daemon})
+        with sock.makefile("rb") as file:
+            body = read_frame(file.read, MOST_BYTES)
+    if body is None:
+        raise BadFrame("the daemon has closed the connection")
+    return read_at_client(body)
 
 
 class TrainerClient:
@@ -91,15 +115,18 @@ class TrainerClient:
         self._answers: list[ToClient] = []
         self._news = threading.Condition()
         self._lost = ""
-        self._unheard = 0  # Sealed messages that the daemon has not taken yet
-        path = environ.get(DAEMON, "") or self._begin_own(hello, folder, environ)
+        self._unheard = 0  # Save messages that the daemon has not taken yet
+        self._saves: dict[int, Save] = {}  # by epoch: those that are not finished, as far as known
+        self._losses, self._connected, self._closed = 0, 1, False  # _connected: number of the connection, 0 for none
+        self._sending = threading.Lock()
+        self._hello, self._path = hello, environ.get(DAEMON, "") or self._begin_own(hello, folder, environ)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.connect(path)
+            self._socket.connect(self._path)
         except OSError as error:
             self.close()
-            raise DaemonLost(f"{path}: {error.strerror}") from error
-        self._reader = threading.Thread(target=self._read, name="turnout-checkpoint-client", daemon=True)
+            raise DaemonLost(f"{self._path}: {error.strerror}") from error
+        self._reader = threading.Thread(target=self._read_on, name="turnout-checkpoint-client", daemon=True)
         self._reader.start()
         self.arena = self._ask(hello)
 
@@ -141,16 +168,28 @@ class TrainerClient:
     def sealed(self, told: Save) -> None:
         """Notify the daemon of a sealed save, without waiting; `unheard` waits."""
         with self._news:
+            if self._lost:
+                raise DaemonLost(self._lost)
+            older = [epoch for epoch, each in self._saves.items() if not each.target or each.later]
+            for epoch in older:  # of saves that stay in memory the newest counts
+                del self._saves[epoch]
+            self._saves[told.epoch] = told
             self._unheard += 1
-        self._send(told)
+            connection = self._connected
+        self._send(told, connection)
 
     def unheard(self) -> None:
         """Wait until the daemon has pinned every save that it was notified of, so that none is overwritten. Raises
         DaemonLost.
         """
         with self._news:
-            if not self._news.wait_for(lambda: not self._unheard or self._lost, ANSWER_S) or self._lost:
-                raise DaemonLost(self._lost or f"no answer within {ANSWER_S:g} s")
+            until_s = time.monotonic() + ANSWER_S
+            while not self._news.wait_for(lambda: (self._connected and not self._unheard) or self._lost, TELL_S):
+                if time.monotonic() >= until_s:
+                    raise DaemonLost(f"no answer within {ANSWER_S:g} s")
+                log.warning("daemon_awaited", extra={"answer_to": "Save", "at": self._path})
+            if self._lost:
+                raise DaemonLost(self._lost)
 
     def overtake(self) -> int:
         """Drop the oldest save that waits for storage. Return its step, or -1 if there is none."""
@@ -182,39 +221,106 @@ class TrainerClient:
     def _answer(
         self, message: ToDaemon, timeout_s: float | None, kinds: type[object] | tuple[type[object], ...]
     ) -> ToClient:
-        self._send(message)
+        until_s = time.monotonic() + (timeout_s if timeout_s is not None else threading.TIMEOUT_MAX)
+        asked = 0  # the connection on which it was asked
 
         def there() -> bool:
-            return bool(self._lost) or any(isinstance(each, kinds) for each in self._answers)
+            return bool(self._lost or (self._connected and self._connected != asked)) or self._has(kinds)
 
-        with self._news:
-            if not self._news.wait_for(there, timeout_s):
-                raise TimeoutError(f"the daemon has not answered within {timeout_s:g} s")
-            for at, each in enumerate(self._answers):
-                if isinstance(each, kinds):
-                    return self._answers.pop(at)
-        raise DaemonLost(self._lost)
+        while True:
+            with self._news:
+                while not self._news.wait_for(there, min(TELL_S, max(until_s - time.monotonic(), 0.0))):
+                    if time.monotonic() >= until_s:
+                        raise TimeoutError(f"the daemon has not answered within {timeout_s:g} s")
+                    log.warning("daemon_awaited", extra={"answer_to": type(message).__name__, "at": self._path})
+                for at, each in enumerate(self._answers):
+                    if isinstance(each, kinds):
+                        return self._answers.pop(at)
+                if self._lost:
+                    raise DaemonLost(self._lost)
+                asked = self._connected
+            self._send(message, asked)  # to the next daemon again, if the one that was asked has died
 
-    def _send(self, message: ToDaemon) -> None:
-        try:
-            self._socket.sendall(encode(message))
-        except OSError as error:
-            raise DaemonLost(self._lost or str(error)) from error
+    def _has(self, kinds: type[object] | tuple[type[object], ...]) -> bool:
+        return any(isinstance(each, kinds) for each in self._answers)
 
-    def _read(self) -> None:
+    def _send(self, message: ToDaemon, connection: int) -> None:
+        """Send a message on this connection. It is dropped if that one is lost: the thread notices the loss."""
+        with self._sending, suppress(OSError):
+            if connection and connection == self._connected:
+                self._socket.sendall(encode(message))
+
+    def _read_on(self) -> None:
+        """Read from one daemon after the other."""
+        while True:
+            why = self._read()
+            with self._news:
+                number, self._connected = self._connected, 0
+                self._unheard = len(self._saves)
+                self._losses += 1
+                if self._closed or self._lost or self._own is not None or self._losses > MOST_LOSSES:
+                    self._lost = self._lost or why
+                    self._news.notify_all()
+                    return
+            log.warning("daemon_lost", extra={"why": why, "at": self._path})
+            if not self._reconnected(number + 1):
+                with self._news:
+                    self._lost = why
+                    self._news.notify_all()
+                return
+
+    def _reconnected(self, number: int) -> bool:
+        """Connect to the next daemon; tell it of this process and of its unfinished saves. False if none answers."""
+        began_s, told_s = time.monotonic(), 0.0
+        while not self._closed and (waited_s := time.monotonic() - began_s) < RECONNECT_S:
+            if waited_s > told_s + TELL_S:
+                told_s = waited_s
+                log.warning("daemon_awaited", extra={"at": self._path, "waited_s": round(waited_s)})
+            again = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            again.settimeout(TELL_S)
+            try:
+                again.connect(self._path)
+                again.sendall(encode(self._hello))
+                with again.makefile("rb") as file:
+                    body = read_frame(file.read, MOST_BYTES)
+                answer = read_at_client(body) if body is not None else None
+                if isinstance(answer, Arena) and (answer.path or not self._saves):
+                    again.settimeout(None)
+                    self._resume(again, number)
+                    return True
+                if isinstance(answer, Arena | Refused):
+                    return False  # it has not taken over the memory, so that nothing can be continued
+            except (OSError, BadFrame):
+                pass
+            again.close()
+            time.sleep(PAUSE_S)
+        return False
+
+    def _resume(self, again: socket.socket, number: int) -> None:
+        with self._sending, self._news:
+            self._socket.close()
+            self._socket = again
+            for save in self._saves.values():
+                again.sendall(encode(save))
+            self._unheard = len(self._saves)
+            self._connected = number
+            self._news.notify_all()
+        log.warning("daemon_found", extra={"at": self._path, "saves": len(self._saves)})
+
+    def _read(self) -> str:
+        """Read from the daemon until the connection ends; return why."""
         try:
             with self._socket.makefile("rb") as file:
                 while (body := read_frame(file.read, MOST_BYTES)) is not None:
                     self._take(read_at_client(body))
-            why = "the daemon has closed the connection"
         except (OSError, BadFrame, ValueError) as error:
-            why = str(error)
-        with self._news:
-            self._lost = self._lost or why
-            self._news.notify_all()
+            return str(error)
+        return "the daemon has closed the connection"
 
     def _take(self, message: ToClient) -> None:
         with self._news:
+            if isinstance(message, Hashed | Persisted | Failed):
+                self._finished(message)
             if isinstance(message, Pinned):
                 self._unheard -= 1
             elif isinstance(message, Refused) and message.reason == "failed":
@@ -225,8 +331,17 @@ class TrainerClient:
         if isinstance(message, Hashed | Persisted | Failed):
             self._told(message)
 
+    def _finished(self, message: Hashed | Persisted | Failed) -> None:
+        """Forget the saves that need no other daemon any more."""
+        self._losses = 0
+        for epoch, save in list(self._saves.items()):
+            stays = not save.target or save.later
+            if save.step == message.step and (stays or not isinstance(message, Hashed)):
+                del self._saves[epoch]
+
     def close(self) -> None:
         """Disconnect. A daemon started by this process first finishes what is in flight."""
+        self._closed = True
         with suppress(OSError):
             self._socket.sendall(encode(Bye()))
             self._socket.shutdown(socket.SHUT_RDWR)  # else the reading thread keeps the connection open

@@ -18,11 +18,14 @@ from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
 from turnout.launcher.checkpoint.format.memory_budget import need_bytes, refusal
 from turnout.launcher.checkpoint.format.replication_messages import Fetch, Refusal, ShardGiven, packed, unpacked
 from turnout.launcher.checkpoint.replication import shard_stream
-from turnout.launcher.checkpoint.replication.peer_connection import PeerConnection, PeerUnavailable, call
+from turnout.launcher.checkpoint.replication.peer_connection import PeerConnection, PeerSilent, PeerUnavailable, call
 from turnout.launcher.checkpoint.replication.ports import RankPort, ReplicationContext, found
 from turnout.launcher.checkpoint.replication.replica_store import ReplicaStore
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
+
+# Seconds without a word after which the next source is tried. Sources that were only silent are asked once more.
+PATIENCE_S = (5.0, 30.0)
 
 
 async def give(
@@ -84,24 +87,32 @@ async def fetched(here: ReplicationContext, step: int, seat: RestorePlace) -> No
     it.
     """
     wanted = [(0, 0, 1)] if seat.alike else [(at, seat.first_rank + at, seat.ranks) for at in range(seat.processes)]
-    faults: list[str] = []
-    for endpoint in seat.fetch:
-        try:
-            await _from(here, endpoint, step, seat, wanted)
-        except (LauncherError, OSError) as error:
-            faults.append(f"{endpoint.name}: {error}")
-            continue
-        here.say("step_fetched", {"step": step, "from": endpoint.name})
-        return
-    raise BadCheckpoint(f"step {step} cannot be had from {'; '.join(faults)}")
+    left, faults = list(seat.fetch), dict[str, str]()
+    for patience_s in PATIENCE_S:
+        silent: list[DaemonEndpoint] = []
+        for endpoint in left:
+            try:
+                await _from(here, endpoint, step, seat, wanted, patience_s)
+            except (LauncherError, OSError) as error:
+                faults[endpoint.name] = str(error)
+                if isinstance(error, PeerSilent | TimeoutError):
+                    silent.append(endpoint)
+                    here.say("source_silent", {"step": step, "from": endpoint.name, "why": str(error)})
+                continue
+            here.say("step_fetched", {"step": step, "from": endpoint.name})
+            return
+        left = silent
+    raise BadCheckpoint(f"step {step} cannot be had from {'; '.join(f'{name}: {why}' for name, why in faults.items())}")
 
 
-async def asked(connection: PeerConnection, wanted: Fetch) -> tuple[ShardGiven, Record]:
+async def asked(
+    connection: PeerConnection, wanted: Fetch, within_s: float = PATIENCE_S[-1]
+) -> tuple[ShardGiven, Record]:
     """Ask the peer for a shard; its bytes follow on the connection.
 
     Raises LauncherError if the peer does not give it.
     """
-    given = await connection.ask(wanted)
+    given = await connection.ask(wanted, within_s)
     if not isinstance(given, ShardGiven):
         raise BadFrame(f"{type(given).__name__} after Fetch")
     record = unpacked(given.record)
@@ -116,17 +127,18 @@ async def _from(
     step: int,
     seat: RestorePlace,
     wanted: list[tuple[int, int, int]],
+    patience_s: float,
 ) -> None:
     connection = await call(endpoint, here.me, seat.round)
     try:
         for local_rank, rank, ranks in wanted:
-            given, record = await asked(connection, Fetch(step, seat.origin, rank, ranks))
+            given, record = await asked(connection, Fetch(step, seat.origin, rank, ranks), patience_s)
             rank_store = here.home.rank_store(local_rank)
             await asyncio.to_thread(_have_room, here, rank_store, local_rank, record, given.generations)
             assert rank_store.arena is not None
             total = int.from_bytes(given.sums_sum, "little")
             generation, epoch = await asyncio.get_running_loop().run_in_executor(
-                here.receives, _received, connection, Arena.open(rank_store.arena.path), record, total
+                here.receives, _received, connection, Arena.open(rank_store.arena.path), record, total, patience_s
             )
             connection.sock.setblocking(False)
             if given.goes is not None:
@@ -146,7 +158,9 @@ def _have_room(here: ReplicationContext, rank_store: RankPort, local_rank: int, 
         rank_store.adopt(arena)
 
 
-def _received(connection: PeerConnection, arena: Arena, record: Record, sums_sum: int) -> tuple[int, int]:
+def _received(
+    connection: PeerConnection, arena: Arena, record: Record, sums_sum: int, quiet_s: float
+) -> tuple[int, int]:
     """Receive a shard into a free generation; return the generation and its epoch.
 
     The arena is opened again here, so that the training process can become its writer afterwards.
@@ -157,7 +171,7 @@ def _received(connection: PeerConnection, arena: Arena, record: Record, sums_sum
             raise BadCheckpoint("no generation is free")
         try:
             region = arena.map(generation, record.region_bytes)
-            sums = shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
+            sums = shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region, quiet_s)
         except BaseException:
             arena.discard(generation)
             raise

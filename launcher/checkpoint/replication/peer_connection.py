@@ -28,7 +28,7 @@ from turnout.launcher.framing import body_bytes
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 from turnout.launcher.rendezvous.messages import NONCE_BYTES, proof, proves
 
-CONNECT_S = 5.0
+CONNECT_S = 5.0  # seconds to connect and to complete the handshake, which needs no work of the other daemon
 ANSWER_S = 60.0  # seconds; a daemon that hashes or allocates answers late
 GREET_S = 10.0  # seconds for a new peer to prove its identity
 BUFFER_BYTES = 4 << 20
@@ -52,6 +52,10 @@ class PeerIdentity:
     run: str
     worker: str
     token: bytes
+
+
+class PeerSilent(PeerUnavailable):
+    """The other daemon has not answered in time. It may be dead, or only slow."""
 
 
 class PeerConnection:
@@ -82,8 +86,10 @@ class PeerConnection:
             async with asyncio.timeout(within_s):
                 head = await self._exactly(HEAD_BYTES)
                 return read(head, await self._exactly(body_bytes(head, MOST_BYTES + MAC_BYTES)), self.auth)
-        except (OSError, TimeoutError) as error:
-            raise PeerUnavailable(str(error) or f"no word within {within_s:g} s") from error
+        except TimeoutError as error:
+            raise PeerSilent(f"no word within {within_s:g} s") from error
+        except OSError as error:
+            raise PeerUnavailable(str(error)) from error
 
     async def _exactly(self, size: int) -> bytes:
         loop, data, at = asyncio.get_running_loop(), bytearray(size), 0
@@ -130,22 +136,26 @@ async def call(endpoint: DaemonEndpoint, me: PeerIdentity, round_: int) -> PeerC
     sock = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET, socket.SOCK_STREAM)
     connection = PeerConnection(sock)
     try:
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(CONNECT_S):  # the socket of a dead daemon still accepts: its agent holds it
             await asyncio.get_running_loop().sock_connect(sock, (endpoint.address, endpoint.port))
-        knock = await connection.hear()
-        if not isinstance(knock, PeerHello) or knock.version != VERSION:
-            raise PeerUnavailable(f"{endpoint.name} does not speak version {VERSION}")
-        ours = os.urandom(NONCE_BYTES)
-        shown = proof(me.token, _caller(me.worker, round_), me.run, knock.nonce, ours)
-        await connection.say(PeerChallenge(me.run, me.worker, round_, ours, shown))
-        connection.auth = FrameAuth(me.token, me.run, ours, knock.nonce, listens=False)
-        known = connection.answered(await connection.hear())
+            knock = await connection.hear()
+            if not isinstance(knock, PeerHello) or knock.version != VERSION:
+                raise PeerUnavailable(f"{endpoint.name} does not speak version {VERSION}")
+            ours = os.urandom(NONCE_BYTES)
+            shown = proof(me.token, _caller(me.worker, round_), me.run, knock.nonce, ours)
+            await connection.say(PeerChallenge(me.run, me.worker, round_, ours, shown))
+            connection.auth = FrameAuth(me.token, me.run, ours, knock.nonce, listens=False)
+            known = connection.answered(await connection.hear())
         if not isinstance(known, PeerProven) or not proves(known.proof, me.token, _DAEMON, me.run, ours, knock.nonce):
             raise NotProven("it has not proved that it knows the job's token")
     except NotProven as error:
         connection.close()
         raise PeerUnavailable(f"{endpoint.name}: {error}", "token") from error
-    except (OSError, TimeoutError, BadFrame) as error:
+    except TimeoutError as error:
+        connection.close()
+        at = f"{endpoint.name} at {endpoint.address}:{endpoint.port}"
+        raise PeerSilent(f"{at}: no connection within {CONNECT_S:g} s") from error
+    except (OSError, BadFrame) as error:
         connection.close()
         raise PeerUnavailable(
             f"{endpoint.name} at {endpoint.address}:{endpoint.port}: {error or 'no connection'}"

@@ -74,13 +74,20 @@ def send(
         sock.sendall(auth.seal(PROOF_TEXT + shard_digest.digest()))
 
 
-def receive(sock: socket.socket, auth: FrameAuth, record: Record, sums_sum: int, region: memoryview) -> tuple[int, ...]:
-    """Receive checksums and a shard into `region`; return the checksums.
+def receive(
+    sock: socket.socket,
+    auth: FrameAuth,
+    record: Record,
+    sums_sum: int,
+    region: memoryview,
+    quiet_s: float = QUIET_S,
+) -> tuple[int, ...]:
+    """Receive checksums and a shard into `region`; return the checksums. quiet_s: the longest pause of the peer.
 
     Raises OSError, and BadCheckpoint if a byte differs or if the peer has not proven that it sent them. The bytes in
     `region` are then nobody's: discard them.
     """
-    sock.settimeout(QUIET_S)
+    sock.settimeout(quiet_s)
     data = bytearray(record.sums_bytes)
     with memoryview(data) as view:
         _fill(sock, view, None)

@@ -158,7 +158,7 @@ def merged(transition: Transition, event: Merged) -> None:
             "hang_asked", Reason.PROCESS_HUNG, round=world.round, workers=_names(world, culprits), detail=detail
         )
         return
-    transition.stop(Reason.PROCESS_HUNG, detail)
+    transition.stop(Reason.PROCESS_HUNG, detail, grace_s=0.0)  # none of them would react to SIGTERM
     transition.at = replace(transition.at, cause=replace(transition.at.cause, fault=detail))
     if hanging.act is HangAction.REPLACE and len(culprits) < len(world.seats):
         _leave(transition, world, culprits, event.said[:1_000])

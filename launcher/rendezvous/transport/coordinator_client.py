@@ -11,6 +11,7 @@ from turnout.launcher.errors import BadFrame
 from turnout.launcher.frame_auth import FrameAuth, NotProven
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.messages import (
+    MOST_BYTES,
     NONCE_BYTES,
     VERSION,
     Challenge,
@@ -28,9 +29,10 @@ from turnout.launcher.rendezvous.messages import (
     proves,
     read_at_member,
 )
-from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
+from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection, next_frame
 
 CONNECT_S = 2.0  # seconds for a living host to accept a connection
+GREETS_S = 1.0  # seconds for an agent to connect and send the challenge, when it is asked for each second
 CHALLENGE_S = 5.0  # seconds for its agent to send the challenge; a stopped agent sends none
 SLEPT_S = 5.0  # seconds between two clock readings after which this process must have been stopped
 GREET_S = 20.0  # seconds for the welcome: others may be first, or the agent has yet to notice a lost coordinator
@@ -230,3 +232,17 @@ async def connect(
         return link, answer
     link.leave()
     return None, answer
+
+
+async def greets(address: str, port: int, within_s: float = GREETS_S) -> bool:
+    """True if an agent listens there. Nothing is said to it, so it does not count a member."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(within_s):
+            reader, writer = await asyncio.open_connection(address, port)
+            return isinstance(read_at_member(await next_frame(reader, MOST_BYTES)), Challenge)
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame):
+        return False
+    finally:
+        if writer is not None:
+            writer.close()

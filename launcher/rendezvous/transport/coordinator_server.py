@@ -29,10 +29,12 @@ from turnout.launcher.rendezvous.messages import (
 )
 from turnout.launcher.rendezvous.round_lock import HeldRound, LockRefused, LockUnreachable, StaleRound
 from turnout.launcher.rendezvous.state import (
+    AskEndpoint,
     Claim,
     Denied,
     Drop,
     Effect,
+    EndpointAnswered,
     Event,
     Granted,
     Joined,
@@ -58,7 +60,10 @@ FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after S
 
 
 class Coordinator:
-    """Runs one job's coordinator. `ended` resolves to Over or StepDown. merge: merges stack traces and writes them."""
+    """Runs one job's coordinator. `ended` resolves to Over or StepDown. merge: merges stack traces and writes them.
+
+    endpoint: tells whether another agent listens at the endpoint.
+    """
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class Coordinator:
         beat_s: float,
         silence_s: float,
         merge: Callable[[Merge], Awaitable[Merged]],
+        endpoint: Callable[[], Awaitable[EndpointAnswered | None]] | None = None,
         arbiter: RoundLock | None = None,
         held: HeldRound | None = None,
         renew_s: float = RENEW_S,
@@ -76,6 +82,7 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self.state, self._say = state, say
         self._beat_s, self._silence_s, self._merge = beat_s, silence_s, merge
+        self._endpoint = endpoint
         self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
         self._renewed_s = self._looked_s = self._loop.time()
         self._peers: dict[str, PeerConnection] = {}
@@ -169,6 +176,8 @@ class Coordinator:
                 self._wake(at_s)
             case Claim(record=record):
                 self._begin(self._claim(record))
+            case AskEndpoint():
+                self._begin(self._ask())
             case Drop(id=id_):
                 if (peer := self._peers.pop(id_, None)) is not None:
                     self._heard_s.pop(id_, None)
@@ -212,6 +221,10 @@ class Coordinator:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self) -> None:
+        if self._endpoint is not None and (answer := await self._endpoint()) is not None:
+            self.event(answer)
 
     async def _merged(self, effect: Merge) -> None:
         self.event(await self._merge(effect))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from turnout.launcher.addresses import resolved
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
@@ -17,8 +19,9 @@ from turnout.launcher.rendezvous.liveness import beat_of
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
 from turnout.launcher.rendezvous.messages import LastWorld, Redirect
 from turnout.launcher.rendezvous.round_lock import HOLD_S, HeldRound, LockRefused, may_claim, next_round
-from turnout.launcher.rendezvous.state import Over, StepDown
+from turnout.launcher.rendezvous.state import EndpointAnswered, Over, StepDown
 from turnout.launcher.rendezvous.state_machine import begin, succeed
+from turnout.launcher.rendezvous.transport.coordinator_client import greets
 from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RENEW_S, Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
 from turnout.launcher.settings import Timing
@@ -28,6 +31,7 @@ from turnout.launcher.settings import Timing
 STRANGER_S = 600.0
 # Of the silence limit, after which a member ends its processes: it checks at heartbeats, and needs time to kill.
 FENCE = 1.5
+ASK_S, MOST_ASK_S = 1.0, 30.0  # seconds between two questions at the endpoint for another coordinator
 GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 
 
@@ -60,10 +64,13 @@ class Leadership:
         self.budget: Callable[[], RestartBudget] = RestartBudget
         self.on_end: Callable[[Over | StepDown], None] = lambda how: None
         self.coordinator: Coordinator | None = None
+        self._ask_s = ASK_S  # longer after each time that the endpoint has led nowhere
 
     def elsewhere(self, to: Redirect | None) -> None:
         """Set the coordinator that the listener names to those who connect here."""
         self._listener.elsewhere = lambda: to
+        if to is not None and to.id != self.me.id:
+            self._ask_s = ASK_S
 
     async def lead(self, seek: Seek) -> tuple[bool, Address | None]:
         """Become the coordinator if allowed; return True. If another member leads, return False and its address.
@@ -105,7 +112,8 @@ class Leadership:
         # As the coordinator stretches the silence limit.
         crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)
         fence_s = FENCE * max(self._timing.silence_s, crowd_s)
-        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s))
+        ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
+        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
         state = replace(state, job=job, checking=self._checking, hanging=self._hanging)
         sought_s = None if not self._member else 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
@@ -121,11 +129,24 @@ class Leadership:
             beat_s=self._timing.heartbeat_s,
             silence_s=self._timing.silence_s,
             merge=self._merging.merge,
+            endpoint=partial(self._ask, seek.endpoint),
             arbiter=self.arbiter,
             held=held,
         )
-        self.coordinator.ended.add_done_callback(lambda ended: self.on_end(ended.result()))
+        self.coordinator.ended.add_done_callback(lambda ended: self._ended(ended.result()))
         self._listener.lead(self.coordinator)
+
+    async def _ask(self, endpoint: Address | None) -> EndpointAnswered | None:
+        """Return the address of the endpoint if another agent listens there, else None."""
+        address = await resolved(endpoint[0]) if endpoint is not None else None
+        if endpoint is None or address is None or (address, endpoint[1]) == (self.me.address, self.me.port):
+            return None
+        return EndpointAnswered(address, endpoint[1]) if await greets(address, endpoint[1]) else None
+
+    def _ended(self, how: Over | StepDown) -> None:
+        if isinstance(how, StepDown) and how.to.port and not how.to.coordinator:
+            self._ask_s = min(2 * self._ask_s, MOST_ASK_S)  # until another coordinator is found
+        self.on_end(how)
 
     async def finished(self, *, wait: bool) -> None:
         """Wait until the other members know that the job is over, before their coordinator goes."""

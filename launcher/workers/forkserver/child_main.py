@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from turnout.launcher.health.hang_monitor.instrument import be_seen, seen_early
 from turnout.launcher.linux import be_traced_by, die_with, rename
-from turnout.launcher.workers.forkserver.learning import record
 from turnout.launcher.workers.forkserver.messages import Task
 
 CANNOT_RUN, NOT_FOUND = 126, 127  # exit codes, as in shells
@@ -125,9 +124,6 @@ def _renew(task: Task, path: list[str]) -> None:
         sys.modules["__mp_main__"] = main
     with contextlib.suppress(OSError, ValueError):  # training works without it
         be_seen()
-    if task.learn:
-        with contextlib.suppress(OSError):  # training works without it
-            record(task.learn)
 
 
 def _reseed() -> None:

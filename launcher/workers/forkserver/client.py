@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
+from turnout.launcher.env import PARENT
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.workers.forkserver.messages import (
@@ -29,7 +33,7 @@ from turnout.launcher.workers.forkserver.messages import (
     encode,
     heard,
 )
-from turnout.launcher.workers.reaper import bury_adopted
+from turnout.launcher.workers.reaper import Leftovers
 
 # The folder of `turnout`, for the parent. In a checkout its rooms are links, which must not be resolved here.
 ROOT = str(Path(__file__).absolute().parents[4])
@@ -37,7 +41,6 @@ FAREWELL_S = 2.0
 _SPACE = " " * 8_192  # room in the command line, which `ps` shows for the children
 BURIAL_S = 0.005
 _T = TypeVar("_T")
-_alive: set[int] = set()  # pids of living parents, each in its own session
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[3]); from turnout.launcher.workers.forkserver.server import main; main()"
 )
@@ -68,6 +71,8 @@ class ForkserverClient:
             lost,
             stuck_s,
         )
+        self._mark = secrets.token_hex(16)
+        self._started_pids = set[int]()  # since the last round ended
         self.running: dict[int, int] = {}
         self.ready: asyncio.Future[Ready | None] = loop.create_future()  # None if it died before it was ready
         self.opened_s = loop.time()
@@ -88,13 +93,13 @@ class ForkserverClient:
         fd, agent = str(theirs.fileno()), str(os.getpid())
         command = [sys.executable, "-u", "-c", _PROGRAM, fd, agent, ROOT, *self._modules, _SPACE]
         try:
-            self._process = subprocess.Popen(command, env=self.env, pass_fds=[theirs.fileno()], start_new_session=True)
+            env = self.env | {PARENT: self._mark}
+            self._process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
-        _alive.add(self._process.pid)
         return ours
 
     @property
@@ -107,7 +112,8 @@ class ForkserverClient:
         if self.gone.is_set():
             return None
         self._started = asyncio.get_running_loop().create_future()
-        await self._tell(Start(tuple(tasks)))
+        marked = (msgspec.structs.replace(task, env=task.env | {PARENT: self._mark}) for task in tasks)
+        await self._tell(Start(tuple(marked)))
         return await asyncio.shield(self._started)
 
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
@@ -154,7 +160,6 @@ class ForkserverClient:
                     self._hear(heard(body))
         self._writer.close()
         await asyncio.to_thread(self._reap)
-        _alive.discard(self._process.pid)
         await self._bury()
         for waiting in (self.ready, self._started, self._stopped):
             if waiting is not None and not waiting.done():
@@ -177,21 +182,24 @@ class ForkserverClient:
                 self.ready.set_result(message)
             case Started(pids, _):
                 self.running |= {pid: local_rank for local_rank, pid in pids.items()}
+                self._started_pids |= self.running.keys()
                 _answer(self._started, message)
             case Ended(_, pid, _):
                 self.running.pop(pid, None)
                 self._ended(message)
             case Stopped():
+                self._started_pids.clear()  # nothing is left of them
                 _answer(self._stopped, message)
 
     async def _bury(self) -> None:
         """End the processes that the dead parent left, and report how each process ended."""
         until_s = time.monotonic() + self._stuck_s
         codes = dict[int, int]()
-        left = bury_adopted(codes, _alive)
+        leftovers = Leftovers(f"{PARENT}={self._mark}", {self.pid, *self._started_pids})
+        left = leftovers.bury(codes)
         while left and time.monotonic() < until_s:
             await asyncio.sleep(BURIAL_S)
-            left = bury_adopted(codes, _alive)
+            left = leftovers.bury(codes)
         for pid, local_rank in self.running.items():
             self._ended(Ended(local_rank, pid, codes.get(pid, -signal.SIGKILL), stuck=pid in left))
         self.running.clear()

@@ -25,7 +25,6 @@ class Task(msgspec.Struct, frozen=True):
     stdout: str = ""  # a file, "" for the parent's
     stderr: str = ""  # a file, "" for the parent's
     cpus: tuple[int, ...] = ()
-    learn: str = ""  # a file in which a fork records its imports, "" for none
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
@@ -47,7 +46,6 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     took_s: float
     failed: dict[str, str] = {}  # modules that could not be imported, and why
     refuses: str = ""  # why it will never fork, "" if it may
-    harmful: str = ""  # the package whose import is the cause, if any
 
 
 class Started(msgspec.Struct, tag="started", frozen=True):

@@ -2,8 +2,8 @@
 
 It runs as `forkserver FD AGENT ROOT [MODULE ...] SPACE`. It reads orders from the socket FD, and ends when the process
 AGENT ends, after everything below it has ended. `ps` shows the command lines of children in the place of SPACE.
-Without modules it is the plain parent, which only executes programs. A MODULE that begins with @ is a file of names:
-learning.py.
+Without modules it is the plain parent, which only executes programs. A module of preload.LATE whose import makes this
+process unusable for forks is left out: the process executes itself again, with MODULE=REASON instead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import select
 import signal
@@ -19,12 +20,12 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import adopt_orphans, die_with, rename
 from turnout.launcher.workers import store_port
 from turnout.launcher.workers.forkserver.child_main import execute, look, part, run, why_no_script
-from turnout.launcher.workers.forkserver.learning import FILE, import_ahead
 from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
     READ_BYTES,
@@ -39,9 +40,11 @@ from turnout.launcher.workers.forkserver.messages import (
     encode,
     told,
 )
+from turnout.launcher.workers.forkserver.preload import DEFAULT, LATE, LEFT_OUT, TORCH
 from turnout.launcher.workers.reaper import code_of, kill_below
 
 TICK_S = 0.02  # seconds between two checks of killed processes: signals of their ends may be merged
+_FIRST_MODULE = 4  # in sys.argv
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
@@ -59,21 +62,31 @@ class Parent:
         self._never = ""  # why this process must never fork
 
     def warm(self, modules: Sequence[str]) -> None:
-        """Import modules ahead, and report the result to the agent."""
-        start_s, failed, harmful = time.monotonic(), dict[str, str](), ""
+        """Import modules ahead, and report the result to the agent. Without torch its modules are passed over."""
+        start_s, failed = time.monotonic(), dict[str, str]()
         sys.path.append(os.getcwd())  # last in the path: a user's module may be here. A child sets its own path
-        for module in (each for each in modules if not each.startswith(FILE)):
-            try:
-                importlib.import_module(module)
-            except BaseException as error:  # a user's module may raise anything
-                failed[module] = f"{type(error).__name__}: {error}"
+        for each in modules:
+            module, _, why = each.partition(LEFT_OUT)
+            if why:
+                failed[module] = why
+            elif module not in DEFAULT or (_has_torch() and TORCH not in failed):
+                try:
+                    importlib.import_module(module)
+                except BaseException as error:  # a user's module may raise anything
+                    failed[module] = f"{type(error).__name__}: {error}"
+                if module in LATE and (why := _try_a_fork() or why_no_fork()):
+                    self._begin_again([f"{module}{LEFT_OUT}{why}" if name == module else name for name in modules])
         if modules:
             self._never = _try_a_fork()
-            for file in (each.removeprefix(FILE) for each in modules if each.startswith(FILE) and not self._never):
-                harmful, self._never = import_ahead(file, lambda: _try_a_fork() or why_no_fork())
             gc.collect()
             gc.freeze()  # children share these pages until a collector writes to them
-        self._say(Ready(time.monotonic() - start_s, failed, self._never, harmful))
+        self._say(Ready(time.monotonic() - start_s, failed, self._never))
+
+    def _begin_again(self, modules: Sequence[str]) -> NoReturn:
+        """Execute this program again with other modules: nothing else closes a device or ends a thread."""
+        os.set_inheritable(self._endpoint.fileno(), True)
+        before = len(sys.orig_argv) - len(sys.argv) + _FIRST_MODULE
+        os.execv(sys.executable, [*sys.orig_argv[:before], *modules, sys.orig_argv[-1]])
 
     def serve(self) -> Task | None:
         """Serve until the agent is gone; return None after everything below has ended. In a forked child, return its
@@ -208,6 +221,10 @@ class Parent:
             time.sleep(TICK_S / 4)
 
 
+def _has_torch() -> bool:
+    return importlib.util.find_spec(TORCH) is not None
+
+
 def why_no_fork() -> str:
     """Return the reason why this process must not be forked now, "" if it may: it has one thread, and no device is
     open.
@@ -254,7 +271,7 @@ def main() -> None:
     if not die_with(int(agent), signal.SIGTERM):
         return
     adopt_orphans()
-    rename(["turnout-run: parent of training processes", *modules])
+    rename(["turnout-run: parent of training processes", *(each for each in modules if each not in DEFAULT)])
     sys.path.remove(root)
     if not sys.flags.safe_path:
         del sys.path[0]  # added by `python -c`

@@ -22,8 +22,7 @@ from turnout.launcher.errors import BadCheckpoint
 pytestmark = pytest.mark.slow
 
 SAVES = Path(__file__).with_name("scripts") / "saves.py"
-PRELOAD = "torch,turnout.launcher.checkpoint.engine.checkpointer"
-WARM = ("--heartbeat-s", "0.5", "--silence-s", "5", "--preload", PRELOAD)
+WARM = ("--heartbeat-s", "0.5", "--silence-s", "5")
 MOMENTS = ("between saves", "in mid-save", "while it is hashed", "while it is persisted", "while it loads", "any time")
 
 

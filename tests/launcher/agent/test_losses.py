@@ -137,6 +137,31 @@ def test_a_job_of_fixed_size_goes_on_once_the_killed_worker_is_back(crew, victim
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("nnodes", "victim", "within_s"), [
+    pytest.param("2", 0, 3.0, id="the coordinator of two"),
+    pytest.param("2", 1, 2.0, id="the other one of two"),
+    pytest.param("2:3", 0, 3.0, id="the coordinator of two that may be three"),
+    pytest.param("3", 0, 3.0, id="the coordinator of three"),
+])  # fmt: skip
+def test_who_comes_back_after_two_seconds_is_soon_in_a_round(crew, nnodes, victim, within_s):
+    """With the usual intervals: a coordinator elsewhere that has too few members asks at the endpoint each second."""
+    size, job = int(nnodes[0]), crew(nnodes, "--last-call-s", "6", quick=("--no-fork",))
+    agents = job.gather(size)
+    round_ = max(job.worlds())
+    agents[victim].kill()
+    killed_s = time.monotonic()
+    until(lambda: time.monotonic() > killed_s + 2.0, "two seconds")
+    agents[victim] = job.start(f"w{victim}")
+    agents[victim].until("processes_started")
+    took_s = time.monotonic() - killed_s - 2.0
+    assert {life.name for life in job.world(size, after=round_)} == {agent.name for agent in agents}
+    job.finish()
+    assert job.codes(*agents) == [0] * size
+    job.check_one_world()
+    assert took_s <= within_s, job.told()
+
+
+@pytest.mark.slow
 def test_half_the_world_has_no_arbiter(crew):
     """Without one half is not enough, with the coordinator or without: nobody knows whether the others train."""
     jobs = [(crew("1:2"), 0), (crew("1:2"), 1)]

@@ -21,8 +21,6 @@ pytestmark = pytest.mark.slow
 __all__ = ["job"]
 
 FLASH = Path(__file__).parents[1] / "checkpoint/engine/scripts/flash.py"
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer"
-AHEAD += ",turnout.launcher.flash_checkpoint"
 
 
 def copied(job, step, ranks, round_=0):
@@ -138,7 +136,7 @@ def kept(job):
 ])  # fmt: skip
 def test_replica_count_of_flash_checkpoint(crew, tmp_path, kind, size):
     """DL-60: the guide's loop over gloo, replica_count=2. A worker is lost with its memory; all goes on, bit by bit."""
-    quick = ("--heartbeat-s", "0.5", "--silence-s", "5", "--preload", AHEAD, "--round-dir", str(tmp_path / "rounds"))
+    quick = ("--heartbeat-s", "0.5", "--silence-s", "5", "--round-dir", str(tmp_path / "rounds"))
     job = crew(str(size), script=FLASH, quick=quick)
     options = {"arguments": (kind, "100000", "0"), "env": {"OMP_NUM_THREADS": "1", "REPLICA_COUNT": "2"}}
     agents = [job.start("w0", **options)]

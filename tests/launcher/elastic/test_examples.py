@@ -19,7 +19,6 @@ KILLED = Path(__file__).with_name("killed.py")
 SHAPES = {"0.weight": (16, 2), "0.bias": (16,), "2.weight": (1, 16), "2.bias": (1,)}
 STEPS = 64  # 4 epochs of 500 samples in batches of 32
 AT = 37
-AHEAD = ("--preload", "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint")  # once for all lives
 
 
 def start(folder, *script):
@@ -33,7 +32,6 @@ def start(folder, *script):
         "2",
         "--max-restarts",
         "1",
-        *AHEAD,
     ]
     memory = folder.with_suffix(".memory")
     memory.mkdir()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.launcher.rendezvous.story import StepDown, Story
 from turnout.launcher.rendezvous.find_coordinator import (
     GiveUp,
     Go,
@@ -19,6 +20,7 @@ from turnout.launcher.rendezvous.find_coordinator import (
     redirected,
 )
 from turnout.launcher.rendezvous.messages import LastWorld, Redirect, Successor
+from turnout.launcher.rendezvous.state import AskEndpoint, EndpointAnswered
 
 HERE = {"w0": ("10.0.0.1", 1), "w1": ("10.0.0.2", 1), "w2": ("10.0.0.3", 1), "other": ("10.0.0.9", 9)}
 ENDPOINT = ("w0.job", 29400)
@@ -170,3 +172,77 @@ def test_a_search_ends(more, where):
 def test_who_finds_that_it_is_its_own_turn_leads():
     seek = seeker("w0", base=BEFORE, last=HERE["w1"], successors=LIST)
     assert isinstance(next_move(failed(seek, HERE["w1"], refused=True), 0.0), Lead)
+
+
+# A coordinator with too few members asks at the endpoint for another one, and goes there with all that it has.
+BACK = EndpointAnswered("10.9.9.9", 29400)  # where no member of the story listens
+
+
+def survivor(nnodes="2", base=None, ask_s=1.0, joins=True, **more):
+    """Worker a, which has succeeded the lost coordinator of a world of two, and searched for one since second 10."""
+    base = LastWorld(1, 2, True) if base is None else base
+    story = Story(nnodes, base=base, begins_s=10.0, succeeds={"sought_s": 10.0}, join_timeout_s=600.0, **more)
+    story.state = replace(story.state, job=replace(story.state.job, ask_s=ask_s))
+    return story.join("a", base=base) if joins else story
+
+
+def asked_s(story, seconds):
+    """Let time pass in quarters of a second; give when the endpoint was asked, in seconds since the begin."""
+    found = []
+    for quarter in range(1, round(seconds * 4) + 1):
+        before = len(story.of(AskEndpoint))
+        story.wait(0.25)
+        found += [quarter / 4] * (len(story.of(AskEndpoint)) - before)
+    return found
+
+
+def test_below_min_the_endpoint_is_asked_each_second():
+    assert asked_s(survivor(), 5.0) == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("story", "why"),
+    [
+        pytest.param(lambda: survivor(ask_s=0.0), "it coordinates at the endpoint itself", id="at the endpoint"),
+        pytest.param(lambda: survivor(granted=1), "the arbiter tells who coordinates", id="with an arbiter"),
+        pytest.param(lambda: survivor().join("b", base=LastWorld(1, 2, True)), "a world trains", id="with enough"),
+        pytest.param(lambda: survivor(only=True), "there is no other coordinator", id="the only one"),
+    ],
+)
+def test_nothing_is_asked_where_nobody_else_may_coordinate(story, why):
+    assert asked_s(story(), 5.0) == [], why
+
+
+def test_who_was_led_astray_asks_less_often():
+    assert asked_s(survivor(ask_s=4.0), 9.0) == [4.0, 8.0]
+
+
+def test_a_coordinator_at_the_endpoint_is_joined_with_all_members():
+    story = survivor("3", base=LastWorld(1, 3, True)).join("b", base=LastWorld(1, 3, True)).happens(BACK)
+    (step_down,) = story.of(StepDown)
+    assert (step_down.to.coordinator, step_down.to.address, step_down.to.port) == ("", "10.9.9.9", 29400)
+    assert story.phase == "over"
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(lambda: survivor().join("b", base=LastWorld(1, 2, True)), id="a world trains by now"),
+        pytest.param(
+            lambda: survivor("3").join("c", address="10.9.9.9", port=29400),
+            id="it is a member here",
+        ),
+    ],
+)
+def test_an_answer_that_changes_nothing(story):
+    assert story().happens(BACK).of(StepDown) == []
+
+
+def test_who_hears_of_a_world_waits_for_its_members_not_for_the_last_call():
+    """A new coordinator at the endpoint: the survivors of the last world come to it."""
+    story = Story("2:3", succeeds={"sought_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
+    assert story.join("b", base=LastWorld(1, 3, True)).world == ""
+    assert story.wait(1.9).world == ""
+    assert story.wait(0.2).world == "ab"
+    whole = Story("2:3", succeeds={"sought_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
+    assert whole.join("b", "c", base=LastWorld(1, 3, True)).world == "abc"

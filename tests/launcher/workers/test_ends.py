@@ -234,6 +234,25 @@ async def test_when_the_parent_dies_its_processes_die_and_a_new_one_serves_next(
     await testbed.processes.close()
 
 
+@pytest.mark.parametrize("how", ["closed", "killed"])
+async def test_what_the_agent_itself_started_outlives_a_parent(tmp_path, how):
+    """Its checkpoint daemon has a session of its own, and is no child of a parent."""
+    testbed = WorkerTestbed(tmp_path)
+    await testbed.start(testbed.program(FAMILY))
+    pids = [int(word) for word in (await testbed.line()).split()]
+    daemon = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    try:
+        if how == "killed":
+            os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
+            await testbed.ended()
+        await testbed.processes.close()
+        assert not any(running(pid) for pid in pids)
+        assert running(daemon.pid)
+    finally:
+        daemon.kill()
+        assert await daemon.wait() == -signal.SIGKILL
+
+
 def parents_of_this_process():
     """Pids of its children that are parents of training processes. They have another name once they have begun."""
     names = ("forkserver", "parent of training processes")

@@ -51,7 +51,11 @@ SAME = {
     """,
     "where modules are found": "import sys; print(sys.path, sys.argv, sys.flags, sys.orig_argv[1:])",
     "what ps shows": "print(open('/proc/self/cmdline').read().rstrip('\\0').split('\\0'))",
-    "its environment": "import os; print(sorted(os.environ.items()), os.getenv('HOME'))",
+    "its environment": """
+        import os
+        mark = os.environ.pop("TURNOUT_PARENT", "")  # by which the agent knows what descends from a dead parent
+        print(sorted(os.environ.items()), os.getenv("HOME"))
+    """,
     "an exception": """
         def fall():
             raise ValueError("fell")

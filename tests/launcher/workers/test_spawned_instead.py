@@ -370,3 +370,54 @@ async def test_close_leaves_no_parent_and_no_process(tmp_path):
     assert len(set(pids)) == 4  # two processes and their two parents
     await testbed.processes.close()
     assert not any(running(pid) for pid in pids)
+
+
+# torch as far as a parent touches it, so that its late imports can do harm here.
+TORCH = """
+    class cuda:
+        is_initialized = staticmethod(lambda: False)
+        _is_in_bad_fork = staticmethod(lambda: False)
+    class default_generator:
+        manual_seed = staticmethod(lambda seed: None)
+"""
+HARMFUL = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+FINDS = "import sys; print(sorted({'torch', 'torch._dynamo', 'torch.distributed.fsdp', 'own'} & sys.modules.keys()))"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("files", "finds", "failed"),
+    [
+        pytest.param({}, ["own", "torch", "torch._dynamo", "torch.distributed.fsdp"], [], id="nothing does harm"),
+        pytest.param(
+            {"torch/_dynamo.py": HARMFUL}, ["own", "torch", "torch.distributed.fsdp"],
+            ["torch._dynamo: 2 threads in the parent"], id="a late import of torch that starts a thread is left out",
+        ),
+        pytest.param(
+            {"torch/_dynamo.py": HARMFUL, "torch/distributed/fsdp.py": HARMFUL}, ["own", "torch"],
+            ["torch._dynamo: 2 threads in the parent", "torch.distributed.fsdp: 2 threads in the parent"],
+            id="so are two",
+        ),
+        pytest.param(
+            {"torch/__init__.py": "raise OSError('libcudart')"}, ["own"], ["torch: OSError"],
+            id="nothing of torch is tried once torch has failed",
+        ),
+        pytest.param(
+            {"sitecustomize.py": "import sys; sys.modules['torch'] = None"}, ["own", "torch"], [],
+            id="a missing torch is no failure",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_torch_imports_late_never_keeps_a_script_from_being_forked(tmp_path, files, finds, failed):
+    testbed = WorkerTestbed(
+        tmp_path, preload=("torch", "torch._dynamo", "torch.distributed.fsdp", "own"),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    names = ("torch/_dynamo.py", "torch/distributed/__init__.py", "torch/distributed/fsdp.py", "own.py")
+    for name, text in ({"torch/__init__.py": TORCH} | dict.fromkeys(names, "") | files).items():
+        testbed.file(name, text)
+    (exited,) = await testbed.run(testbed.program(FINDS))
+    assert (exited.code, testbed.out(), testbed.why) == (0, f"{finds}\n", []), testbed.err()
+    told = [f"{each['module']}: {each['why']}" for each in testbed.told("preload_failed")]
+    assert [each[: len(start)] for each, start in zip(told, failed, strict=True)] == failed
+    await testbed.processes.close()

@@ -4,10 +4,11 @@ What is trained is a state whose every value follows from its step and its rank,
 another rank's, or was never saved, is seen at once. Arguments: the crew's folder, then words: `disk=N` writes every
 N-th step to storage too (0: none), `last=N` ends the job after that step, `bytes=N` is the state's size, `kills=N,S`
 has a process kill itself in rounds 1 to N, when and how as seed S has it, `wait` waits for storage before it ends,
-`replicas=N` has N other workers keep copies, `alike` saves the same state on all ranks, and `fails=N` has rank 0 fail
-before it saves step N, which rank 1 has saved.
+`replicas=N` has N other workers keep copies, `alike` saves the same state on all ranks, `fails=N` has rank 0 fail
+before it saves step N, which rank 1 has saved, and `late=N,MODULE+MODULE` imports these after N steps of each life.
 """
 
+import importlib
 import json
 import os
 import random
@@ -134,6 +135,13 @@ def begin():
     return os.open(note.with_suffix(".alive"), os.O_WRONLY)
 
 
+def import_late(steps):
+    """Import what is to be imported after so many steps."""
+    after, _, modules = words.get("late", "-1,").partition(",")
+    if steps == int(after):
+        log("imported", modules=[importlib.import_module(each).__name__ for each in modules.split("+")])
+
+
 def main():
     dice, killer = random.Random(f"{SEED}/{round_}"), None
     victim = dice.randrange(world)
@@ -144,7 +152,6 @@ def main():
     disk, last = int(words.get("disk", 10)), int(words.get("last", 1 << 40))
     more = {"replicas": int(words.get("replicas", 0)), "replicated": "alike" in words}
     checkpoints, steps, pace = Checkpointer(folder / "checkpoints", **more), Steps(), Pace()
-    copied = -1
     try:
         loaded = checkpoints.load()
     except LauncherError as error:
@@ -153,7 +160,7 @@ def main():
     restore = int(os.environ["TURNOUT_RESTORE_STEP"])
     if loaded:
         check(*loaded)
-    start = loaded.step + 1 if loaded else 0
+    start, copied = loaded.step + 1 if loaded else 0, -1
     log("starts", step=start - 1, restore=restore, stored=int(os.environ.get("TURNOUT_STORED_STEP", -2)))
     for step in steps.count(start):
         os.pwrite(alive, b"%020.6f" % time.monotonic(), 0)
@@ -166,6 +173,7 @@ def main():
         if more["replicas"] and copied < (copied := checkpoints.stats().replicated):
             log("copied", step=copied)
         state["weights"].fill_(-1)  # what was saved is a copy
+        import_late(step - start)
         if steps.done(step):
             log("stops", step=step)
             break

@@ -14,11 +14,6 @@ ROOT = Path(__file__).resolve().parents[4]
 TRAINER, LOOPS = (
     Path(__file__).parent / "scripts" / f"trains_{name}.py" for name in ("under_an_agent", "loops_under_an_agent")
 )
-AHEAD = {
-    TRAINER: "torch,torch._dynamo,transformers,turnout.launcher.flash_checkpoint.hf_trainer",
-    LOOPS: "torch,torch._dynamo,torch.distributed.fsdp,accelerate,lightning,"
-    "turnout.launcher.flash_checkpoint.accelerate",
-}
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
@@ -30,7 +25,7 @@ def turnout_run(folder, script, *arguments):
         done = subprocess.run(
             [
                 "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "turnout.launcher", "--standalone",
-                "--nproc-per-node", "2", "--max-restarts", "2", "--preload", AHEAD[script], str(script), str(folder),
+                "--nproc-per-node", "2", "--max-restarts", "2", str(script), str(folder),
                 *map(str, arguments),
             ],
             cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=200, check=False,

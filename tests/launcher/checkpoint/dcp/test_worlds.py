@@ -18,7 +18,6 @@ from turnout.launcher.checkpoint.format.manifest import Manifest, read, write
 
 ROOT = Path(__file__).resolve().parents[4]
 WORLDS, TRAINS = (Path(__file__).parents[1] / "engine/scripts" / name for name in ("worlds.py", "trains.py"))
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,turnout.launcher.checkpoint.dcp.writer"
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")]
 
 
@@ -159,7 +158,7 @@ def train(folder, log, last, killed=0, processes=2, workers=1):
         memory.mkdir(exist_ok=True)
         command = (
             "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "turnout.launcher", *meeting, "--name", f"w{at}",
-            "--nproc-per-node", str(processes // workers), "--max-restarts", "1", "--preload", AHEAD,
+            "--nproc-per-node", str(processes // workers), "--max-restarts", "1",
             str(TRAINS), str(log), str(folder), str(last), str(killed),
         )  # fmt: skip
         agents.append(subprocess.Popen(command, env=outside(memory), stderr=subprocess.PIPE, text=True))

@@ -18,8 +18,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = Path(__file__).with_name("scripts") / "flash.py"
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.optimizer"
-AHEAD += ",turnout.launcher.flash_checkpoint"
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def turnout_run(environ, memory, tmp_path):
                 (
                     "setpriv", "--pdeathsig", "KILL",
                     sys.executable, "-m", "turnout.launcher", *meeting, "--name", f"w{at}",
-                    "--nproc-per-node", str(processes // workers), "--max-restarts", "2", "--preload", AHEAD,
+                    "--nproc-per-node", str(processes // workers), "--max-restarts", "2",
                     str(SCRIPT), str(tmp_path), kind, str(last), str(killed),
                 ),
                 cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

@@ -20,8 +20,7 @@ from turnout.launcher.errors import BadCheckpoint, StorageFailed
 __all__ = ["crew"]
 
 SCRIPT = Path(__file__).parents[1] / "engine/scripts/resizes.py"
-AHEAD = "torch,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint,turnout.launcher.checkpoint.dcp.writer"
-QUICK = ("--heartbeat-s", "0.5", "--silence-s", "5", "--last-call-s", "30", "--preload", AHEAD)
+QUICK = ("--heartbeat-s", "0.5", "--silence-s", "5", "--last-call-s", "30")
 ENV, IMPORTS_S = {"OMP_NUM_THREADS": "1"}, 120.0
 
 
@@ -113,7 +112,7 @@ def test_all_but_one_are_evicted_together(job, size, stays):
 @pytest.mark.long
 def test_a_worker_of_fsdp_is_lost_for_good(crew, tmp_path):
     """The guide's loop with replica_count=2: nobody takes its place, and the one that is left has all in its memory."""
-    quick = (*QUICK[:4], "--last-call-s", "1", "--preload", f"{AHEAD},turnout.launcher.flash_checkpoint")
+    quick = (*QUICK[:4], "--last-call-s", "1")
     job = crew("1:2", "--round-dir", str(tmp_path / "rounds"), script=FLASH, quick=quick)
     options = {"arguments": ("fsdp", "100000", "0"), "env": ENV | {"REPLICA_COUNT": "2"}}
     agents = [job.start("w0", **options)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import msgspec
 import pytest
@@ -254,3 +255,20 @@ async def test_a_save_that_finds_no_room_ends_the_copy_that_is_under_way(job):
     await until(lambda: any(slot.pinned for slot in job[0].arena.slots()))
     assert job[0].copies.give_way()
     assert not any(slot.pinned for slot in job[0].arena.slots())
+
+
+async def test_a_source_whose_daemon_is_dead_is_given_up_within_seconds(job):
+    """Its agent still holds the socket, so that a connection is accepted by nobody and yet stands."""
+    job = job(3)
+    await job.form()
+    await job.save(4)
+    await job.copied(4)
+    await job.replaced(1)
+    with socket.create_server(("127.0.0.1", 0)) as dead:
+        gone = msgspec.structs.replace(job[0].endpoint, port=dead.getsockname()[1])
+        began_s = asyncio.get_running_loop().time()
+        await job[1].round(job.seat(1, 2, origin=1, fetch=(gone, job[2].endpoint)), 4)
+    assert asyncio.get_running_loop().time() - began_s < 8.0
+    assert job[1].own() == 4
+    (passed,) = [fields for what, fields in job[1].told if what == "source_silent"]
+    assert passed["from"] == gone.name

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 PLAIN = Path(__file__).with_name("plain.py")
 ALIKE = Path(__file__).parents[1] / "flight_recorder/same_stacks.py"
-FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9", "--preload", "torch,torch._dynamo")  # what optimizers import too
+FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9")
 TORCH_S = 120.0  # three imports of torch and three py-spys take long on a busy machine
 
 

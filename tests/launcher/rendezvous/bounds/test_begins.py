@@ -40,6 +40,7 @@ NOTHING = {
     "arbiter": False, "only": False, "granted": 0, "regroup_s": 2.0, "alone_s": 10.0, "roam_s": 10.0,
     "phase": Phase.GATHERING, "round": 0, "base": 0, "base_size": 0, "retry_s": 0.0, "fence_s": 15.0, "fenced_s": 0.0,
     "ended": 0, "before": 0, "asked_s": 0.0, "roams": None, "sought_s": 0.0, "unfenced": False, "told_s": -1e9,
+    "ask_s": 0.0, "endpoint_s": 0.0,
     "unnamed": 0, "named": None, "carry": -1, "world": None, "members": {}, "names": {}, "done": frozenset(),
     "budget": RestartBudget(), "expected": 0, "call_s": 0.0, "wanted": 0, "since_s": 0.0, "joined_s": 0.0,
     "why": Reason.FIRST_ROUND, "detail": "", "fault": "", "lost": False, "chosen": (), "stop_step": None,

@@ -126,6 +126,13 @@ def test_a_restart_is_charged_once():
     assert story.hang("a").asked("a")[-1].round == 2, "and a hang of the next round is another one"
 
 
+@pytest.mark.parametrize("act", [HangAction.RESTART, HangAction.REPLACE], ids=str)
+def test_who_is_known_to_hang_is_given_no_time_to_end(act):
+    """Its process does not react to SIGTERM, nor do those that wait for it."""
+    story = hung(act).fold(2)
+    assert [story.last(name, Stop).grace_s for name in "abc"] == [0.0, 0.0, 0.0]
+
+
 def test_restarts_end_with_their_budget():
     story = hung(HangAction.RESTART, max_restarts=0).fold(2).ready("abc")
     ((reason, fields),) = story.events("job_ended")

@@ -1,0 +1,114 @@
+"""A daemon that dies is replaced at once, and neither its agent nor its training process loses what memory holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.launcher.checkpoint.daemon.test_daemon import record, save
+from tests.launcher.workers.testbed import until
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.socket_dir import private_folder
+from turnout.launcher.checkpoint.daemon.agent_client import AgentClient
+from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
+from turnout.launcher.env import DAEMON
+from turnout.launcher.rendezvous.messages import HeldStep
+
+pytestmark = pytest.mark.asyncio
+
+
+class Worker:
+    """An agent's and a training process's ends of one worker's daemons. pids: of these, the newest last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._sockets, self.said = private_folder(folder), []
+        self.agent = AgentClient(Path(self._sockets.name), folder, "job", "w0", self._say)
+        self.trainer = None
+
+    def _say(self, event, fields):
+        self.said.append((event, dict(fields)))
+
+    @property
+    def pid(self):
+        return self.agent.pid
+
+    async def connect(self):
+        hello = Hello("job", "w0", 0, 0, 1, 1)
+        args = (hello, os.environ | {DAEMON: self.agent.env[DAEMON]}, Path(self._sockets.name), lambda told: None)
+        self.trainer = await asyncio.to_thread(TrainerClient, *args)
+        path = await asyncio.to_thread(self.trainer.need, record(0).region_bytes, 3)
+        return Arena.open(path)
+
+    async def kill(self):
+        """Kill the daemon, and wait for the next one. Give whether a training process had to ask for that."""
+        before = self.pid
+        os.kill(before, signal.SIGKILL)
+        await until(lambda: self.pid not in (None, before))
+
+    def seal(self, arena, step):
+        generation, sealed = save(arena, step)
+        self.trainer.sealed(Save(generation, sealed.epoch, step))
+
+    async def held(self):
+        return [each.step for each in await asyncio.to_thread(self.trainer.settle, 1)]
+
+    async def close(self):
+        if self.trainer is not None:
+            await asyncio.to_thread(self.trainer.close)
+        await self.agent.close(done=True)
+        self._sockets.cleanup()
+
+
+@pytest_asyncio.fixture
+async def worker(tmp_path):
+    made = Worker(tmp_path)
+    await made.agent.listen()
+    yield made
+    await made.close()
+
+
+async def test_a_training_process_goes_on_with_the_next_daemon_and_loses_nothing(worker):
+    arena = await worker.connect()
+    await asyncio.to_thread(worker.seal, arena, 3)
+    assert await worker.held() == [3]
+    await worker.kill()
+    assert await worker.held() == [3]
+    await asyncio.to_thread(worker.seal, arena, 4)
+    await asyncio.to_thread(worker.trainer.unheard)
+    assert await worker.held() == [4, 3]
+
+
+async def test_a_save_of_which_the_dead_daemon_was_told_is_told_to_the_next(worker):
+    arena = await worker.connect()
+    os.kill(worker.pid, signal.SIGSTOP)
+    await asyncio.to_thread(worker.seal, arena, 3)
+    await worker.kill()
+    await asyncio.to_thread(worker.trainer.unheard)
+    assert await worker.held() == [3]
+
+
+async def test_the_next_daemon_starts_although_nobody_connects(worker):
+    arena = await worker.connect()
+    await asyncio.to_thread(worker.seal, arena, 3)
+    assert await worker.held() == [3]
+    await asyncio.to_thread(worker.trainer.close)
+    worker.trainer = None
+    await worker.kill()
+    assert await worker.agent.held(1) == (HeldStep(3, 0, 2, 1),)
+    assert [fields for event, fields in worker.said if event == "daemon_lost"] == [{"exit": -9, "next_in_s": 0.0}]
+
+
+async def test_what_the_agent_asks_a_daemon_that_dies_is_answered_by_the_next(worker):
+    arena = await worker.connect()
+    await asyncio.to_thread(worker.seal, arena, 3)
+    assert await worker.held() == [3]
+    os.kill(worker.pid, signal.SIGSTOP)
+    asking = asyncio.create_task(worker.agent.held(1))
+    await worker.kill()
+    assert [each.step for each in await asking] == [3]
