@@ -96,6 +96,7 @@ class ControlPlane:
             self.authority = Authority(self.folder / "pki")
             self.ca = self.authority.ca
             self._files = programs.server_files(self.folder, self.authority, self.token)
+            self.etcd_ca = self._files.etcd.ca
             self._trust = ssl.create_default_context(cafile=str(self.ca))
             self._on_free_ports(3, SERVERS, self._start_server)
             self.wait_ready("kube-apiserver", f"{self.url}/api/v1/namespaces/default")
@@ -103,7 +104,7 @@ class ControlPlane:
             self.stop()
             raise
         self.ready_after_s = time.monotonic() - began_s
-        self._at_first = wipe.snapshot(self._etcd_url)
+        self._at_first = wipe.snapshot(self.etcd)
         return self
 
     def begin_again(self) -> bool:
@@ -113,7 +114,7 @@ class ControlPlane:
         self._children.stop_all_but(*SERVERS)
         while self._closers:
             self._closers.pop()()
-        return wipe.restore(self._etcd_url, self._at_first)
+        return wipe.restore(self.etcd, self._at_first)
 
     def fault(self) -> NotReady | None:
         """Tell whether etcd or the API server has ended, and with what last words."""
@@ -295,9 +296,9 @@ class ControlPlane:
 
     def _start_server(self, client: int, peer: int, secure: int) -> None:
         self.url = f"https://{programs.HOST}:{secure}"
-        self._etcd_url = f"http://{programs.HOST}:{client}"
+        self.etcd = wipe.Etcd(f"https://{programs.HOST}:{client}", self._files.etcd.context())
         self.kubeconfig = self._write_kubeconfig("admin", {"token": self.token})
-        self._children.start("etcd", programs.etcd(self._etcd, self.folder, client, peer))
+        self._children.start("etcd", programs.etcd(self._etcd, self.folder, self._files.etcd, client, peer))
         self._apiserver_argv = programs.apiserver(
             self._apiserver, self._files, client, secure, self.emulated_version, self._flags
         )

@@ -6,8 +6,10 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -15,6 +17,7 @@ import pytest_asyncio
 from hack.controlplane.errors import ApiError, ControlPlaneError, NotBuilt, NotReady
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import ControlPlane, free_ports
+from hack.controlplane.servers import wipe
 from tests.cluster import bound, in_phase, indexed_job, make_pod, namespace, plain_crd, pytorch_job, unschedulable
 
 pytestmark = pytest.mark.real
@@ -34,6 +37,23 @@ async def test_a_fresh_plane_is_ready_and_says_which_kubernetes_it_is(control_pl
     told = await api.get("/version")
     assert (told["gitVersion"], told["major"], told["minor"]) == ("v1.35.4", "1", "35")
     assert control_plane.ready_after_s < 30  # under 6 s on two quiet cores; only a hang is a failure here
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param(None, id="no certificate"),
+        pytest.param("system:masters", id="the certificate of an administrator of the cluster"),
+    ],
+)
+def test_etcd_answers_its_api_server_alone(control_plane, shown):
+    context = ssl.create_default_context(cafile=str(control_plane.etcd_ca))
+    if shown is not None:
+        pair = control_plane.authority.user("admin", (shown,))
+        context.load_cert_chain(pair.cert, pair.key)
+    with pytest.raises(OSError):
+        wipe.snapshot(replace(control_plane.etcd, context=context))
+    assert wipe.snapshot(control_plane.etcd)
 
 
 @pytest.mark.asyncio

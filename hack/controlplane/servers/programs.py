@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,31 @@ CONTROLLERS = (
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdFiles:
+    """The files of etcd's TLS: an authority of its own, so that no user's certificate of the cluster opens etcd."""
+
+    ca: Path
+    server: Pair
+    client: Pair
+
+    @classmethod
+    def write(cls, folder: Path) -> EtcdFiles:
+        """Write a new authority, a serving pair and a client's pair into a folder."""
+        authority = Authority(folder, "turnout-test-etcd-ca")
+        return cls(authority.ca, authority.server("server", (HOST, "localhost")), authority.user("kube-apiserver"))
+
+    def context(self) -> ssl.SSLContext:
+        """Make a TLS context that trusts this etcd and shows the client's certificate."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.client.cert, self.client.key)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
 class ServerFiles:
     """The files that the API server reads: authority, serving pair, known tokens, key of service accounts.
 
-    to_kubelets: how it shows itself to kubelets, when it fetches logs.
+    to_kubelets: how it shows itself to kubelets, when it fetches logs. etcd: how it reaches etcd.
     """
 
     ca: Path
@@ -42,6 +64,7 @@ class ServerFiles:
     tokens: Path
     signing_key: Path
     to_kubelets: Pair
+    etcd: EtcdFiles
 
 
 def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
@@ -55,12 +78,16 @@ def server_files(folder: Path, authority: Authority, token: str) -> ServerFiles:
         tokens,
         signing_key(folder / "pki" / "accounts.key"),
         authority.user("apiserver-to-kubelets"),
+        EtcdFiles.write(folder / "pki" / "etcd"),
     )
 
 
-def etcd(binary: Path, folder: Path, client_port: int, peer_port: int) -> list[str]:
-    """Give etcd's command line: one member, no fsync, since the data dies with the plane."""
-    client, peer = f"http://{HOST}:{client_port}", f"http://{HOST}:{peer_port}"
+def etcd(binary: Path, folder: Path, files: EtcdFiles, client_port: int, peer_port: int) -> list[str]:
+    """Give etcd's command line: one member, no fsync, since the data dies with the plane.
+
+    Only who has the client's certificate may call it: pods that are written here may run as processes of the user.
+    """
+    client, peer = f"https://{HOST}:{client_port}", f"https://{HOST}:{peer_port}"
     return [
         str(binary),
         f"--data-dir={folder / 'etcd'}",
@@ -71,6 +98,16 @@ def etcd(binary: Path, folder: Path, client_port: int, peer_port: int) -> list[s
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={files.ca}",
+        f"--cert-file={files.server.cert}",
+        f"--key-file={files.server.key}",
+        f"--client-cert-file={files.client.cert}",  # with it the JSON gateway calls etcd itself
+        f"--client-key-file={files.client.key}",
+        "--peer-client-cert-auth",
+        f"--peer-trusted-ca-file={files.ca}",
+        f"--peer-cert-file={files.server.cert}",
+        f"--peer-key-file={files.server.key}",
     ]
 
 
@@ -80,7 +117,10 @@ def apiserver(
     """Give the API server's command line."""
     return [
         str(binary),
-        f"--etcd-servers=http://{HOST}:{etcd_port}",
+        f"--etcd-servers=https://{HOST}:{etcd_port}",
+        f"--etcd-cafile={files.etcd.ca}",
+        f"--etcd-certfile={files.etcd.client.cert}",
+        f"--etcd-keyfile={files.etcd.client.key}",
         f"--bind-address={HOST}",
         f"--advertise-address={HOST}",
         "--endpoint-reconciler-type=none",  # it refuses to publish a loopback address

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import ssl
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,25 +42,33 @@ class Entry:
     value: bytes
 
 
-def snapshot(url: str) -> dict[bytes, Entry]:
-    """Read everything that the API server keeps. url: etcd's client address."""
-    found = _call(url, "range", {"key": _text(PREFIX), "range_end": _text(_after(PREFIX))})
+@dataclass(frozen=True, slots=True)
+class Etcd:
+    """Where an etcd listens, and how to show oneself to it."""
+
+    url: str
+    context: ssl.SSLContext
+
+
+def snapshot(etcd: Etcd) -> dict[bytes, Entry]:
+    """Read everything that the API server keeps."""
+    found = _call(etcd, "range", {"key": _text(PREFIX), "range_end": _text(_after(PREFIX))})
     return {
         base64.b64decode(each["key"]): Entry(each["mod_revision"], base64.b64decode(each.get("value", "")))
         for each in found.get("kvs", ())
     }
 
 
-def restore(url: str, before: Mapping[bytes, Entry]) -> bool:
+def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
     """Remove what has come since, put back what has changed or gone. True if the API server forgets it at once.
 
     Looks again until nothing differs, since controllers inside the API server answer what they see go.
     Raises RuntimeError when something is written anew each time.
     """
-    if any(key not in before and LINGERS.match(key) for key in snapshot(url)):
+    if any(key not in before and LINGERS.match(key) for key in snapshot(etcd)):
         return False
     for _ in range(ROUNDS):
-        now = snapshot(url)
+        now = snapshot(etcd)
         gone = [key for key in now if key not in before and not ITS_OWN.match(key)]
         changed = [
             key
@@ -68,13 +77,13 @@ def restore(url: str, before: Mapping[bytes, Entry]) -> bool:
         ]
         if not gone and not changed:
             return True
-        _write(url, [*map(_removal, gone), *(_put(key, before[key].value) for key in changed)])
-    raise RuntimeError(f"etcd at {url} did not come to rest: {sorted([*gone, *changed])[:5]} came again")
+        _write(etcd, [*map(_removal, gone), *(_put(key, before[key].value) for key in changed)])
+    raise RuntimeError(f"etcd at {etcd.url} did not come to rest: {sorted([*gone, *changed])[:5]} came again")
 
 
-def _write(url: str, operations: Sequence[Mapping[str, Any]]) -> None:
+def _write(etcd: Etcd, operations: Sequence[Mapping[str, Any]]) -> None:
     for at in range(0, len(operations), AT_ONCE):
-        _call(url, "txn", {"success": list(operations[at : at + AT_ONCE])})
+        _call(etcd, "txn", {"success": list(operations[at : at + AT_ONCE])})
 
 
 def _removal(key: bytes) -> dict[str, Any]:
@@ -85,11 +94,11 @@ def _put(key: bytes, value: bytes) -> dict[str, Any]:
     return {"request_put": {"key": _text(key), "value": _text(value)}}
 
 
-def _call(url: str, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def _call(etcd: Etcd, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
     call = urllib.request.Request(
-        f"{url}/v3/kv/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{etcd.url}/v3/kv/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(call, timeout=30) as answer:
+    with urllib.request.urlopen(call, timeout=30, context=etcd.context) as answer:
         told: dict[str, Any] = json.load(answer)
         return told
 
