@@ -22,12 +22,18 @@ MOST_NAMESPACES = 1_000  # of one quota
 class Ordered:
     """A queue of strict order.
 
-    names: by which a pod names it. namespaces: whose pods that name none wait in it.
+    names: by which a pod names it. namespaces: whose pods that name none wait in it. grants: whose pods may name it,
+    None for those of every namespace.
     """
 
     queue: str
     names: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
+    grants: frozenset[str] | None = None
+
+    def admits(self, where: str) -> bool:
+        """True if pods of this namespace may name the queue."""
+        return self.grants is None or where in self.grants
 
 
 def _said(raw: Object) -> bool:
@@ -55,7 +61,8 @@ def _kueue(raw: Object) -> Ordered | None:
 
 
 def _ordered(spec: QueueSpec) -> Ordered:
-    return Ordered(f"{spec.dialect.value}/{spec.name}", (spec.name,), spec.namespaces[:MOST_NAMESPACES])
+    grants = None if spec.grants is None else frozenset(spec.grants[:MOST_NAMESPACES])
+    return Ordered(f"{spec.dialect.value}/{spec.name}", (spec.name,), spec.namespaces[:MOST_NAMESPACES], grants)
 
 
 # Where the queues are, and how one is read; None for a queue whose order is not strict.
@@ -78,7 +85,7 @@ class StrictQueues:
         self._said: dict[str, Ordered] = {}  # by the place of the object
         self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> its ClusterQueue
         self._strict: frozenset[str] = frozenset()
-        self._by_name: dict[str, str] = {}
+        self._by_name: dict[str, Ordered] = {}
         self._by_namespace: dict[str, str] = {}
 
     def put(self, place: str, ordered: Ordered | None) -> bool:
@@ -91,7 +98,7 @@ class StrictQueues:
             self._said[place] = ordered
         told = [self._said[place] for place in sorted(self._said)]
         self._strict = frozenset(each.queue for each in told)
-        self._by_name = {name: each.queue for each in told for name in each.names}
+        self._by_name = {name: each for each in told for name in each.names}
         self._by_namespace = {name: each.queue for each in told for name in each.namespaces}
         return True
 
@@ -109,12 +116,18 @@ class StrictQueues:
     def of(self, where: str, queue: str) -> str:
         """Return the name of the strict queue that a gang of a namespace waits in; "" for none.
 
-        queue: as its pods name it, "" where they name none.
+        queue: as its pods name it, "" where they name none. It counts only where the queue's object grants it to the
+        namespace, so that nobody holds up another tenant's queue by naming it.
         """
         if not queue:
             return self._by_namespace.get(where, "")
-        for name in (f"{where}/{queue}", queue):
-            if name in self._named:
-                return name
+        if f"{where}/{queue}" in self._named:
+            return f"{where}/{queue}"
+        by_name = self._by_name.get(queue)
+        granted = by_name is None or by_name.admits(where)
+        if queue in self._named and granted:
+            return queue
         leads_to = self._local.get(f"{where}/{queue}", "")
-        return leads_to if leads_to in self._strict else self._by_name.get(queue, "")
+        if leads_to in self._strict:
+            return leads_to
+        return by_name.queue if by_name is not None and granted else ""

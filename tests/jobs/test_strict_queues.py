@@ -7,6 +7,7 @@ from turnout.kube import labels
 
 KUEUE, VOLCANO, KOORDINATOR, ELASTIC = QUEUES
 SAID = {labels.STRICT_ORDER: "true"}
+GRANTS_A = SAID | {labels.QUEUE_NAMESPACES: "a"}
 
 
 def queue(name, namespace="", notes=None, **spec):
@@ -59,7 +60,18 @@ STRICT = (KUEUE, queue("gpus", queueingStrategy="StrictFIFO"))
         pytest.param(known(STRICT), "ns", "gpus", "", id="pods do not name a ClusterQueue"),
         pytest.param(known(STRICT), "ns", "kueue/gpus", "", id="nor by the name that we give it"),
         pytest.param(known((VOLCANO, queue("v", notes=SAID))), "ns", "v", "volcano/v", id="Volcano's by its name"),
-        pytest.param(known((KOORDINATOR, queue("k", "n", notes=SAID))), "x", "k", "koordinator/k", id="a quota's name"),
+        pytest.param(known((KOORDINATOR, queue("k", "n", notes=SAID))), "n", "k", "koordinator/k", id="a quota's name"),
+        pytest.param(
+            known((KOORDINATOR, queue("k", "n", notes=SAID))), "x", "k", "", id="a quota of others' namespace"
+        ),
+        pytest.param(known((VOLCANO, queue("v", notes=GRANTS_A))), "a", "v", "volcano/v", id="a Queue that grants it"),
+        pytest.param(known((VOLCANO, queue("v", notes=GRANTS_A))), "b", "v", "", id="a Queue that grants it to others"),
+        pytest.param(
+            known((VOLCANO, queue("v", notes=GRANTS_A)), named=["v"]), "b", "v", "", id="nor where an admin names it"
+        ),
+        pytest.param(
+            known((VOLCANO, queue("v", notes=GRANTS_A)), named=["b/v"]), "b", "v", "b/v", id="but with the namespace"
+        ),
         pytest.param(known((KOORDINATOR, queue("k", "k", notes=SAID))), "k", "", "koordinator/k", id="its namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "ns", "", "namespace/ns", id="of a namespace"),
         pytest.param(known((ELASTIC, queue("e", "ns", notes=SAID))), "other", "", "", id="of another namespace"),
