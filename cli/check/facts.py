@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from turnout.cli.check.model import Object, Sample, Seen, Ways
-from turnout.kube.errors import CallError, Forbidden, NotFound
+from turnout.kube.errors import CallError, Forbidden, NotFound, Rejected, ServerFault
 from turnout.kube.labels import GATES, PLACEMENT_GATE
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ async def look(client: Client, version: str) -> Seen:
         pages={pod["metadata"]["name"]: await eyes.page(pod) for pod in extenders},
         ways=await _ways(eyes),
         refused=eyes.refused,
+        unserved=eyes.unserved,
     )
 
 
@@ -82,6 +83,7 @@ class _Eyes:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.refused: dict[str, str] = {}
+        self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
         asked = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
@@ -120,6 +122,9 @@ class _Eyes:
             return None
         except Forbidden as error:
             self.refused[path] = error.message
+            return None
+        except (ServerFault, Rejected) as error:  # such as 501 of an API that lacks it: the rest can still be seen
+            self.unserved[path] = f"{error.status} {error.message}"
             return None
 
 

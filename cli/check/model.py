@@ -71,3 +71,4 @@ class Seen:
     pages: Mapping[str, Sequence[Sample] | None] = field(default_factory=dict)
     ways: Ways = field(default_factory=Ways)
     refused: Mapping[str, str] = field(default_factory=dict)
+    unserved: Mapping[str, str] = field(default_factory=dict)  # the answer of the API server, by what was asked for

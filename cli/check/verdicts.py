@@ -33,6 +33,7 @@ def lines(seen: Seen) -> list[Line]:
     """Return every line, in the order in which an installation is made."""
     parts: tuple[Callable[[Seen], Iterator[Line]], ...] = (
         _rights,
+        _unserved,
         _kubernetes,
         _installed,
         _leaders,
@@ -51,6 +52,11 @@ def _rights(seen: Seen) -> Iterator[Line]:
     for what, why in seen.refused.items():
         remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
         yield Line(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
+
+
+def _unserved(seen: Seen) -> Iterator[Line]:
+    for what, why in seen.unserved.items():
+        yield Line(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
 def _kubernetes(seen: Seen) -> Iterator[Line]:

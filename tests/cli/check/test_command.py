@@ -73,6 +73,19 @@ async def served(tmp_path):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "status", [pytest.param(501, id="an API that lacks it"), pytest.param(500, id="a server in trouble")]
+)
+async def test_what_cannot_be_read_costs_one_line_and_no_more(served, status):
+    config, given = served
+    given["/apis/apps/v1/deployments"] = status
+    _, out, complaint = await turnout("check", "--kubeconfig", config)
+    lines = [line for line in out.splitlines() if "/apis/apps/v1/deployments cannot be read" in line]
+    assert (len(lines), complaint) == (1, "")
+    assert "Kubernetes 1.35.4" in out, "the rest is told"
+
+
+@pytest.mark.asyncio
 async def test_a_healthy_cluster_is_told_line_by_line(served):
     config, _ = served
     code, out, complaint = await turnout("check", "--kubeconfig", config)
