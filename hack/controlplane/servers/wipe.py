@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Etcd:
-    """Where an etcd listens, and how to show oneself to it."""
+    """The address of an etcd, and the TLS context that it accepts."""
 
     url: str
     context: ssl.SSLContext

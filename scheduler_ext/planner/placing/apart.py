@@ -20,19 +20,19 @@ def barred_rows(view: GangView, gang: Gang, planned: Callable[[GangKey], Iterabl
     tier = gang.apart
     if tier is None:
         return None
-    row = view.fabric.switch_of[min(tier, view.fabric.tiers)]
-    taken: set[int] = set()
+    fabric, barred = view.fabric, np.zeros(view.fabric.switch_of.shape[1], np.bool_)
+    taken: dict[int, set[int]] = {}  # switches by tier
     for key, other in view.gangs.items():
-        if (
-            key.namespace != gang.key.namespace
-            or key == gang.key
-            or other.apart_set != gang.apart_set
-            or other.apart != tier
-        ):
+        if key.namespace != gang.key.namespace or key == gang.key or other.apart_set != gang.apart_set:
             continue
+        if other.apart is None:
+            continue
+        wider = min(max(tier, other.apart), fabric.tiers)  # neither may share a domain of its own tier with the other
         held = (view.host_of(member) for member in other.members.values())
-        taken.update(int(row[host]) for host in (*held, *planned(key)) if host is not None)
-    barred: NDArray[np.bool_] = np.isin(row, list(taken))
+        hosts = (host for host in (*held, *planned(key)) if host is not None)
+        taken.setdefault(wider, set()).update(int(fabric.switch_of[wider][host]) for host in hosts)
+    for wider, switches in taken.items():
+        barred |= np.isin(fabric.switch_of[wider], list(switches))
     return barred
 
 
