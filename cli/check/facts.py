@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ADMISSION = "/apis/admissionregistration.k8s.io"
 OURS = "app.kubernetes.io/part-of=turnout"
 METRICS_PORT = 9090  # of the extender, as the chart sets it
+NOT_IMPLEMENTED = 501  # the local cluster's answer for a kind of Kubernetes that it does not serve
 
 
 async def look(client: Client, version: str) -> Seen:
@@ -120,6 +121,10 @@ class _Eyes:
             return None
         except Forbidden as error:
             self.refused[path] = error.message
+            return None
+        except CallError as error:
+            if error.status != NOT_IMPLEMENTED:
+                raise
             return None
 
 
