@@ -189,6 +189,15 @@ def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
     assert ours.items() <= theirs.items()
 
 
+def test_the_notes_of_helm_name_the_files_and_devices_of_the_shipped_scheduler_file():
+    shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())["extenders"][0]
+    notes = (ROOT / "deploy/charts/turnout/templates/NOTES.txt").read_text()
+    for key in ("caFile", "certFile", "keyFile"):
+        assert f"{key}: {shipped['tlsConfig'][key]}\n" in notes
+    (devices,) = re.findall(r"range list (.*) }}", notes)
+    assert devices.replace('"', "").split() == [each["name"] for each in shipped["managedResources"]]
+
+
 def test_every_flag_is_told_and_every_told_flag_is_there():
     there = flags(help_of("turnout.scheduler_ext") + help_of("turnout.scheduler_ext.nominator")) - {"--help"}
     told = flags(code(text("docs/extender.md")))
