@@ -189,7 +189,7 @@ def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
     assert ours.items() <= theirs.items()
 
 
-def test_the_notes_of_helm_name_the_files_and_devices_of_the_shipped_scheduler_file():
+def test_the_notes_of_helm_agree_with_the_shipped_scheduler_file():
     shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())["extenders"][0]
     notes = (ROOT / "deploy/charts/turnout/templates/NOTES.txt").read_text()
     for key in ("caFile", "certFile", "keyFile"):
