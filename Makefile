@@ -102,7 +102,7 @@ test-slow: setup-launcher controlplane ## Run the further stories on real parts,
 
 test-all: test test-real test-slow ## Run all that continuous integration runs
 
-test-long: setup-launcher controlplane ## Run what takes hours: the longest stories, and random ones with ten times as many examples
+test-long: setup-launcher controlplane ## Run what takes hours: the longest stories, and random ones with thirty times as many examples as `make test`
 	@$(PY) -m pytest --durations=25 --hypothesis-profile=deep -m 'long or hypothesis' $(ARGS)
 
 wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into build/wheels
@@ -114,15 +114,15 @@ image: setup ## Build the images as OCI layouts in build/images; print digests, 
 image-test: setup controlplane ## Build the images, start the controllers from theirs on a real kube-apiserver, train by the launcher's
 	@$(PY) -m pytest -n 0 -m 'long or not long' tests/images $(ARGS)
 
-IMG ?= turnout:0.1.0
+BUILT = $(or $(IMG),turnout:0.1.0)
 CONTAINER_TOOL ?= docker
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim-bookworm
 
 docker-build: wheels ## Build the controllers' image with docker (IMG=registry/name:tag, CONTAINER_TOOL=podman)
-	@$(CONTAINER_TOOL) build --build-arg PYTHON=$(PYTHON_IMAGE) -f deploy/images/controllers.Containerfile -t $(IMG) .
+	@$(CONTAINER_TOOL) build --build-arg PYTHON=$(PYTHON_IMAGE) -f deploy/images/controllers.Containerfile -t $(BUILT) .
 
 docker-push: ## Push that image (IMG=registry/name:tag)
-	@$(CONTAINER_TOOL) push $(IMG)
+	@$(CONTAINER_TOOL) push $(BUILT)
 
 mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
 	@$(PY) -m hack.mutants $(ARGS)
@@ -158,7 +158,7 @@ bench: setup-launcher controlplane ## Measure ours beside the baselines; results
 
 deploy: ## Install the chart into your kubeconfig's cluster (IMG=registry/turnout:tag NAMESPACE=turnout-system, needs helm)
 	@"$(HELM)" upgrade --install turnout deploy/charts/turnout --namespace "$(NAMESPACE)" --create-namespace \
-	  $(if $(IMG),--set image.name=$(IMG) --set controller.image=$(IMG)) $(ARGS)
+	  $(if $(IMG),--set image.name=$(IMG) --set controller.image=$(IMG) --set dlroverMaster.image=$(IMG)) $(ARGS)
 
 controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (half an hour on two cores, then cached)
 	@$(PY) -m hack.controlplane build

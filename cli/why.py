@@ -18,21 +18,25 @@ Row = tuple[str, str]  # what it is about, and the text
 _ALIASES = {"vcjob": "VolcanoJob", "vj": "VolcanoJob", "pytorch": "PyTorchJob"}
 
 
+class BadJobName(Exception):
+    """The text cannot be the name of a job: it has a wrong form or an unknown kind. End with code 2."""
+
+
 class NoSuchJob(Exception):
     """The name means no job, or several. The message names those that may be meant."""
 
 
 def meant(wanted: str, namespace: str, keys: Iterable[JobKey]) -> JobKey:
-    """The job of KIND/NAMESPACE/NAME, or of KIND/NAME or NAME in a namespace. Raises NoSuchJob."""
+    """The job of KIND/NAMESPACE/NAME, or of KIND/NAME or NAME in a namespace. Raises BadJobName, or NoSuchJob."""
     there = sorted(keys)
     parts = wanted.split("/")
     name, kind = parts[-1], parts[0] if len(parts) > 1 else None
     where = parts[1] if len(parts) == 3 else namespace
     if len(parts) > 3 or not all(parts):
-        raise NoSuchJob(f"{wanted!r} is no name of a job: it must be KIND/NAMESPACE/NAME, KIND/NAME or NAME")
+        raise BadJobName(f"{wanted!r} is no name of a job: it must be KIND/NAMESPACE/NAME, KIND/NAME or NAME")
     if kind is not None and (kind := _kind(kind, there)) is None:
         known = ", ".join(sorted({*KINDS, *(key.kind for key in there)}))
-        raise NoSuchJob(f"{parts[0]!r} is no kind of job here; those are {known}")
+        raise BadJobName(f"{parts[0]!r} is no kind of job here; those are {known}")
     found = [key for key in there if (key.name, key.namespace) == (name, where) and _is(key.kind, kind)]
     if len(found) == 1:
         return found[0]

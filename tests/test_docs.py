@@ -25,7 +25,7 @@ from turnout.controllers.runtime.metrics import Metrics as Controls
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.launcher.agent.metrics import Metrics as Launched
-from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts, Gates
+from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts, Gates, RepairCounts
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.nominate import Why
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -186,8 +186,16 @@ def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
     (shown,) = [block for block in yaml_blocks(text("README.md")) if "extenders" in block]
     assert shown["percentageOfNodesToScore"] == shipped["percentageOfNodesToScore"]
     (ours,), (theirs,) = shown["extenders"], shipped["extenders"]
-    assert ours.pop("managedResources") == theirs["managedResources"][:1]
     assert ours.items() <= theirs.items()
+
+
+def test_the_notes_of_helm_agree_with_the_shipped_scheduler_file():
+    shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())["extenders"][0]
+    notes = (ROOT / "deploy/charts/turnout/templates/NOTES.txt").read_text()
+    for key in ("caFile", "certFile", "keyFile"):
+        assert f"{key}: {shipped['tlsConfig'][key]}\n" in notes
+    (devices,) = re.findall(r"range list (.*) }}", notes)
+    assert devices.replace('"', "").split() == [each["name"] for each in shipped["managedResources"]]
 
 
 def test_every_flag_is_told_and_every_told_flag_is_there():
@@ -264,6 +272,7 @@ def metrics():
     Nominations(page.registry)
     Gates(page.registry)
     EvictionCounts(page.registry)
+    RepairCounts(page.registry)
     SwitchPaths(page.registry)
     both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
     both += generate_latest(Launched("bert").registry).decode() + Controls(int).page().decode()

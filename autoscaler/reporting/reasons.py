@@ -73,7 +73,7 @@ MEANINGS: Mapping[Reason, Meaning] = {
         "Take away turnout.dev/paused or turnout.dev/paused-until.",
     ),
     Reason.RIGID: Meaning(
-        "Its least is its most, so it has one size only.",
+        "Its min equals its max, so it has one size only.",
         "Give it room between turnout.dev/min-workers and turnout.dev/max-workers.",
     ),
     Reason.REFUSED: Meaning(

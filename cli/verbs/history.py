@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from turnout.cli.commands.listing_output import add_cluster, add_output, context_namespace, show
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.run_verb import BadWord, run_verb, say
 
 if TYPE_CHECKING:
     from turnout.cli.views.history import HistoryRow
@@ -46,12 +46,12 @@ def _history(args: argparse.Namespace) -> int:
 
 
 async def history_of(client: Client, job: str, namespace: str, log: Path | None) -> Listing[Any]:
-    """Return the decisions on one job. Raises NoSuchJob, or OSError of the log. log: of decisions."""
+    """Return the decisions on one job. Raises BadWord, NoSuchJob, or OSError of the log. log: of decisions."""
     import asyncio
 
     from turnout.cli.commands.listing import items
     from turnout.cli.views.history import in_order, listing, of_events, of_notes
-    from turnout.cli.why import meant
+    from turnout.cli.why import BadJobName, meant
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey
 
@@ -62,7 +62,10 @@ async def history_of(client: Client, job: str, namespace: str, log: Path | None)
     events, pods = await asyncio.gather(
         items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
     )
-    key = meant(job, namespace, there or _told_of(events, namespace))
+    try:
+        key = meant(job, namespace, there or _told_of(events, namespace))
+    except BadJobName as error:
+        raise BadWord(str(error)) from error
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
     told = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
     told += of_notes(there[key], kind) if key in there else []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from turnout.cli.commands.listing_output import add_cluster, add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import NoSuch, run_verb, say
+from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb, say
 from turnout.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -102,10 +102,12 @@ async def _listed(client: Client, kind: Kind, namespace: str) -> list[Any]:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    parts = _parts(args.job)
+
     async def look(client: Client) -> None:
         from turnout.cli.jobs import described
 
-        kind, raw, core = await _found(client, args.job)
+        kind, raw, core = await _found(client, parts)
         name = raw["metadata"]["name"]
         pods = await _items(client, f"{core}/pods", {"labelSelector": f"{kind.child_labels.job}={name}"})
         selector = f"involvedObject.name={name},involvedObject.kind={kind.kind}"
@@ -124,16 +126,21 @@ async def _items(client: Client, path: str, params: Mapping[str, Any]) -> list[A
     return found
 
 
-async def _found(client: Client, text: str) -> tuple[Kind, Any, str]:
+def _parts(text: str) -> list[str]:
+    """Split the name of a job into its kind, namespace and name. Raises BadWord."""
+    parts = text.split("/")
+    if len(parts) != 3 or not all(parts) or parts[0] not in _KINDS:
+        raise BadWord(f"{text!r} names no job: KIND/NAMESPACE/NAME, as in PyTorchJob/team-a/bert; {', '.join(_KINDS)}")
+    return parts
+
+
+async def _found(client: Client, parts: Sequence[str]) -> tuple[Kind, Any, str]:
     """Return the kind of a job, its object, and the path of its namespace in the core group. Raises NoSuch."""
     import msgspec
 
     from turnout.controllers.kinds.registry import KINDS
     from turnout.kube.errors import NotFound
 
-    parts = text.split("/")
-    if len(parts) != 3 or not all(parts) or parts[0] not in KINDS:
-        raise NoSuch(f"{text!r} names no job: KIND/NAMESPACE/NAME, as in PyTorchJob/team-a/bert; {', '.join(_KINDS)}")
     kind, namespace, name = KINDS[parts[0]], *(quote(part, safe="") for part in parts[1:])
     for api in kind.apis:
         path = f"/apis/{api}/namespaces/{namespace}/{kind.plural}/{name}"
@@ -141,14 +148,16 @@ async def _found(client: Client, text: str) -> tuple[Kind, Any, str]:
             return kind, msgspec.json.decode(await client.get(path)), f"/api/v1/namespaces/{namespace}"
         except NotFound:
             continue
-    raise NoSuch(f"there is no {text}; `turnout jobs` lists those that are there")
+    raise NoSuch(f"there is no {'/'.join(parts)}; `turnout jobs` lists those that are there")
 
 
 def _logs(args: argparse.Namespace) -> int:
+    parts = _parts(args.job)
+
     async def look(client: Client) -> None:
         from turnout.cli.log_runs import newest, selector
 
-        kind, raw, core = await _found(client, args.job)
+        kind, raw, core = await _found(client, parts)
         if args.follow:
             await _follow(args, client, kind, raw, core)
             return
@@ -179,11 +188,13 @@ async def _follow(args: argparse.Namespace, client: Client, kind: Kind, raw: Any
 
 
 def _suspend(args: argparse.Namespace) -> int:
+    parts = _parts(args.job)
+
     async def write(client: Client) -> None:
         from turnout.cli.jobs import suspension
         from turnout.kube.client.apply import MERGE
 
-        kind, raw, _ = await _found(client, args.job)
+        kind, raw, _ = await _found(client, parts)
         meta = raw["metadata"]
         path = f"/apis/{raw['apiVersion']}/namespaces/{meta['namespace']}/{kind.plural}/{meta['name']}"
         await client.patch(path, suspension(kind.called, on=not args.end), MERGE, _MANAGER)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.listing_output import add_cluster, context_namespace
-from turnout.cli.commands.run_verb import run_verb
+from turnout.cli.commands.run_verb import BadWord, run_verb
 from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 
 if TYPE_CHECKING:
@@ -60,15 +60,17 @@ def _why(args: argparse.Namespace) -> int:
 
 
 def _meant(args: argparse.Namespace, cluster_view: ClusterView, namespace: str) -> JobKey:
-    """Give the key of the job that is asked for. Raises NoSuchJob."""
+    """Give the key of the job that is asked for. Raises BadWord, or NoSuchJob."""
     from turnout.cli.commands.listing import may_not
-    from turnout.cli.why import NoSuchJob, meant
+    from turnout.cli.why import BadJobName, NoSuchJob, meant
 
     view = cluster_view.view
     keys = {job.key for job in view.jobs.values()}
     seen = {each.job.key for each in cluster_view.seen.jobs}
     try:
         return meant(args.job, namespace, {*keys, *seen, *cluster_view.faults, *cluster_view.gangs})
+    except BadJobName as error:
+        raise BadWord(str(error)) from error
     except NoSuchJob as error:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 

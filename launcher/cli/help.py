@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from turnout.launcher.cli.option import Effect, Option
 from turnout.launcher.cli.parser import OPTIONS
-from turnout.launcher.cli.rdzv_conf import KEYS
+from turnout.launcher.cli.rdzv_conf import KEYS, Key
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Warned
 
@@ -53,7 +53,10 @@ def usage(program: str) -> str:
         for option in options:
             names = ", ".join(reversed(option.strings))
             lines.append(f"  {names} {option.value}".rstrip())
-            lines += wrap(_told(option), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines += _paragraph(_told(option))
+    lines += ["", "keys of --rdzv-conf:"]
+    for key in KEYS:
+        lines += [f"  {key.name}", *_paragraph(_key(key))]
     return "\n".join(lines)
 
 
@@ -86,10 +89,7 @@ def markdown() -> str:
     for origin, options in groupby(OPTIONS, lambda option: option.origin):
         rows = [(_names(option), _variables(option), _told(option), _fields(option.sets)) for option in options]
         parts.append(_table(f"## Options of {origin.value}", ("option", "also read", "here", "sets"), rows))
-    keys = [
-        (f"`{key.name}`", key.text if key.sets else f"{Effect.NONE.value}: {key.text}", _fields(key.sets))
-        for key in KEYS
-    ]
+    keys = [(f"`{key.name}`", _key(key), _fields(key.sets)) for key in KEYS]
     parts.append(_table("## Keys of rdzv-conf", ("key", "here", "sets"), keys))
     warned = [(f"`{word.value}`", text) for word, text in WARNINGS.items()]
     parts.append(_table("## Warnings", ("warning", "says"), warned))
@@ -100,6 +100,14 @@ def markdown() -> str:
 
 def _told(option: Option) -> str:
     return f"{Effect.NONE.value}: {option.text}" if option.effect is Effect.NONE else option.text
+
+
+def _key(key: Key) -> str:
+    return key.text if key.sets else f"{Effect.NONE.value}: {key.text}"
+
+
+def _paragraph(text: str) -> list[str]:
+    return wrap(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _names(option: Option) -> str:

@@ -70,7 +70,7 @@ _MEETING = (
     ),
     Option(
         "rdzv-conf",
-        "timeouts and roles of the rendezvous; its keys are in a table below.",
+        "timeouts and roles of the rendezvous; its keys are listed below.",
         value="K=V,...",
         example="join_timeout=90",
         sets=("terms.join_timeout_s",),

@@ -166,5 +166,5 @@ async def test_a_job_is_submitted_listed_described_and_suspended(turnout):
     assert await turnout("suspend", "MSJob/default/bert") == "MSJob/default/bert is suspended\n"
     assert await turnout("suspend", "MSJob/default/bert", "--end") == "MSJob/default/bert goes on\n"
     assert "there is no MSJob/default/gone" in await turnout("describe", "MSJob/default/gone", code=1)
-    assert "names no job" in await turnout("logs", "bert", code=1)
+    assert "names no job" in await turnout("logs", "bert", code=2)
     assert "has no worker of rank 1" in await turnout("logs", "MSJob/default/bert", "--rank", "1", code=1)

@@ -11,7 +11,7 @@ from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.reporting.runtime_stats import Lives
-from turnout.cli.why import NoSuchJob, lasting, meant, rows, start, title, with_account
+from turnout.cli.why import BadJobName, NoSuchJob, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
@@ -185,12 +185,23 @@ def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, f
         ("berth", "there is no job 'berth' in namespace x; did you mean PyTorchJob/x/bert, VolcanoJob/y/bert?"),
         ("VolcanoJob/bert", "there is no VolcanoJob 'bert' in namespace x; did you mean"),
         ("zzz", "there is no job 'zzz' in namespace x; there are 5 jobs in all"),
-        ("cronjob/a", "'cronjob' is no kind of job here; those are"),
-        ("a/b/c/d", "is no name of a job"),
-        ("Job//a", "is no name of a job"),
     ],
 )
 def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
     with pytest.raises(NoSuchJob) as error:
+        meant(wanted, "x", KEYS)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        pytest.param("cronjob/a", "'cronjob' is no kind of job here; those are", id="an unknown kind"),
+        pytest.param("a/b/c/d", "is no name of a job", id="four parts"),
+        pytest.param("Job//a", "is no name of a job", id="an empty part"),
+    ],
+)
+def test_a_text_that_cannot_be_a_name_is_another_error_than_a_missing_job(wanted, says):
+    with pytest.raises(BadJobName) as error:
         meant(wanted, "x", KEYS)
     assert says in str(error.value)

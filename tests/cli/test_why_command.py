@@ -308,6 +308,14 @@ async def test_without_the_right_to_the_autoscalers_own_configmaps_it_goes_on(se
     )
 
 
+@pytest.mark.parametrize("verb", ["why", "history"])
+@pytest.mark.asyncio
+async def test_a_kind_that_nobody_knows_is_a_fault_of_usage(verb, server):
+    code, _, complaint = await turnout(verb, "Foo/team-a/bert", "--kubeconfig", server[0])
+    assert code == 2
+    assert f"turnout {verb}: 'Foo' is no kind of job here" in complaint
+
+
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_what_it_cannot_do_is_said_in_a_line(tmp_path):

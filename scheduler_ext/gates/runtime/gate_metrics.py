@@ -31,6 +31,15 @@ class Gates:
         )
 
 
+class RepairCounts:
+    """The series of pods that are evicted of gangs below their minimum."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.evicted = Counter(
+            "turnout_gang_repairs", "Pods evicted of gangs below their min, by why.", ["why"], registry=registry
+        )
+
+
 class EvictionCounts:
     """The series of who leaves for gangs behind our gates."""
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import GangKey
 from turnout.jobs.repair import Remedy
@@ -21,6 +21,7 @@ from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.gates.model import Evict
 from turnout.scheduler_ext.gates.repairs import Remedied, remedy, stuck
 from turnout.scheduler_ext.gates.runtime.eviction_calls import Evictions, Outcome, evict_each
+from turnout.scheduler_ext.gates.runtime.gate_metrics import RepairCounts
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
 
@@ -51,9 +52,7 @@ class Repairer:
         self._begun: dict[GangKey, float] = {}  # when the last remedy of each gang began
         self._pauses: dict[GangKey, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
         self._looked_at: list[GangKey] = []
-        self._count = Counter(
-            "turnout_gang_repairs", "Pods evicted of gangs below their min, by why.", ["why"], registry=registry
-        )
+        self._counts = RepairCounts(registry)
 
     async def run(self) -> None:
         """Look until cancelled. A term begins afresh: how long a gang is stuck is counted from its first look."""
@@ -120,7 +119,7 @@ class Repairer:
                 continue  # it was the last
             done += 1
             if asked.outcome is Outcome.EVICTED:
-                self._count.labels(found.word.value).inc()
+                self._counts.evicted.labels(found.word.value).inc()
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": found.word.value})
                 self._tell(Notice(found.word, pod.namespace, pod.name, pod.uid, found.detail[:500]))
         if done == len(found.victims):  # else one was refused, or another leads by now

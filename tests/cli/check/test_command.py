@@ -129,6 +129,16 @@ async def test_what_is_only_doubtful_is_no_failure(served):
 
 
 @pytest.mark.asyncio
+async def test_a_kind_that_the_local_cluster_does_not_serve_ends_no_check(served):
+    config, given = served
+    for version in ("v1", "v1beta1"):
+        given[f"/apis/admissionregistration.k8s.io/{version}/mutatingadmissionpolicies"] = 501
+    code, out, complaint = await turnout("check", "--kubeconfig", config)
+    assert (code, complaint) == (0, "")
+    assert "this API server serves no MutatingAdmissionPolicy" in out
+
+
+@pytest.mark.asyncio
 async def test_who_may_see_little_is_told_what_he_lacks(served):
     config, given = served
     for path in given.keys() - {"/version"}:

@@ -47,6 +47,9 @@ USAGE = [
     ["top", "--by", "colour"],
     ["history"],
     ["pause", JOB, "--for", "soon"],
+    ["describe", "bert"],
+    ["logs", "PyTorchJob/bert"],
+    ["suspend", "Foo/team-a/bert"],
 ]
 
 

@@ -434,3 +434,10 @@ async def test_make_deploy_takes_another_image(control_plane, tmp_path):
     async with control_plane.api() as api:
         found = (await api.get("/apis/apps/v1/namespaces/gpu-team/deployments"))["items"]
         assert images([{**each, "kind": "Deployment"} for each in found]) == {"r.io/p/ours:7"}
+        arguments = [
+            word
+            for each in found
+            for pod in each["spec"]["template"]["spec"]["containers"]
+            for word in pod.get("args", ())
+        ]
+        assert "--master-image=r.io/p/ours:7" in arguments

@@ -144,6 +144,7 @@ def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
     assert answer.text.startswith(f"usage: {program} ")
     told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", answer.text))
     assert {string for option in OPTIONS for string in option.strings} <= told
+    assert {f"  {key.name}" for key in KEYS} <= set(answer.text.splitlines())
 
 
 @pytest.mark.parametrize("shell", SHELLS)
