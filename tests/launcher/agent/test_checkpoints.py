@@ -284,18 +284,17 @@ def newest_round(job, after):
 
 
 def test_the_daemon_is_killed(job):
-    """The next save ends the process with a clear error; what was sealed before is there for the next round."""
-    job = job("1", "--nproc-per-node", "2", "--max-restarts", "9")
+    """The trainers go on in their round with the next daemon: no restart, and nothing that was sealed is lost."""
+    job = job("1", "--nproc-per-node", "2", "--max-restarts", "0")
     agent = job.start("w0", arguments=("disk=5",))
     saved(job, 6)
     (daemon,) = job.daemons()
     os.kill(daemon, signal.SIGKILL)
-    step, restore = started(job, 2, 2)
-    assert step == restore >= 6
     assert agent.until("daemon_lost")["exit"] == -signal.SIGKILL
-    assert "DaemonLost" in agent.log.read_text()
-    saved(job, step + 3, 2)
+    last = max(each["step"] for each in lines(job, "saved"))
+    saved(job, last + 3)
     assert daemon not in job.daemons()
+    assert newest(job) == 1
     job.finish()
     assert job.codes(agent) == [0]
     check_nothing_lost(job, 2)
