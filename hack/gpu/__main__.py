@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -87,8 +89,17 @@ def _parser() -> argparse.ArgumentParser:
 def _run(stage: Stage, told: argparse.Namespace, out: Path, limit_s: float) -> StageEnd:
     if limit_s < 1:
         return StageEnd(stage.name, "not run", 0.0, f"the {BUDGET_S:g} s of the whole run were over")
+    folder, memory = tempfile.mkdtemp(prefix="gpu-check-"), tempfile.mkdtemp(prefix="gpu-check-", dir="/dev/shm")
+    try:
+        return _run_in(stage, told, out, limit_s, ["--folder", folder, "--memory", memory])
+    finally:  # everything that the stage started has ended
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(memory, ignore_errors=True)
+
+
+def _run_in(stage: Stage, told: argparse.Namespace, out: Path, limit_s: float, folders: Sequence[str]) -> StageEnd:
     command = [sys.executable, "-m", stage.module, "--stage", stage.name]
-    command += ["--device", told.device, "--size", told.size, "--results", str(out / "results.jsonl")]
+    command += ["--device", told.device, "--size", told.size, "--results", str(out / "results.jsonl"), *folders]
     log, began_s = out / "stages.log", time.monotonic()
     with log.open("ab") as file:
         file.write(f"\n== {stage.name}\n".encode())

@@ -66,6 +66,8 @@ class StageArguments:
     size: str  # of the model: default, large or tiny
     results: Results
     figures: Mapping[tuple[str, str], Number | str]  # those of the stages before, by stage and name
+    folder: Path  # on disk; removed when the stage has ended
+    memory: Path  # in shared memory; removed when the stage has ended
 
     def report(self, name: str, value: Number | str, unit: str = "") -> None:
         """Report a figure at once, to the file and to the terminal."""
@@ -76,12 +78,12 @@ class StageArguments:
 def arguments(argv: Sequence[str] | None = None) -> StageArguments:
     """Read a stage's command line."""
     parser = argparse.ArgumentParser()
-    for name in ("--stage", "--device", "--size", "--results"):
+    for name in ("--stage", "--device", "--size", "--results", "--folder", "--memory"):
         parser.add_argument(name, required=True)
     told = parser.parse_args(argv)
     results = Results(Path(told.results))
     known = {(figure.stage, figure.name): figure.value for figure in results.read()[0]}
-    return StageArguments(told.stage, told.device, told.size, results, known)
+    return StageArguments(told.stage, told.device, told.size, results, known, Path(told.folder), Path(told.memory))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_an_unknown_stage_is_refused_with_the_names_of_all(capsys):
 @pytest.mark.timeout(400)
 def test_every_stage_ends_well_with_only_torch_and_the_bundle(tmp_path):
     command = [ROOT / "hack" / "gpu" / "check.sh", "--cpu", "--out", tmp_path]
+    before = {*Path("/dev/shm").glob("gpu-check-*"), *Path(tempfile.gettempdir()).glob("gpu-check-*")}
     ended = subprocess.run(
         command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False
     )
@@ -70,3 +72,4 @@ def test_every_stage_ends_well_with_only_torch_and_the_bundle(tmp_path):
     figures = {(line["stage"], line["name"]) for line in lines if "name" in line}
     assert figures >= {("restore", "restore_s"), ("restart-ours", "to_next_step_s"), ("ours-overlapped", "stall_s")}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl", "stages.log", "summary.md"]
+    assert {*Path("/dev/shm").glob("gpu-check-*"), *Path(tempfile.gettempdir()).glob("gpu-check-*")} <= before

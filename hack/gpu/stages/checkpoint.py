@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -149,22 +147,16 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
 
 
 def main() -> int:
-    """Measure the way to save that the stage is named after. All its files are deleted at the end."""
+    """Measure the way to save that the stage is named after."""
     logging.basicConfig(level=logging.INFO)
     told = arguments()
-    memory = Path(tempfile.mkdtemp(prefix="gpu-check-", dir="/dev/shm"))
-    folder = Path(tempfile.mkdtemp(prefix="gpu-check-"))
     training = Training(SIZES[told.size], told.device)
-    saver = _saver(told.stage, folder, memory, training)
-    try:
-        measured = Measured(told, saver, training)
-        measured.run()
-        if isinstance(saver, Ours):
-            measured.persist(saver, memory)
-        saver.close()
-    finally:
-        for each in (memory, folder):
-            shutil.rmtree(each, ignore_errors=True)
+    saver = _saver(told.stage, told.folder, told.memory, training)
+    measured = Measured(told, saver, training)
+    measured.run()
+    if isinstance(saver, Ours):
+        measured.persist(saver, told.memory)
+    saver.close()
     return 0
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -103,9 +102,7 @@ def main() -> int:
     told = arguments()
     acts = {"run-one": run_one, "run-two": run_two, "restore": restore}
     acts |= {"restart-ours": restart, "restart-torchrun": restart}
-    shared = tempfile.TemporaryDirectory(prefix="gpu-check-", dir="/dev/shm", ignore_cleanup_errors=True)
-    with shared as memory, tempfile.TemporaryDirectory(prefix="gpu-check-", ignore_cleanup_errors=True) as folder:
-        return acts[told.stage](told, Path(folder), Path(memory))
+    return acts[told.stage](told, told.folder, told.memory)
 
 
 if __name__ == "__main__":
