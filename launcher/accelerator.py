@@ -232,6 +232,17 @@ def product_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type != "cpu" and has_bfloat16 is not None and has_bfloat16() else torch.float32
 
 
+def device_count() -> int:
+    """Count the accelerators that this process can use."""
+    return int(torch.accelerator.device_count())
+
+
+def device_name(number: int) -> str:
+    """Return torch's name of an accelerator that this process can use, or "cpu" where there is none."""
+    usual = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if usual is None else f"{usual.type}:{number}"
+
+
 def has_peer_link(source: int, target: int) -> bool:
     """True if one CUDA device of this host can read the memory of another without going through the host."""
     return bool(torch.cuda.can_device_access_peer(source, target))

@@ -54,7 +54,7 @@ class PeerCopy:
         from turnout.launcher import accelerator
         from turnout.launcher.health.probes.local import median_s
 
-        if max(source, target) >= torch.accelerator.device_count():
+        if max(source, target) >= accelerator.device_count():
             raise ProbeFailed(f"there is no GPU {max(source, target)}")
         if not accelerator.has_peer_link(source, target):
             raise ProbeFailed(f"GPU {source} does not reach GPU {target}")

@@ -24,11 +24,7 @@ def room_bytes(folder: str) -> int | None:
 
 def device_of(plan: Plan) -> tuple[torch.device, Sizes]:
     """Return the device to measure, and the sizes."""
-    name = plan.device
-    if not name:
-        usual = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        name = f"{usual.type}:{plan.rank % plan.local}" if usual is not None else "cpu"
-    where = torch.device(name)
+    where = torch.device(plan.device or accelerator.device_name(plan.rank % plan.local))
     return where, plan.measures(ON_CPU if where.type == "cpu" else ON_DEVICE)
 
 
