@@ -94,7 +94,7 @@ class QueueUsage:
         return self.queue_for(JobKey("Pod", gang.namespace, gang.name) if gang else JobKey("Pod", "", ""), own)
 
     def forget_gangs(self) -> None:
-        """Forget the faults of gangs that are nobody's job, which every look sees anew."""
+        """Forget the faults of gangs that are nobody's job, which each look finds again."""
         self.ungranted = {key: why for key, why in self.ungranted.items() if key.kind not in ("Pod", "PodGroup")}
 
     def _fault(self, namespace: str, queue: str) -> str:

@@ -4,12 +4,12 @@
 # Needs a Linux machine with one NVIDIA GPU, Python with torch, and the wheels of build/gpu-wheels, which
 # hack/gpu/bundle.sh fetches on a machine with a package index. Uses no network.
 #   --only STAGE,...  repeat these stages, and keep the other results    --size large  1.3 B parameters
-#   --cpu             the same stages in an environment that holds only torch and the bundle, with the CPU as the device
+#   --cpu             the same stages in an environment that holds only torch and the bundle, with the CPU as the device;
+#                     needs `make setup-launcher`
 # Results: results.jsonl, summary.md and stages.log in the folder --out (default build/gpu).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root="$PWD"
-python="${PYTHON:-$(command -v python3)}"
 device=cuda
 arguments=()
 while [ $# -gt 0 ]; do
@@ -19,6 +19,13 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+
+# A GPU machine has its own torch; here torch comes from `make setup-launcher`.
+python="${PYTHON:-$(command -v python3)}"
+if [ "$device" = cpu ] && [ -z "${PYTHON:-}" ]; then
+  python="$root/.venv/bin/python"
+  [ -e .venv/launcher ] || { echo 'run `make setup-launcher` first: it brings torch' >&2; exit 2; }
+fi
 
 version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 wheels="$root/build/gpu-wheels"
@@ -49,6 +56,6 @@ if [ "$device" = cpu ]; then
 fi
 
 # pip puts programs such as py-spy under bin/.
-export PATH="$site/bin:$PATH" PYTHONPATH="$root:$site" PYTHONDONTWRITEBYTECODE=
 unset PYTHONDONTWRITEBYTECODE
+export PATH="$site/bin:$PATH" PYTHONPATH="$root:$site"
 exec "$python" -m hack.gpu --device "$device" ${arguments[@]+"${arguments[@]}"}

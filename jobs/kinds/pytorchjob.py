@@ -32,7 +32,7 @@ def read(kind: str, raw: Object) -> Job:
         raise BadJob(f"{_ROLES}.Worker is missing")
     worker, master = roles["worker"], roles.get("master")
     policy, run = head.spec.part("elasticPolicy"), head.spec.part("runPolicy")
-    elastic = head.spec.has("elasticPolicy")  # an empty one, too: its pods are told bounds
+    elastic = head.spec.has("elasticPolicy")  # also for an empty policy: the controller writes PET_NNODES
     replicas = worker.count("replicas", 1, 1)
     least, most = elastic_bounds(policy, replicas) if elastic else (replicas, replicas)
     outside = "" if least <= replicas <= most else f"{replicas} workers, and {policy.where} allows {least}..{most}"
@@ -65,7 +65,7 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
 
 
 def elastic_bounds(policy: Part, workers: int) -> tuple[int, int]:
-    """Return the min and the max of workers that an elastic policy allows. Its pods are told them as PET_NNODES.
+    """Return the min and the max of workers that an elastic policy allows. The controller writes them as PET_NNODES.
 
     An absent bound equals the other one. Without both, each is `workers`. Raises BadJob if the min is above the max.
     Source: PE-26, VE-23

@@ -55,7 +55,7 @@ from turnout.launcher.rendezvous.messages import HeldStep
 ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
 RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to take over the memory
 PAUSE_S, TELL_S = 0.1, 10.0  # seconds between two tries, and between two log lines about them
-MOST_LOSSES = 5  # daemons that die without finishing anything: what they are told kills them
+MOST_LOSSES = 5  # daemons lost in a row without a finished save: the next one would probably die as well
 FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, after those of other ranks
 
 
