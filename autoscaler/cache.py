@@ -217,7 +217,7 @@ class Cache:
         self._names_lead_elsewhere |= self._accounts.lead(name, leads)
 
     def _pay_all(self) -> None:
-        """Charge every pod anew where names lead elsewhere: once a look, however many queues have changed."""
+        """Charge every pod again if names lead to other queues, at most once per look."""
         if not self._names_lead_elsewhere:
             return
         self._names_lead_elsewhere = False

@@ -1,4 +1,4 @@
-"""A hard level holds whatever else the same gang says, in every dialect; the wish that gives way is told."""
+"""A hard level holds beside every other wish of the gang, in every dialect. The wish that is lost is reported."""
 
 import pytest
 
