@@ -51,7 +51,7 @@ OWN = {
 EVERY_PAGE_OF_OWN_WORDS = pytest.mark.parametrize("paper", OWN.values(), ids=list(OWN))
 
 OF_PODS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
-ELSEWHERE = {"venv", "pip", "pytest"}  # modules that are not ours, as `python -m` names them
+ELSEWHERE = {"venv", "pip", "pytest", "torch.distributed.run"}  # not ours, as `python -m` names them
 # of our bench and CLI, of helm, kube-scheduler and kubectl
 OTHER_PROGRAMS_FLAGS = {
     *("--quick", "--clear", "--set", "--config", "--server-side", "--tail", "--follow", "--previous"),
