@@ -174,16 +174,16 @@ def test_yaml_that_is_shown_can_be_used(paper):
     assert [parse.read(block["data"]).faults for block in maps] == [()] * len(maps)
 
 
-def test_the_readme_shows_both_forms_of_the_map():
-    blocks = (block for block in yaml_blocks(text("README.md")) if block.get("kind") == "ConfigMap")
+def test_both_forms_of_the_map_are_shown_to_an_admin():
+    blocks = (block for block in yaml_blocks(text("docs/start/admin.md")) if block.get("kind") == "ConfigMap")
     assert {key for block in blocks for key in block["data"]} == {configmap_keys.YAML_KEY}
     (lines,) = re.findall(r"topology\.txt <<'EOF'\n(.*?)EOF\n", text("README.md"), re.S)
     assert parse.read({configmap_keys.TEXT_KEY: lines}).faults == ()
 
 
-def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
+def test_the_extender_block_for_admins_is_that_of_the_shipped_file():
     shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())
-    (shown,) = [block for block in yaml_blocks(text("README.md")) if "extenders" in block]
+    (shown,) = [block for block in yaml_blocks(text("docs/start/admin.md")) if "extenders" in block]
     assert shown["percentageOfNodesToScore"] == shipped["percentageOfNodesToScore"]
     (ours,), (theirs,) = shown["extenders"], shipped["extenders"]
     assert ours.items() <= theirs.items()
@@ -299,7 +299,8 @@ def test_every_told_annotation_is_ours(paper):
 
 def test_every_annotation_of_ours_is_told():
     ours = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith("turnout.dev/")}
-    told = set(re.findall(ANNOTATION, text("README.md") + text("docs/extender.md") + text("docs/autoscaler.md")))
+    pages = text("docs/start/admin.md") + text("docs/extender.md") + text("docs/autoscaler.md")
+    told = set(re.findall(ANNOTATION, pages))
     assert ours - told == set()
     assert OF_PODS - set(re.findall(ANNOTATION, text("docs/local-cluster.md"))) == set()
 
