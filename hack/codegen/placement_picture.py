@@ -1,8 +1,8 @@
 """Draw one gang of the demo twice, without and with Turnout: `python -m hack.codegen.placement_picture`.
 
-The demo runs with the real extender. This module records where the members of each gang landed, and writes the gang
 The demo runs with the real extender. This module records where the members of each gang landed, and draws the gang
 whose numbers of ring crossings differ most, as a picture of the README.
+"""
 
 from __future__ import annotations
 
