@@ -193,6 +193,10 @@ class ClusterSnapshot:
         free: NDArray[np.int64] = self._allocatable - self._used
         return free
 
+    def allocatable(self) -> NDArray[np.int64]:
+        """Return what the nodes offer in all: int64[rows, resources]. Read only; valid until the next change."""
+        return self._allocatable
+
     def free_at(self, row: int) -> NDArray[np.int64]:
         """One row of `free`."""
         free: NDArray[np.int64] = self._allocatable[row] - self._used[row]

@@ -57,6 +57,7 @@ class EventReason(Enum):
     BAD_ANNOTATION = "BadAnnotation"
     POD_UNREADABLE = "PodUnreadable"  # its requests or its affinity: it takes no part
     WISH_NOT_KEPT = "WishNotKept"  # a part of a wish for the gang's place, in whatever words, is read and not kept
+    PLACED = "Placed"  # the whole gang is bound; on the object that owns its pods
     MAP_APPLIED = MapOutcome.APPLIED.value
     MAP_REJECTED = MapOutcome.REJECTED.value
     MAP_MISSING = MapOutcome.MISSING.value
@@ -66,13 +67,15 @@ class EventReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A fact to report about a pod, or about the map when no pod is meant."""
+    """A fact to report about a pod, the owner of pods, or the map when no object is meant."""
 
     word: EventReason
     namespace: str = ""
     name: str = ""
-    uid: str = ""  # "" when no pod is meant
+    uid: str = ""  # "" when the map is meant
     detail: str = ""  # at most 500 characters
+    kind: str = "Pod"
+    api_version: str = "v1"
 
 
 @dataclass(frozen=True, slots=True)

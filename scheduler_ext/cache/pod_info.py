@@ -6,6 +6,8 @@ The memory of the extender must hold 20,000 pods, so fields that no decision nee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +22,18 @@ from turnout.scheduler_ext.cache.host_rules import kept_apart, most_on_host
 _FINISHED = ("Succeeded", "Failed")
 # Kinds of volume that any node can mount; "name" is every volume's own.
 _FREE_VOLUMES = {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "nfs", "image"}
+
+
+class Controller(NamedTuple):
+    """The object that owns a pod, by its controller reference."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+_controller = lru_cache(maxsize=4_096)(Controller)  # the pods of one job share one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,7 @@ class Member:
     prefers: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
     never_preempts: bool = False  # nobody may be evicted for it
     most_on_host: int | None = None  # by its hard spread constraints, while another host has none
+    controller: Controller | None = None
 
     @property
     def waits(self) -> bool:
@@ -80,6 +95,14 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         prefers=soft_terms(pod),
         never_preempts=pod.spec.preemption_policy == "Never",
         most_on_host=most_on_host(pod),
+        controller=next(
+            (
+                _controller(owner.api_version, owner.kind, owner.name, owner.uid)
+                for owner in pod.metadata.owner_references or ()
+                if owner.controller
+            ),
+            None,
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from turnout.scheduler_ext.model import EventReason, Notice
 
 log = logging.getLogger("turnout.extender")
 
-_GOOD_NEWS = {EventReason.MAP_APPLIED}
+_GOOD_NEWS = {EventReason.MAP_APPLIED, EventReason.PLACED}
 
 
 PER_S, BURST = 5.0, 25.0  # as fast as the recorder writes, so that what waits does so here
@@ -74,4 +74,6 @@ class DecisionEvents:
             self._events.emit(about, kind, notice.word.value, text, self._clock.wall())
 
     def _about(self, notice: Notice) -> ObjectRef:
-        return ObjectRef("Pod", "v1", notice.namespace, notice.name, notice.uid) if notice.uid else self._map
+        if not notice.uid:
+            return self._map
+        return ObjectRef(notice.kind, notice.api_version, notice.namespace, notice.name, notice.uid)

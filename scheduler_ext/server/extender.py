@@ -21,6 +21,7 @@ from turnout.scheduler_ext.cache.unkept import unkept_wishes
 from turnout.scheduler_ext.cache.unseen_groups import Group, UnseenGroups
 from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
 from turnout.scheduler_ext.planner import seats
+from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.placing.model import judged_members
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -32,6 +33,7 @@ log = logging.getLogger("turnout.extender")
 AGAIN_S = 0.2  # how soon the same pod is refused again from an old view
 UNCONFIRMED_S = 30.0  # how long a pod that only a request has shown is believed
 GANGS_DESCRIBED = 200
+REPORT_S = 0.02  # the time after which no further placed gang is reported in one tidying
 COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs of which we cannot tell where they fit
 
 
@@ -61,6 +63,8 @@ class Extender:
         self._lagging = LaggingView()
         self._unseen = UnseenGroups()
         self._told_unseen: set[GangKey] = set()
+        self._asked: set[GangKey] = set()  # gangs that a scheduler asked about before they were whole
+        self._reported: set[GangKey] = set()  # gangs whose placement was reported, or that started before us
 
     # What the handlers ask.
 
@@ -79,6 +83,7 @@ class Extender:
                 self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
                 return verbs.not_yet(notice, names, self.clock.wall(), 0.0)
             self._tell_unseen(member.belongs.key, notice)
+        self._note_asked(member)
         advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
         if advice.node:
             self.gangs.assume(member, advice.node, now_s)
@@ -96,6 +101,7 @@ class Extender:
         if member is None:
             return []
         now_s = self.clock.monotonic()
+        self._note_asked(member)
         scored = verbs.prioritize(self.plan_cache, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
             self.gangs.assume(member, scored[0][0], now_s)
@@ -208,6 +214,7 @@ class Extender:
             del self._told_unkept[key]
         self._told_unseen &= self.gangs.gangs.keys()
         self._unseen.keep(self.gangs.gangs, now_s)
+        self._report_placed(now_s + REPORT_S)
         self.plan_some()
         self.metrics.gangs_partial.set(len(seats.partial_gangs(self.plan_cache)))
         self.metrics.unenforced_pods.set(seats.unenforced_pods(self.plan_cache, self.rules))
@@ -229,6 +236,31 @@ class Extender:
         if refused.again or self.may_be_old():
             return NoPlace(EventReason.OLD_VIEW, f"{refused.word.value}: {refused.detail}", others_may_leave)
         return NoPlace(refused.word, refused.detail, others_may_leave)
+
+    def _note_asked(self, member: Member) -> None:
+        """Remember a gang that a scheduler asks about, so that its placement is reported once, by this replica.
+
+        A gang that had started before its first question here is not reported: another replica has done it.
+        """
+        key = member.belongs.key
+        if key in self._asked or key in self._reported or key.dialect == Dialect.ALONE.value:
+            return
+        gang = self.gangs.gangs.get(key)
+        started = gang is not None and any(each.node for each in gang.members.values())
+        (self._reported if started else self._asked).add(key)
+
+    def _report_placed(self, until_s: float) -> None:
+        """Report the gangs that are whole now, each once."""
+        self._asked &= self.gangs.gangs.keys()
+        self._reported &= self.gangs.gangs.keys()
+        for key in [key for key in self._asked if is_whole(self.gangs, self.gangs.gangs[key])]:
+            if self.clock.monotonic() > until_s:
+                break
+            self._asked.discard(key)
+            self._reported.add(key)
+            notice = placed_notice(self.gangs, self.gangs.gangs[key])
+            if notice is not None:
+                self.tell(notice)
 
     def _tell_faults(self, member: Member) -> None:
         """Tell what of a pod's annotations cannot be read, and what of its wishes is not kept."""

@@ -71,6 +71,12 @@ async def typed(world, folder, block):
     return done.stdout
 
 
+async def placed(world):
+    """The Event about the gang that landed, once it is there."""
+    events = (await world.get("/api/v1/namespaces/default/events"))["items"]
+    return next((event for event in events if event["reason"] == "Placed"), None)
+
+
 async def test_the_readme_alone_leads_to_a_gang_under_one_leaf(world, tmp_path):
     *steps, look = blocks()
     for block in steps:
@@ -79,6 +85,9 @@ async def test_the_readme_alone_leads_to_a_gang_under_one_leaf(world, tmp_path):
     for about in ("kubernetes ", "installed    extender", "installed    scheduler", "map          all 6 GPU nodes"):
         assert f"✓ {about}" in told
     assert "✗" not in told
+    event = await world.until(lambda: placed(world))
+    assert event["involvedObject"]["kind"] == "Job"
+    assert event["message"].startswith("Placed: 4 pods under 1 leaf switch, 1 spine switch, ")
     pods = (await world.get("/api/v1/namespaces/default/pods"))["items"]
     leaves = {place.name: place.path for place in places_of(entries())}
     assert len(pods) == 4

@@ -1,0 +1,141 @@
+"""Describe where a gang landed, for the Event `Placed`: its switches, its ring crossings, and the default's estimate.
+
+The estimate places the same pods on the same free capacity one by one, each on the node with the largest free share, as
+NodeResourcesFit does with LeastAllocated. Equal nodes are ordered by a hash. Other plugins of kube-scheduler are left
+out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import groupby
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
+from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.gang import Gang, rank_order
+from turnout.scheduler_ext.cache.pod_info import Controller, Member
+from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.topology.cost import cost
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Cost
+
+MOST_ESTIMATED = 4_096  # members of a gang; a larger gang is reported without the estimate
+_SCORED = ("cpu", "memory")  # what LeastAllocated counts by default; the resources of the pods are counted too
+
+
+def bound_members(gang: Gang) -> list[Member]:
+    """Return the members that are bound to a node and stay, in rank order."""
+    return sorted((member for member in gang.living() if member.node), key=rank_order)
+
+
+def is_whole(view: GangView, gang: Gang) -> bool:
+    """True if the minimum of the gang is bound, no member waits, and no announced member is missing."""
+    bound = bound_members(gang)
+    return len(bound) >= max(gang.least, 1) and len(bound) == len(gang.living()) and not view.missing(gang)
+
+
+def placed_notice(view: GangView, gang: Gang) -> Notice | None:
+    """Return the notice about a whole gang; None if the map knows none of its nodes, or it is no gang."""
+    bound = bound_members(gang)
+    hosts = [host for member in bound if (host := view.host_of(member)) is not None]
+    if gang.key.dialect == Dialect.ALONE.value or len(hosts) != len(bound) or not bound:
+        return None
+    if not view.fabric.mapped[hosts].any():
+        return None
+    text = f"{len(bound)} pods under {_cost_text(view.fabric, cost(view.fabric, hosts))}"
+    estimate = default_hosts(view, gang) if len(bound) <= MOST_ESTIMATED else None
+    if estimate is not None:
+        text += f"; default scheduling would give about {_cost_text(view.fabric, cost(view.fabric, estimate))}"
+    about = _owner(gang, bound[0])
+    return Notice(EventReason.PLACED, gang.key.namespace, about.name, about.uid, text, about.kind, about.api_version)
+
+
+def default_hosts(view: GangView, gang: Gang) -> list[int] | None:
+    """Return the host of each bound member in rank order, as default scheduling would choose it on the same capacity.
+
+    The capacity is the free capacity of now plus what the gang itself uses. None if the gang does not fit so.
+    """
+    snapshot, bound = view.snapshot, bound_members(gang)
+    for member in bound:
+        snapshot.vector(member.shape)  # new resources change the width of the table
+    free = snapshot.free()
+    for member in bound:
+        free[snapshot.row_of[member.node]] += snapshot.vector(member.shape)
+    allocatable = np.maximum(snapshot.allocatable(), 1)
+    luck = _mixed(np.arange(len(free), dtype=np.uint64), crc32(str(gang.key).encode()))
+    scored = np.array([name in _SCORED for name in snapshot.columns], np.bool_)
+    hosts: list[int] = []
+    for shape, members in groupby(bound, key=lambda member: member.shape):
+        vector = snapshot.vector(shape)
+        columns = scored | (vector > 0)
+        fits = snapshot.admitted(shape) & (free[:, vector > 0] >= vector[vector > 0]).all(axis=1)
+        chosen = _least_allocated(free, allocatable, vector, columns, fits, luck, len(list(members)))
+        if chosen is None:
+            return None
+        hosts += chosen
+    return hosts
+
+
+def _mixed(rows: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
+    """Return a number from 0 to 1 for each row that looks random and is the same for the same seed (MurmurHash3)."""
+    mixed = (rows + np.uint64(seed)) * np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return mixed / float(2**64)
+
+
+def _least_allocated(
+    free: NDArray[np.int64],
+    allocatable: NDArray[np.int64],
+    vector: NDArray[np.int64],
+    columns: NDArray[np.bool_],
+    fits: NDArray[np.bool_],
+    luck: NDArray[np.float64],
+    pods: int,
+) -> list[int] | None:
+    """Place this many equal pods one by one, and take their room from `free`. None if they do not fit."""
+
+    def share(row: int) -> float:
+        return float((free[row, columns] / allocatable[row, columns]).mean()) if columns.any() else 0.0
+
+    rows = np.flatnonzero(fits)
+    shares = (free[rows][:, columns] / allocatable[rows][:, columns]).mean(axis=1) if columns.any() else luck[rows] * 0
+    best = rows[np.lexsort((luck[rows], -shares))][:pods]
+    heap = [(-share(row), float(luck[row]), row) for row in best.tolist()]
+    heapq.heapify(heap)
+    chosen: list[int] = []
+    while len(chosen) < pods:
+        if not heap:
+            return None
+        row = heapq.heappop(heap)[2]
+        chosen.append(row)
+        free[row] -= vector
+        if (free[row] >= vector)[vector > 0].all():
+            heapq.heappush(heap, (-share(row), float(luck[row]), row))
+    return chosen
+
+
+def _cost_text(fabric: Fabric, spent: Cost) -> str:
+    names = ("leaf switch", "spine switch")
+    counts = [_count(number, name) for number, name in zip(spent.switches[: fabric.tiers], names, strict=False)]
+    return f"{', '.join(counts)}, {_count(spent.total, 'ring crossing')}"
+
+
+def _count(number: int, name: str) -> str:
+    plural = f"{name}es" if name.endswith("ch") else f"{name}s"
+    return f"{number} {name if number == 1 else plural}"
+
+
+def _owner(gang: Gang, first: Member) -> Controller:
+    """Return the object that owns the gang: the controller of its pods, else its PodGroup, else its first pod."""
+    if first.controller is not None:
+        return first.controller
+    version = POD_GROUP_VERSIONS.get(Dialect(gang.key.dialect))
+    if gang.sizing is not None and gang.sizing.uid and version is not None:
+        return Controller(version, "PodGroup", gang.sizing.name, gang.sizing.uid)
+    return Controller("v1", "Pod", first.name, first.uid)
