@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,16 +107,18 @@ class LocalCluster:
             for place in places:
                 adding.create_task(add(place))
 
-    def run_pods(self, pace: Pace, processes: Path | None, kubeconfig: bytes | None) -> Runner | None:
+    def run_pods(
+        self, pace: Pace, processes: Path | None, kubeconfig: bytes | None, images: Collection[str] | None = None
+    ) -> Runner | None:
         """Start the kubelet of all nodes, and return the runner of processes, if there is one.
 
-        processes: as for `local_cluster`.
+        processes: as for `local_cluster`. images: the images that can be pulled; None for any.
         """
         runner = None
         if processes is not None:
             runner = Runner(self.api, processes, self._host_ip, kubeconfig, pace.backoff_s)
             self.background.start(runner.run())
-        kubelet = Kubelet(self.api, pace, lambda name: True, self._host_ip, runner)
+        kubelet = Kubelet(self.api, pace, lambda name: True, self._host_ip, runner, images)
         self.background.start(kubelet.run())
         return runner
 
@@ -151,12 +153,13 @@ async def local_cluster(
     processes: Path | None = None,
     listening: socket.socket | None = None,
     token: str = "",
+    images: Collection[str] | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Run a local cluster until the block ends. A part of it that fails ends the block with its error.
 
     pace: of its kubelet, None for no kubelet. processes: a folder for the files of pods, which then run their commands;
     None: they run nothing. A socket given as `listening` is served in place of a port. token: that callers of the API
-    have to show, "" for a new one.
+    have to show, "" for a new one. images: that pods can pull, None for any.
     """
     kept = PodLogs()
     async with (
@@ -167,7 +170,7 @@ async def local_cluster(
         made = LocalCluster(served.url, Direct(served.store), session, parts, served=served)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
-            kept.runner = made.run_pods(pace, processes, config)
+            kept.runner = made.run_pods(pace, processes, config, images)
         yield made
 
 

@@ -5,6 +5,7 @@ This kubelet runs nothing: time alone moves a pod on. Annotations on a pod say h
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -78,6 +79,26 @@ def next_state(pod: Object, pace: Pace) -> NextState | None:
             stubborn = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
             return NextState(grace_s if stubborn else min(grace_s, pace.stop_s), State.GONE)
     return None
+
+
+def missing_image(pod: Object, images: Collection[str] | None) -> str:
+    """Return the first image of the pod that the registry does not have; "" if it has all of them.
+
+    images: the images that can be pulled; None for any.
+    """
+    if images is None:
+        return ""
+    spec = pod["spec"]
+    wanted = [each.get("image", "") for each in (*(spec.get("initContainers") or ()), *spec["containers"])]
+    return next((image for image in wanted if image not in images), "")
+
+
+def pull_failed(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
+    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch."""
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull image "{image}": not found'}}
+    status = status_in(pod, State.PULLING, stamp, host_ip=host_ip)
+    containers = [_container(each, False, 0, waiting) for each in pod["spec"]["containers"]]
+    return status | {"containerStatuses": containers}
 
 
 def exit_code(pod: Object) -> int:

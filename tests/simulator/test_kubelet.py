@@ -11,6 +11,7 @@ from turnout.simulator.cluster.kubelet import (
     NextState,
     Pace,
     State,
+    missing_image,
     next_state,
     state_of,
     status_in,
@@ -100,6 +101,39 @@ async def until(api, seen):
             if seen(found):
                 return found
     raise AssertionError("a watch does not end")
+
+
+@pytest.mark.parametrize(
+    ("images", "missing"),
+    [
+        pytest.param(None, "", id="any image can be pulled by default"),
+        pytest.param({"i:1", "init:1"}, "", id="all images are there"),
+        pytest.param({"i:1"}, "init:1", id="an image of an init container counts"),
+        pytest.param({"init:1"}, "i:1", id="an image that nobody published"),
+    ],
+)
+def test_which_image_cannot_be_pulled(images, missing):
+    made = pod()
+    made["spec"]["initContainers"] = [{"name": "first", "image": "init:1"}]
+    assert missing_image(made, images) == missing
+
+
+def waits_for(pods):
+    (container,) = (pods["a"].get("status") or {}).get("containerStatuses") or [{}]
+    return ((container.get("state") or {}).get("waiting") or {}).get("reason")
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_image_is_missing_runs_once_its_image_is_corrected():
+    async with local_cluster(pace=PACE, images={"i:1"}) as made:
+        await made.add_nodes(places(1), 8)
+        spec = {"nodeName": places(1)[0].name, "containers": [{"name": "m", "image": "i:2"}]}
+        await made.api.call("POST", PODS, {"metadata": {"name": "a"}, "spec": spec})
+        found = await until(made.api, lambda pods: waits_for(pods) == "ErrImagePull")
+        assert found["a"]["status"]["phase"] == "Pending"
+        right = {"spec": {"containers": [{"name": "m", "image": "i:1"}]}}
+        await made.api.call("PATCH", f"{PODS}/a", right, "application/strategic-merge-patch+json")
+        await until(made.api, lambda pods: pods["a"]["status"]["phase"] == "Running")
 
 
 @pytest.mark.asyncio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,13 +87,18 @@ def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[st
 
 
 @asynccontextmanager
-async def cluster(plane: ControlPlane, folder: Path, hosts: Sequence[Place] | None = None) -> AsyncIterator[World]:
-    """Run the cluster until the block ends. hosts: its nodes, two without a map by default."""
+async def cluster(
+    plane: ControlPlane, folder: Path, hosts: Sequence[Place] | None = None, images: Collection[str] | None = None
+) -> AsyncIterator[World]:
+    """Run the cluster until the block ends. hosts: its nodes, two without a map by default.
+
+    images: the images that can be pulled; None for any.
+    """
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     async with attached(kubeconfig.read(config)) as made:
         await asyncio.to_thread(plane.start_scheduler)
         await asyncio.to_thread(plane.start_controller_manager)
-        runner = made.run_pods(PACE, folder / "pods", config)
+        runner = made.run_pods(PACE, folder / "pods", config, images)
         assert runner is not None
         await made.add_nodes(places(2) if hosts is None else hosts, 8)
         yield World(plane, made.api, runner, folder)

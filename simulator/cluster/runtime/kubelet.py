@@ -7,13 +7,23 @@ import heapq
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import aiohttp
 
 from turnout.kube.times import rfc3339
-from turnout.simulator.cluster.kubelet import Pace, State, exit_code, next_state, state_of, status_in
+from turnout.simulator.cluster.kubelet import (
+    NextState,
+    Pace,
+    State,
+    exit_code,
+    missing_image,
+    next_state,
+    pull_failed,
+    state_of,
+    status_in,
+)
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.faults import left_out, told
 
@@ -42,7 +52,8 @@ class Kubelet:
     """Moves pods along their states.
 
     serves: True for a node of ours. processes: runs the pods that state a command; None leaves all pods to the table.
-    The function `host_ip` gives a node's address.
+    The function `host_ip` gives a node's address. images: the images that can be pulled; None for any. A pod with
+    another image stays in ErrImagePull.
     """
 
     def __init__(
@@ -52,11 +63,13 @@ class Kubelet:
         serves: Callable[[str], bool],
         host_ip: Callable[[str], str],
         processes: Processes | None = None,
+        images: Collection[str] | None = None,
     ) -> None:
         self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
-        self._processes = processes
+        self._processes, self._images = processes, images
         self._pods: dict[str, Object] = {}
         self._since: dict[str, tuple[State, float]] = {}
+        self._unpulled: set[str] = set()  # uids of pods whose image is missing
         self._due: list[tuple[float, int, str, State]] = []
         self._count = itertools.count()
         self._addresses = itertools.count(1)
@@ -80,7 +93,7 @@ class Kubelet:
                 _, _, uid, to = heapq.heappop(self._due)
                 pod, due = self._pods.get(uid), False
                 with left_out("pods", pod):
-                    due = pod is not None and (next_ := next_state(pod, self._pace)) is not None and next_.to is to
+                    due = pod is not None and (next_ := self._next_state(pod)) is not None and next_.to is to
                 if pod is not None and due:
                     await self._room.acquire()
                     tasks.create_task(self._move(pod, to))
@@ -101,22 +114,33 @@ class Kubelet:
         if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
             self._since.pop(uid, None)
+            self._unpulled.discard(uid)
             if self._processes is not None:
                 self._processes.gone(uid)
             return
-        if self._processes is not None:
+        if self._processes is not None and not missing_image(pod, self._images):
             self._processes.see(pod)
             if self._processes.runs(uid):
                 return
         self._pods[uid] = pod
         state = state_of(pod)
         before = self._since.get(uid)
-        if before is not None and before[0] is state and state is not State.LEAVING:
+        corrected = uid in self._unpulled and not missing_image(pod, self._images)
+        if before is not None and before[0] is state and state is not State.LEAVING and not corrected:
             return  # its time runs already; only a grace may be cut short
         since_s = before[1] if before is not None and before[0] is state else _now_s()
         self._since[uid] = (state, since_s)
-        if (next_ := next_state(pod, self._pace)) is not None:
+        if (next_ := self._next_state(pod)) is not None:
             self._plan(since_s + next_.after_s, uid, next_.to)
+
+    def _next_state(self, pod: Object) -> NextState | None:
+        """Return the next change of the table; a pod whose image is missing does not start."""
+        next_ = next_state(pod, self._pace)
+        if not missing_image(pod, self._images):
+            self._unpulled.discard(pod["metadata"]["uid"])
+            return next_
+        self._unpulled.add(pod["metadata"]["uid"])
+        return None if next_ is not None and next_.to is State.RUNNING else next_
 
     async def _move(self, pod: Object, to: State) -> None:
         meta = pod["metadata"]
@@ -126,10 +150,7 @@ class Kubelet:
                 only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 await self._api.call("DELETE", path, only_this)
             else:
-                status = status_in(
-                    pod, to, rfc3339(time.time()), self._address(pod), self._host_of(pod), exit_code(pod)
-                )
-                body = {"metadata": {"uid": meta["uid"]}, "status": status}
+                body = {"metadata": {"uid": meta["uid"]}, "status": self._status(pod, to)}
                 await self._api.call("PATCH", f"{path}/status", body, _STRATEGIC)
         except ApiError as error:
             if error.code not in (404, 409):
@@ -142,6 +163,12 @@ class Kubelet:
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": told(error)})
         finally:
             self._room.release()
+
+    def _status(self, pod: Object, to: State) -> Object:
+        stamp, host = rfc3339(time.time()), self._host_of(pod)
+        if to is State.PULLING and (image := missing_image(pod, self._images)):
+            return pull_failed(pod, image, stamp, host)
+        return status_in(pod, to, stamp, self._address(pod), host, exit_code(pod))
 
     def _plan(self, at_s: float, uid: str, to: State) -> None:
         heapq.heappush(self._due, (at_s, next(self._count), uid, to))

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from hack.chaos.chart.world import APART, CHART, cluster
-from hack.controlplane.tools import cache
+from hack.controlplane.tools import cache, parts
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.sources.configmap_text import read
 
@@ -21,6 +21,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.ma
 
 ROOT = CHART.parents[2]
 MARK = "<!-- the new user's path -->"
+
+
+def kubernetes():
+    """Give the version of the control plane that the tests run."""
+    return parts.version(parts.BY_NAME["kube-apiserver"], (parts.MODULES / "kube" / "go.mod").read_text())
+
+
+# What the registries have: the image that the reader has pushed, and one that others publish. Any other image stays in
+# ErrImagePull, and `helm --wait` then fails.
+PUBLISHED = {"registry.example.org/turnout:0.1.0", f"registry.k8s.io/kube-scheduler:v{kubernetes()}"}
 # Pods of this cluster share one network: each listens at its own address, and one scheduler alone at 127.0.0.1.
 HELM = f"""#!/bin/sh
 exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*APART, "--set", "scheduler.replicas=1", "--timeout=180s"))}
@@ -50,7 +60,7 @@ async def world(control_plane, tmp_path, monkeypatch):
     kubernetes = cache.binary("kubectl").parent  # of kube-scheduler, too
     own = Path(sys.executable).parent
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), str(own), os.environ["PATH"]]))
-    async with cluster(control_plane, tmp_path, places_of(entries())) as made:
+    async with cluster(control_plane, tmp_path, places_of(entries()), PUBLISHED) as made:
         yield made
 
 
