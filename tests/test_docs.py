@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 from hack.bench.__main__ import names_of_benchmarks
 from hack.codegen.reference import registries
 from hack.lint.architecture import FLOORS, IO_ROOMS
+from hack.lint.code_blocks import run_by
 from hack.lint.source_tree import definitions
 from turnout.kube import labels
 from turnout.kube.reasons import WORDS
@@ -151,9 +152,9 @@ def test_the_tables_of_the_architecture_say_what_may_do_io():
 
 
 def test_ci_runs_the_test_command_of_the_readme():
-    marked = re.search(r"<!-- the test command -->\n```sh\n(.*?)\n```", text("README.md"), re.S)
-    assert marked is not None
-    assert marked.group(1) == "make test"
+    (block,) = run_by("tests/test_docs.py::test_ci_runs_the_test_command_of_the_readme")
+    assert "the test command" in block.comments
+    assert block.text == "make test\n"
     assert "<!-- the test command -->" in (ROOT / ".ci/run").read_text()
 
 
@@ -172,7 +173,8 @@ def test_the_readme_shows_both_forms_of_the_map():
 
 def test_the_extender_block_of_the_readme_is_that_of_the_shipped_file():
     shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())
-    (shown,) = [block for block in yaml_blocks(text("README.md")) if "extenders" in block]
+    (block,) = run_by("tests/test_docs.py::test_the_extender_block_of_the_readme_is_that_of_the_shipped_file")
+    shown = yaml.safe_load(block.text)
     assert shown["percentageOfNodesToScore"] == shipped["percentageOfNodesToScore"]
     (ours,), (theirs,) = shown["extenders"], shipped["extenders"]
     assert ours.items() <= theirs.items()
@@ -289,6 +291,7 @@ def test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
     found = list(difflib.unified_diff(plain, elastic, n=0, lineterm=""))[2:]
     block = "\n".join("" if line.startswith("@@") else line for line in found).strip()
     page = text("examples/README.md")
-    assert f"```diff\n{block}\n```" in page
+    shown = run_by("tests/test_docs.py::test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts")
+    assert f"{block}\n" in [each.text for each in shown]
     gone, come = (sum(line.startswith(mark) and line != mark for line in found) for mark in "-+")
     assert f"{gone} lines go, {come} come" in page
