@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image image-test docker-build docker-push mutants check contract sbom advisories docs format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -134,7 +134,7 @@ check: setup ## Lint, format, types, architecture, words and docs
 	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(PY) -m hack.lint.architecture
 	@$(PY) -m hack.lint.words
-	@$(PY) -m pytest -q tests/test_architecture.py tests/test_citations.py tests/test_contract.py tests/test_docs.py tests/test_locks.py tests/test_words.py
+	@$(PY) -m pytest -q tests/test_architecture.py tests/test_citations.py tests/test_contract.py tests/test_docs.py tests/test_locks.py tests/test_reference.py tests/test_site.py tests/test_words.py tests/docs/test_code_blocks.py tests/docs/test_translations.py
 
 contract: setup ## Print each promise with its state, and write docs/contract.md
 	@$(PY) -m hack.lint.contract --write
@@ -148,6 +148,14 @@ advisories: .venv/advisories ## Ask the package index for known vulnerabilities 
 .venv/advisories: .venv/ready hack/locks/advisories.txt
 	@$(PY) -m venv $@
 	@$@/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r hack/locks/advisories.txt
+
+docs: .venv/docs ## Build the docs site into build/docs; a link that leads nowhere fails it
+	@$(PY) -m hack.docs .venv/docs/bin/zensical
+
+.venv/docs: .venv/ready hack/locks/docs.txt
+	@$(PY) -m venv $@
+	@.venv/bin/uv pip install --quiet --python $@/bin/python --require-hashes --only-binary :all: -r hack/locks/docs.txt
+	@touch $@
 
 format: setup ## Format the code and sort its imports
 	@$(PY) -m ruff check --fix-only --quiet .

@@ -60,9 +60,9 @@ async def serve(wanted: Settings) -> None:
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        terms = lease_settings(wanted.lease_seconds)
+        terms, site = lease_settings(wanted.lease_seconds), wanted.docs_base_url
         elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
-        recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock)
+        recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock, docs=site)
         metrics, refs = Metrics(wanted.gpu_resource, restart_s=wanted.restart_s), Refs(view)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 

@@ -11,7 +11,7 @@ from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
 from turnout.autoscaler.observe.schedulable import SCHEDULERS
 from turnout.kube import labels
-from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.cli_flags import BadSetting, add_reporting, address, build, check_name, check_url
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
@@ -46,6 +46,7 @@ class Settings:
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     schedulers: tuple[str, ...] = SCHEDULERS
     decision_log: str | None = None
+    docs_base_url: str = ""  # of the docs site, "" where there is none
     log_level: str = "info"
     taint_nodes: bool = False
     taint_key: str = labels.FAULTY
@@ -58,6 +59,7 @@ class Settings:
         for flag, name in (("--lease", self.lease), ("--configmap", self.configmap), ("--orders", self.orders)):
             check_name(name, flag)
         address(self.metrics_bind, "--metrics-bind")
+        check_url(self.docs_base_url, "--docs-base-url")
         if not 2 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be from 2 to 3600")
         for flag, value in (
@@ -103,6 +105,11 @@ class Settings:
 
 def settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line. Ends the program with code 2 on a bad one."""
+    return build(parser(), Settings, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="turnout-autoscaler", description="Lend a queue's idle GPUs to elastic jobs, and take them back first."
@@ -138,8 +145,8 @@ def settings(argv: Sequence[str] | None) -> Settings:
     parser.add_argument(
         "--decision-log", metavar="FILE", help="where looks are noted so that `turnout replay-decisions` can check them"
     )
-    parser.add_argument("--log-level", default=default.log_level, choices=("debug", "info", "warning", "error"))
-    return build(parser, Settings, argv)
+    add_reporting(parser)
+    return parser
 
 
 def _names(text: str) -> tuple[str, ...]:

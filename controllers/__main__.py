@@ -59,9 +59,9 @@ async def serve(wanted: Settings) -> None:
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, wanted.namespace)
         namespace, _, name = wanted.lease.partition("/")
         identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        terms = lease_settings(wanted.lease_seconds)
+        terms, site = lease_settings(wanted.lease_seconds), wanted.docs_base_url
         elector = Elector(client, namespace, name, identity, clock=clock, rng=rng, settings=terms)
-        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock)
+        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
         metrics = Metrics(queue.__len__)
         plans = ScalePlans(client, WorkQueue(clock, backoff, rng.random, alone=True), clock, events, metrics)
         if scales := "ElasticJob" in wanted.kinds:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Dialect, Setup
-from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.cli_flags import BadSetting, add_reporting, address, build, check_name, check_url
 from turnout.kube.version import add_version
 
 
@@ -33,11 +33,13 @@ class Settings:
     gate_pods: bool = False
     qps: float = 0.0
     master_image: str = ""
+    docs_base_url: str = ""  # of the docs site, "" where there is none
     log_level: str = "info"
 
     def __post_init__(self) -> None:
         check_name(self.lease, "--lease")
         address(self.metrics_bind, "--metrics-bind")
+        check_url(self.docs_base_url, "--docs-base-url")
         if unknown := sorted(set(self.kinds) - KINDS.keys()):
             raise BadSetting(f"--kinds {','.join(unknown)}: one of {', '.join(sorted(KINDS))} is needed")
         if not self.kinds:
@@ -56,6 +58,11 @@ class Settings:
 
 def settings(argv: Sequence[str] | None = None) -> Settings:
     """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
+    return build(parser(), Settings, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     default = Settings(kinds=tuple(KINDS))
     parser = argparse.ArgumentParser(prog="turnout-controller", description="Run jobs of the kinds that are named.")
     add_version(parser)
@@ -80,8 +87,8 @@ def settings(argv: Sequence[str] | None = None) -> Settings:
         metavar="IMAGE",
         help="of an ElasticJob's master, where the job names none (its workers')",
     )
-    parser.add_argument("--log-level", default=default.log_level, choices=("debug", "info", "warning", "error"))
-    return build(parser, Settings, argv)
+    add_reporting(parser)
+    return parser
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -28,6 +28,28 @@ def check_name(text: str, flag: str) -> None:
         raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
 
 
+def check_url(text: str, flag: str) -> None:
+    """Check that a text is empty or the address of a site. Raises BadSetting."""
+    if text and not re.fullmatch(r"https?://[^\s\"<>]{1,200}", text):
+        raise BadSetting(f"{flag} is {text!r}: it must be http://… or https://…, of 200 characters at most")
+
+
+def add_reporting(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what is logged, and where the reasons of Events are explained."""
+    parser.add_argument(
+        "--docs-base-url",
+        default="",
+        metavar="URL",
+        help="of the docs site: Events link to it; where it is empty they name `turnout explain REASON`",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="what is logged (%(default)s)",
+    )
+
+
 def build(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
     """Parse and check. Ends the program with code 2 on a bad command line."""
     values = vars(parser.parse_args(argv))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.cli_flags import BadSetting, address, build, check_name, check_url
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
@@ -81,6 +81,7 @@ class NominatorSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     client_ca: Path | None = None
+    docs_base_url: str = ""  # of the docs site, "" where there is none
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -93,6 +94,7 @@ class NominatorSettings:
         if self.preempt and not self.gates:
             raise BadSetting("--preempt needs --gates: for other pods the scheduler preempts itself")
         check_name(self.configmap, "--configmap")
+        check_url(self.docs_base_url, "--docs-base-url")
         check_name(self.lease, "--lease")
         if not 4 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be 4 to 3600")
@@ -115,7 +117,7 @@ class NominatorSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
-    settings = _settings(argv)
+    settings = build(parser(), NominatorSettings, argv)
     logs.setup(settings.log_level)
     return run_program("turnout-nominator", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
@@ -144,7 +146,7 @@ async def serve(settings: NominatorSettings) -> None:
             return elector.leading
 
         works = [Nominator(view, client, choices, clock, metrics.registry, leads).run]
-        events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock)
+        events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
         telling = [events.run, notices.run] if settings.gates or settings.repair else []
         if settings.gates:
@@ -203,7 +205,8 @@ async def clear(kubeconfig: str | None, context: str | None) -> int:
             await asyncio.gather(watching, return_exceptions=True)
 
 
-def _settings(argv: Sequence[str] | None) -> NominatorSettings:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the nominator's command line."""
     default = NominatorSettings()
     parser = argparse.ArgumentParser(
         prog="turnout-nominator", description="Write the plan ahead: status.nominatedNodeName of waiting pods."
@@ -235,7 +238,7 @@ def _settings(argv: Sequence[str] | None) -> NominatorSettings:
         action="store_true",
         help=f"write {SWITCH_PATH} on the bound pods of gangs, for turnout-run; needs the right to patch pods",
     )
-    return build(parser, NominatorSettings, argv)
+    return parser
 
 
 def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.kube.cli_flags import BadSetting, address, build, check_name
+from turnout.kube.cli_flags import BadSetting, add_reporting, address, build, check_name, check_url
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.model import Rules
@@ -32,6 +32,7 @@ class Settings:
     strict_queue: tuple[str, ...] = ()
     read_queues: bool = False
     port_file: Path | None = None
+    docs_base_url: str = ""  # of the docs site, "" where there is none
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -42,6 +43,7 @@ class Settings:
         check_name(self.configmap, "--configmap")
         address(self.bind, "--bind")
         address(self.metrics_bind, "--metrics-bind")
+        check_url(self.docs_base_url, "--docs-base-url")
 
     def rules(self) -> Rules:
         """Return the settings that decide on placements."""
@@ -50,6 +52,11 @@ class Settings:
 
 def extender_settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line of the extender. A bad command line ends the program with code 2."""
+    return build(parser(), Settings, argv)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the extender's command line."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="turnout-extender", description="Tell kube-scheduler which nodes keep a gang under the fewest switches."
@@ -61,7 +68,7 @@ def extender_settings(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--tls-key", type=Path, help="PEM key of --tls-cert")
     parser.add_argument("--client-ca", type=Path, help="callers must show a certificate signed by this CA (mTLS)")
     parser.add_argument("--port-file", type=Path, help="write the verbs' port here once listening")
-    return build(parser, Settings, argv)
+    return parser
 
 
 def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: str) -> None:
@@ -98,4 +105,4 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
         action="store_true",
         help="take the order of queues from the cluster: Kueue's StrictFIFO, turnout.dev/strict-order on others",
     )
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    add_reporting(parser)

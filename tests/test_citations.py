@@ -18,6 +18,7 @@ NOT_OURS = (
     "tests/test_contract.py",
     "tests/test_words.py",
     "hack/lint/citations.py",
+    "hack/docs/zensical.toml",  # its paths begin below docs/; tests/test_site.py holds them
 )
 PAGES = {
     "docs/design.md": "## 3. A gang\n## 5. A worker\n",

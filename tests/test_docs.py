@@ -15,22 +15,12 @@ import yaml
 from prometheus_client import generate_latest
 
 from hack.bench.__main__ import names_of_benchmarks
+from hack.codegen.reference import registries
 from hack.lint.architecture import FLOORS, IO_ROOMS
+from hack.lint.code_blocks import run_by
 from hack.lint.source_tree import definitions
-from turnout.autoscaler.controller.metrics import Metrics as Lending
-from turnout.autoscaler.model import Reason as Lent
-from turnout.autoscaler.node_faults.model import NodeReason as OfNode
-from turnout.controllers.model import Reason as Controlled
-from turnout.controllers.runtime.metrics import Metrics as Controls
 from turnout.kube import labels
-from turnout.kube.client.clock import RealClock
-from turnout.launcher.agent.metrics import Metrics as Launched
-from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts, Gates, RepairCounts
-from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.planner.nominate import Why
-from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.nomination_writer import Nominations
-from turnout.scheduler_ext.server.switch_path_writer import SwitchPaths
+from turnout.kube.reasons import WORDS
 from turnout.simulator.cluster import kubelet
 from turnout.topology import configmap_keys
 from turnout.topology.configmap_keys import CONFIRM
@@ -162,9 +152,9 @@ def test_the_tables_of_the_architecture_say_what_may_do_io():
 
 
 def test_ci_runs_the_test_command_of_the_readme():
-    marked = re.search(r"<!-- the test command -->\n```sh\n(.*?)\n```", text("README.md"), re.S)
-    assert marked is not None
-    assert marked.group(1) == "make test"
+    (block,) = run_by("tests/test_docs.py::test_ci_runs_the_test_command_of_the_readme")
+    assert "the test command" in block.comments
+    assert block.text == "make test\n"
     assert "<!-- the test command -->" in (ROOT / ".ci/run").read_text()
 
 
@@ -183,7 +173,8 @@ def test_both_forms_of_the_map_are_shown_to_an_admin():
 
 def test_the_extender_block_for_admins_is_that_of_the_shipped_file():
     shipped = yaml.safe_load((ROOT / "deploy/scheduler/kube-scheduler-config.yaml").read_text())
-    (shown,) = [block for block in yaml_blocks(text("docs/start/admin.md")) if "extenders" in block]
+    (block,) = run_by("tests/test_docs.py::test_the_extender_block_for_admins_is_that_of_the_shipped_file")
+    shown = yaml.safe_load(block.text)
     assert shown["percentageOfNodesToScore"] == shipped["percentageOfNodesToScore"]
     (ours,), (theirs,) = shown["extenders"], shipped["extenders"]
     assert ours.items() <= theirs.items()
@@ -207,49 +198,34 @@ def test_every_flag_is_told_and_every_told_flag_is_there():
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
-    programs = (
-        ("turnout.scheduler_ext",),
-        ("turnout.scheduler_ext.nominator",),
-        ("turnout.autoscaler",),
-        ("turnout.controllers",),
-        ("hack.bench",),
-        ("turnout.cli", "local", "up"),
-        ("turnout.cli", "demo"),
-        ("turnout.cli", "why"),
-        ("turnout.cli", "jobs"),
-        ("turnout.cli", "explain"),
-        ("turnout.cli", "history"),
-        ("turnout.cli", "simulate"),
-        ("turnout.cli", "pause"),
-        ("turnout.cli", "nodes"),
-        ("turnout.cli", "version"),
-        ("turnout.launcher",),
-    )
-    there = flags("".join(help_of(*program) for program in programs))
+    made = "".join(text(f"docs/{page}.md") for page in ("reference/flags", "reference/commands", "launcher-options"))
+    there = flags(made + help_of("hack.bench"))
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.
     spans = re.findall(r"`(--[a-z-]+)`", paper.read_text())
     assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
 
 
-def test_every_flag_and_reason_of_the_job_controllers_is_told():
+def test_every_flag_of_the_job_controllers_is_told():
     page = text("docs/jobs.md")
     there = flags(help_of("turnout.controllers")) - {"--help", "--kubeconfig", "--context", "--log-level"}
     assert there - flags(code(page)) == set()
-    assert [each.value for each in Controlled if f"`{each.value}`" not in page] == []
 
 
-def test_every_flag_and_reason_of_the_autoscaler_is_told():
+def test_every_flag_of_the_autoscaler_is_told():
     page = text("docs/autoscaler.md")
     there = flags(help_of("turnout.autoscaler")) - {"--help"}
     assert there
     assert there - flags(code(page)) == set()
-    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.M)) == {reason.value for reason in Lent}
 
 
-def test_every_word_of_a_node_is_told():
-    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", text("docs/faulty-nodes.md"), re.M)) == {
-        word.value for word in OfNode
-    }
+def test_every_reason_has_one_heading_on_one_page():
+    headings = re.findall(r"^## (\w+)$", text("docs/reference/reasons.md"), re.M)
+    assert sorted(headings) == sorted(WORDS)
+    # The page by symptoms names the usual reasons of each symptom, and leads to the reference.
+    own = ("docs/reference/reasons.md", "docs/troubleshooting.md")
+    pages = {name: page for name, page in OWN.items() if name not in own}
+    tables = {name: set(re.findall(r"^\| `([A-Z]\w+)` \|", page.read_text(), re.M)) for name, page in pages.items()}
+    assert {name: sorted(found & WORDS) for name, found in tables.items() if len(found & WORDS) > 2} == {}
 
 
 def test_every_flag_of_the_local_cluster_is_told():
@@ -258,25 +234,10 @@ def test_every_flag_of_the_local_cluster_is_told():
     assert there - flags(code(text("docs/local-cluster.md"))) == set()
 
 
-def test_every_reason_is_told():
-    page = text("docs/extender.md")
-    table = set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.M))
-    assert table == {word.value for word in EventReason}
-    assert [why.value for why in Why if f"`{why.value}`" not in page] == []
-
-
+@cache
 def metrics():
-    page = Metrics()
-    page.certificate_ends(0.0)
-    page.pass_through(list, RealClock())
-    Nominations(page.registry)
-    Gates(page.registry)
-    EvictionCounts(page.registry)
-    RepairCounts(page.registry)
-    SwitchPaths(page.registry)
-    both = page.page().decode() + Lending("nvidia.com/gpu").page().decode()
-    both += generate_latest(Launched("bert").registry).decode() + Controls(int).page().decode()
-    return set(re.findall(r"^# TYPE (turnout_\w+) ", both, re.M))
+    pages = "".join(generate_latest(registry).decode() for registry in registries().values())
+    return set(re.findall(r"^# TYPE (turnout_\w+) ", pages, re.M))
 
 
 def test_every_metric_is_told():
@@ -333,6 +294,7 @@ def test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
     found = list(difflib.unified_diff(plain, elastic, n=0, lineterm=""))[2:]
     block = "\n".join("" if line.startswith("@@") else line for line in found).strip()
     page = text("examples/README.md")
-    assert f"```diff\n{block}\n```" in page
+    shown = run_by("tests/test_docs.py::test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts")
+    assert f"{block}\n" in [each.text for each in shown]
     gone, come = (sum(line.startswith(mark) and line != mark for line in found) for mark in "-+")
     assert f"{gone} lines go, {come} come" in page

@@ -26,6 +26,7 @@ NAMES = [
     "anchors-nvrx.txt",
     "advisories.txt",
     "colossalai.txt",
+    "docs.txt",
     "uv.txt",
 ]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")

@@ -13,12 +13,12 @@ from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Reaso
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.never import BareGang, Beside, cause, members
 from turnout.autoscaler.reporting.node_rejections import RoomLink, room_link
-from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.scaling.cost_model import balance_s
 from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.jobs.model import JobKey
 from turnout.kube.objects import Node
 from turnout.kube.pod_shape import PodShape
+from turnout.kube.reasons import AUTOSCALER
 from turnout.kube.times import since_1970
 
 MOST_HOLDERS = 5
@@ -136,7 +136,7 @@ def chain(
     if found is None:
         return None
     job, step = found
-    meaning, better = MEANINGS[step.reason], cause(job, step, seen, beside)
+    meaning, better = AUTOSCALER[step.reason.value], cause(job, step, seen, beside)
     return Chain(
         str(key),
         _state(job, step),

@@ -15,9 +15,9 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Reason, Step
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.queue_simulation import NEVER
-from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
+from turnout.kube.reasons import AUTOSCALER
 
 Placed = tuple[int, PodShape]  # row of a node, and what stands there
 
@@ -120,7 +120,7 @@ def _no_place(least: int, most: int, tier: int | None) -> Cause:
     never = f"It can never start as it is: {needs}, even if all else were gone."
     if tier is None:
         help_ = "Lower its min, make its workers smaller, or add nodes: that other jobs end does not help."
-        return Cause(f"{MEANINGS[Reason.NEEDS_MORE].means} {never}", help_)
+        return Cause(f"{AUTOSCALER[Reason.NEEDS_MORE.value].means} {never}", help_)
     return Cause(
         never,
         "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help.",

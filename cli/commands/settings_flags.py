@@ -29,7 +29,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> Non
     """Add these flags, and --gpu-resource."""
     group = parser.add_argument_group("the autoscaler's own flags", "as it was started with; else its defaults")
     for flag, kind in flags.items():
-        group.add_argument(f"--{flag}", type=kind)
+        group.add_argument(f"--{flag}", type=kind, help=f"the --{flag} of turnout-autoscaler")
     group.add_argument("--gpu-resource", action="append", help="repeatable")
 
 

@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
     release.add_argument(
         "--lease", default="turnout-system/turnout-nominator", help="namespace/name of that Lease (%(default)s)"
     )
+    release.add_argument("--docs-base-url", default="", metavar="URL", help="of the docs site, for links in Events")
     release.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     release.add_argument("--context", help="of the kubeconfig")
     release.set_defaults(run=_release)
@@ -62,7 +63,14 @@ def _release(args: argparse.Namespace) -> int:
         namespace, clock = args.namespace or "", RealClock()
         if args.if_unplaced:
             unplaced = await release_unplaced(
-                client, client, args.lease, namespace, args.older_than, clock, socket.gethostname()
+                client,
+                client,
+                args.lease,
+                namespace,
+                args.older_than,
+                clock,
+                socket.gethostname(),
+                args.docs_base_url,
             )
             print(f"{args.lease}: {unplaced.standing.value}; {unplaced.told} gangs told")
             found = unplaced.released

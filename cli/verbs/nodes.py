@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="COMMAND")
     untaint = more.add_parser("untaint", help="free a node: it is tainted again when a check finds it faulty anew")
-    untaint.add_argument("node", metavar="NODE")
+    untaint.add_argument("node", metavar="NODE", help="its name")
     _where(untaint)
     untaint.set_defaults(run=_untaint)
 

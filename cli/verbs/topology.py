@@ -30,9 +30,16 @@ def add(commands: Any) -> None:
     add_flags(topology, SEEING)
     topology.set_defaults(run=_topology)
     explain = commands.add_parser(
-        "explain", help="where a gang would land now, and why; nothing is written; exit 3 when it finds no place"
+        "explain",
+        help="where a gang would land now, and why; or what a reason means",
+        description="Say where a gang would land now, and why; nothing is written; exit 3 when it finds no place. "
+        "Or say what a reason of an Event or of `turnout why` means; this asks no cluster.",
     )
-    explain.add_argument("gang", metavar="PODSxGPUS", help="as in 4x8: four pods of eight GPUs")
+    explain.add_argument(
+        "gang",
+        metavar="PODSxGPUS|REASON",
+        help="as in 4x8: four pods of eight GPUs; or a reason, as in NoRoom. The options are those of a gang",
+    )
     explain.add_argument("--tier", type=int, help="the widest switch that it may span, 1 = leaf (it only prefers)")
     explain.add_argument("--min", type=int, help="how many pods must start together (all)")
     explain.add_argument("--cpu", help="of each pod, as in 16 or 500m")
@@ -79,6 +86,8 @@ def tree_of(view: SchedulerView, wanted: Settings, with_nodes: bool) -> Listing[
 
 
 def _explain(args: argparse.Namespace) -> int:
+    if args.gang.isalpha():  # no gang has such a name: it begins with a number
+        return _explain_reason(args.gang)
     from turnout.cli.views.explain import BadGang, gang_of, listing
     from turnout.cli.views.listing import text
 
@@ -109,6 +118,20 @@ def _explain(args: argparse.Namespace) -> int:
         return Exit.DONE if found.placed else Exit.FOUND_WRONG
 
     return run_verb("explain", args, work)
+
+
+def _explain_reason(word: str) -> int:
+    """Print what a reason means. Raises BadWord for one that no program uses."""
+    from difflib import get_close_matches
+
+    from turnout.kube.reasons import WORDS, explained
+
+    if not (lines := explained(word)):
+        close = get_close_matches(word, sorted(WORDS), 1)
+        hint = f"did you mean {close[0]}?" if close else "docs/reference/reasons.md lists all"
+        raise BadWord(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")
+    say("\n".join(lines))
+    return Exit.DONE
 
 
 async def explained(client: Client, wanted: Settings, gang: Gang) -> Explained:

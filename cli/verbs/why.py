@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     why.add_argument("--plain", action="store_true", help="plain text, as for a file")
     add_cluster(why)
     add_flags(why, DECIDING)
+    why.add_argument("--docs-base-url", default="", metavar="URL", help="of the docs site, for a link to the reason")
     why.set_defaults(run=_why)
 
 
@@ -161,9 +162,11 @@ def _tell(
 ) -> None:
     from rich.text import Text
 
+    from turnout.autoscaler.reporting.explain import Chain
     from turnout.cli import partly, why
     from turnout.cli.commands.terminal import terminal
     from turnout.cli.release.gate import with_gate
+    from turnout.kube.reasons import pointer
 
     if args.json:
         print(_in_json(found, account, gate, repair))
@@ -183,6 +186,7 @@ def _tell(
     console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)
     if not isinstance(found, str):
         told_rows += _unknown(cluster_view)
+        told_rows += [("docs", pointer(found.reason.value, args.docs_base_url))] if isinstance(found, Chain) else []
     for label, text in told_rows:
         lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):

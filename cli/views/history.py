@@ -11,10 +11,10 @@ from typing import Any
 
 from turnout.autoscaler.reporting.decision_log import Reader
 from turnout.autoscaler.reporting.log_codec import BadLog
-from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
+from turnout.kube.reasons import AUTOSCALER, without_pointer
 from turnout.kube.times import rfc3339, since_1970
 
 Object = Mapping[str, Any]
@@ -55,14 +55,14 @@ def of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: s
         last = (
             each.get("lastTimestamp") or each.get("eventTime") or (each.get("metadata") or {}).get("creationTimestamp")
         )
-        count = each.get("count")
+        count, word = each.get("count"), str(each.get("reason") or "")
         found.append(
             HistoryRow(
                 _moment(last),
                 source,
-                str(each.get("reason") or ""),
+                word,
                 f"{about.get('kind')}/{about.get('name')}",
-                str(each.get("message") or ""),
+                without_pointer(str(each.get("message") or ""), word),
                 count if isinstance(count, int) else 1,
                 _moment(each.get("firstTimestamp")),
             )
@@ -103,7 +103,7 @@ def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
         word = told.words.get(key)
         if word is not None and word != before:
             reason, size = word
-            means = next((meaning.means for each, meaning in MEANINGS.items() if each.value == reason), "")
+            means = AUTOSCALER[reason].means if reason in AUTOSCALER else ""
             text = f"{size} workers. {means}"
             found.append(HistoryRow(rfc3339(told.now_s), "decision-log", reason, str(key), text))
         before = word

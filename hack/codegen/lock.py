@@ -8,7 +8,7 @@ repeats what the two share; pythons.txt runs the tests without torch on Python 3
 launcher.txt and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a
 trainer have, and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the
 ColossalAI runner with what its command line imports and the environment lacks, without the rest that it asks for.
-uv.txt is the installer that the Makefile runs.
+uv.txt is the installer that the Makefile runs, docs.txt the generator of the docs site.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _compile(uv, [*oldest, *upgrade], LOCKS / "launcher-floor.txt")
     for name in ("anchors", "colossalai"):
         _compile(uv, [str(LOCKS / f"{name}.in"), "--no-deps", *upgrade], LOCKS / f"{name}.txt")
-    for name in ("advisories", "uv"):
+    for name in ("advisories", "docs", "uv"):
         _compile(uv, [str(LOCKS / f"{name}.in"), *upgrade], LOCKS / f"{name}.txt")
     return 0
 

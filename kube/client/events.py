@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.rate_limiter import Pace
 from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound
+from turnout.kube.reasons import WORDS, pointer
 from turnout.kube.times import rfc3339
 
 log = logging.getLogger(__name__)
@@ -87,8 +88,13 @@ class EventRecorder:
         capacity: int = 1000,
         per_s: float = 5.0,
         burst: float = 25.0,
+        docs: str = "",
     ) -> None:
-        """component: who tells, such as turnout-extender. instance: which of them, the pod's name."""
+        """component: who tells, such as turnout-extender. instance: which of them, the pod's name.
+
+        docs: the address of the docs site, to which Events with a reason of ours link; "" names a command instead.
+        """
+        self._docs = docs
         self._client, self._component, self._instance = client, component, instance
         self._pace = Pace(clock, per_s, burst)
         self._capacity = capacity
@@ -100,8 +106,12 @@ class EventRecorder:
         self.dropped = 0
 
     def emit(self, ref: ObjectRef, type_: str, reason: str, message: str, now: float) -> None:
-        """Tell, soon. type_: Normal or Warning. message: cut at MESSAGE_BYTES. now: wall seconds. Raises nothing."""
-        topic = _Topic(ref, type_, reason[:_REASON_CHARS], _cut(message))
+        """Tell, soon. type_: Normal or Warning. now: wall seconds. Raises nothing.
+
+        message: cut at MESSAGE_BYTES, the place where the reason is explained included.
+        """
+        where = f" ({pointer(reason, self._docs)})" if reason in WORDS else ""
+        topic = _Topic(ref, type_, reason[:_REASON_CHARS], _cut(message, MESSAGE_BYTES - len(where)) + where)
         mine = self._waiting.get(ref.namespace) or OrderedDict[_Topic, _Waiting]()
         waiting = mine.get(topic)
         if waiting is not None:
@@ -221,9 +231,9 @@ def _span(wall_s: float) -> int:
     return int(wall_s // _SPAN_S)
 
 
-def _cut(message: str) -> str:
-    """At most MESSAGE_BYTES of UTF-8, no letter cut in half, with a mark where something is missing."""
+def _cut(message: str, most_bytes: int) -> str:
+    """At most so many bytes of UTF-8, no letter cut in half, with a mark where something is missing."""
     raw = message.encode("utf-8", "replace")
-    if len(raw) <= MESSAGE_BYTES:
+    if len(raw) <= most_bytes:
         return raw.decode()
-    return raw[: MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "..."
+    return raw[: most_bytes - 3].decode("utf-8", "ignore") + "..."

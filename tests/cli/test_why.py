@@ -9,10 +9,10 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason
 from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
-from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.autoscaler.reporting.runtime_stats import Lives
 from turnout.cli.why import BadJobName, NoSuchJob, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
+from turnout.kube.reasons import AUTOSCALER
 
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
 
@@ -68,8 +68,8 @@ WORLDS = {
 def test_every_reason_is_told_with_its_sentence_and_what_its_owner_can_do(reason):
     head, text = told("a", WORLDS[reason])
     assert head.endswith(f": {reason.value}")
-    assert MEANINGS[reason].means in text["decision"]
-    assert text["next"] == MEANINGS[reason].next
+    assert AUTOSCALER[reason.value].means in text["decision"]
+    assert text["next"] == AUTOSCALER[reason.value].next
     assert text.keys() >= {"queue", "held by", "quota", "room", "gang"}
     assert ("start" in text) is (" has waited" in head)
 
@@ -79,7 +79,7 @@ def test_the_reasons_that_no_world_here_shows_are_an_admins():
     kept = replace(POLICY, headroom={GPU: 2})
     _, text = told("a", world([2], A), kept)
     assert "2 kept free" in text["queue"]
-    assert MEANINGS[Reason.HEADROOM_KEPT].means in text["decision"]
+    assert AUTOSCALER[Reason.HEADROOM_KEPT.value].means in text["decision"]
 
 
 def test_a_waiting_job_reads_from_its_queue_to_its_start():

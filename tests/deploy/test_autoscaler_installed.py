@@ -20,6 +20,7 @@ from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
+from hack.lint.code_blocks import run_by
 from tests.cluster import indexed_job, make_pod, pytorch_job
 from tests.deploy.test_manifests import MANIFESTS, PARTS, arguments_of, elsewhere, kustomized, rendered
 from turnout.autoscaler.settings import settings
@@ -292,8 +293,8 @@ def _refused_watches(plane):
 @pytest.mark.slow
 async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
     """Its shell lines as they stand."""
-    section = (MANIFESTS / "README.md").read_text().split("## The autoscaler")[1]
-    acts, back = re.findall(r"```sh\n(.*?)```", section, re.S)
+    shown = run_by("tests/deploy/test_autoscaler_installed.py::test_the_readme_lets_it_act_and_takes_that_back")
+    acts, back = (block.text for block in shown)
     async with control_plane.api() as api:
         await api.apply(yaml.safe_load((MANIFESTS / "namespace.yaml").read_text()))
         for script, flags, roles in (

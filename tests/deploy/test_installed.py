@@ -14,6 +14,7 @@ import yaml
 from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Pair
 from hack.controlplane.plane import free_ports
+from hack.lint.code_blocks import run_by
 from tests.cluster import bound, config_map, koordinator_gang, leaf_of, make_fabric
 from tests.deploy.test_manifests import MANIFESTS, arguments_of, namespace, rendered
 
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.real
 def certificates(tmp_path_factory):
     """Make certificates with the README's openssl lines as they are, without the kubectl command after them."""
     folder = tmp_path_factory.mktemp("certificates")
-    (script,) = re.findall(r"```sh\n(openssl.*?)kubectl ", (MANIFESTS / "README.md").read_text(), re.DOTALL)
+    (block,) = run_by(
+        "tests/deploy/test_installed.py::test_the_installed_extender_and_config_land_a_gang_under_one_leaf"
+    )
+    (script,) = re.findall(r"^(openssl.*?)kubectl ", block.text, re.DOTALL)
     done = subprocess.run(["sh", "-euc", script], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return folder

@@ -61,9 +61,31 @@ async def test_an_event_says_who_what_why_and_when():
         "name": "bert-0",
         "uid": "u1",
     }
-    assert (body["type"], body["reason"], body["message"], body["count"]) == ("Warning", "NoRoom", "8 GPUs short", 1)
+    assert (body["type"], body["reason"], body["count"]) == ("Warning", "NoRoom", 1)
+    assert body["message"] == "8 GPUs short (turnout explain NoRoom)"
     assert body["firstTimestamp"] == body["lastTimestamp"] == "2027-01-15T08:00:00Z"
     assert body["reportingComponent"] == body["source"]["component"] == "turnout-extender"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "ends"),
+    [
+        pytest.param(
+            "NoRoom", "8 short", "8 short (https://docs/reference/reasons.html#noroom)", id="a reason of ours"
+        ),
+        pytest.param("NoRoom", "x" * 5000, "x... (https://docs/reference/reasons.html#noroom)", id="a long message"),
+        pytest.param("Foreign", "8 short", "8 short", id="a word that nobody explains"),
+    ],
+)
+async def test_an_event_links_to_the_text_of_its_reason(reason, message, ends):
+    api = FakeApi()
+    _, events = recorder(api, docs="https://docs")
+    events.emit(POD, "Warning", reason, message, NOW)
+    async with running(events.run()):
+        await settle()
+    ((_, body),) = api.events
+    assert body["message"].endswith(ends)
+    assert len(body["message"].encode()) <= 1024
 
 
 async def test_what_has_no_namespace_is_told_in_default():

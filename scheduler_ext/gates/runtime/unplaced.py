@@ -34,11 +34,19 @@ class Unplaced:
 
 
 async def release_unplaced(
-    pods: PodCalls, store: EventStore, lease: str, namespace: str, older_s: float, clock: Clock, told_by: str
+    pods: PodCalls,
+    store: EventStore,
+    lease: str,
+    namespace: str,
+    older_s: float,
+    clock: Clock,
+    told_by: str,
+    docs: str = "",
 ) -> Unplaced:
     """Lift gates only where the holder of the Lease has been silent for longer than `older_s`. Raises CallError.
 
     lease: namespace/name. namespace: of the pods, "" for all. told_by: the name of this process, in Events.
+    docs: the address of the docs site, "" where there is none.
     """
     wall_s = clock.wall()
     found = standing(await _read(pods, lease), older_s, wall_s)
@@ -46,7 +54,7 @@ async def release_unplaced(
         return Unplaced(found)
     if found is Standing.GONE:
         return Unplaced(found, await release_all(pods, namespace, older_s, wall_s))
-    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=PER_S)
+    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=PER_S, docs=docs)
     gangs: dict[GangKey, GatedPod] = {}
     async for pod, gated in gated_in(pods, namespace, 0.0, wall_s):
         gangs.setdefault(membership(pod).key, gated)

@@ -9,7 +9,6 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
 from turnout.autoscaler.reporting.explain import Holder, amount_of, chain, worker_of
 from turnout.autoscaler.reporting.node_rejections import refusal, refusals
-from turnout.autoscaler.reporting.reasons import MEANINGS
 from turnout.jobs.model import JobKey, Spread
 from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
 from turnout.kube.pod_shape import PodShape
@@ -120,11 +119,3 @@ def test_a_worker_is_told_gpus_first():
     asks = PodShape((("cpu", 2000), ("memory", 1 << 30), (GPU, 2), ("pods", 1)))
     assert worker_of(asks, (GPU,)) == f"2 {GPU}, 2 cpu, 1Gi memory"
     assert worker_of(PodShape((("pods", 1),)), (GPU,)) == "nothing"
-
-
-def test_every_reason_has_a_sentence_and_a_next_step():
-    assert MEANINGS.keys() == set(Reason)
-    for meaning in MEANINGS.values():
-        assert meaning.means.endswith(".")
-        assert meaning.next.endswith(".")
-    assert len({meaning.means for meaning in MEANINGS.values()}) == len(Reason)

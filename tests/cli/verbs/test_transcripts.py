@@ -6,11 +6,12 @@ import re
 import pytest
 import pytest_asyncio
 
+from hack.lint.code_blocks import run_by
 from tests.cli.verbs.transcripts import PAGE, commands, scene, still, typed
 from turnout.cli.__main__ import parser
 from turnout.cli.exit_codes import MEANS
 
-TYPED = commands(PAGE.read_text())
+TYPED = commands(run_by("tests/cli/verbs/test_transcripts.py::test_the_page_tells_what_a_command_prints"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -121,11 +121,11 @@ async def _told(api, name):
                 return
 
 
-def commands(page):
-    """Each command of the page, with what the page says that it prints."""
+def commands(shown):
+    """Each command of the blocks of the page, with what the page says that it prints."""
     found = []
-    for block in BLOCK.findall(page):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+    for block in shown:
+        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
             command, _, printed = part.partition("\n")
             found.append((command, printed))
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from contextlib import suppress
 
 import pytest
@@ -14,6 +13,7 @@ from hack.chaos.chart.world import cluster
 from hack.controlplane.api import MERGE
 from hack.controlplane.tools import cache
 from hack.controlplane.tools.parts import NEXT
+from hack.lint.code_blocks import run_by
 from tests.deploy.chart.test_readme import HELM, ROOT, typed
 from tests.support.serving import serving
 from turnout.kube import labels
@@ -34,8 +34,8 @@ GANG = "/api/v1/namespaces/default/pods?labelSelector=job-name%3Dbert"
 
 def block(mark):
     """Give the code block after a mark of the page."""
-    page = (ROOT / "docs/managed-clusters.md").read_text()
-    (found,) = re.findall(rf"<!-- {mark} -->\n```sh\n(.*?)```", page, re.DOTALL)
+    shown = run_by("tests/deploy/chart/test_managed_clusters.py::test_five_commands_lead_to_a_gang_under_one_leaf")
+    (found,) = [each.text for each in shown if mark in each.comments]
     return found
 
 

@@ -14,13 +14,13 @@ import pytest_asyncio
 
 from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.tools import cache, parts
+from hack.lint.code_blocks import run_by
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.sources.configmap_text import read
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
 ROOT = CHART.parents[2]
-MARK = "<!-- the new user's path -->"
 
 
 def kubernetes():
@@ -39,7 +39,10 @@ exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*APART, "--set", "schedule
 
 def blocks():
     """Give the README's code blocks that a new user types, in order."""
-    return re.findall(rf"{MARK}\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return [
+        block.text
+        for block in run_by("tests/deploy/chart/test_readme.py::test_the_readme_alone_leads_to_a_gang_under_one_leaf")
+    ]
 
 
 def entries():

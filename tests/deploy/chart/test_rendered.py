@@ -37,6 +37,7 @@ EVERYTHING = {
     "monitoring.dashboards": "true",
 }
 GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
+FLAG = "--docs-base-url="
 # What no API server of ours knows the schema of.
 FOREIGN = {"PodMonitor", "PrometheusRule", "Certificate", "Issuer"}
 NEWER = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}  # than the API server that tells the schemas
@@ -236,12 +237,28 @@ def test_a_release_of_dlrovers_name_has_the_guides_deployment():
         pytest.param(
             {"nominator.enabled": "true", "nominator.gatePods": "true"}, "nobody would lift", id="gates that stay"
         ),
+        pytest.param({"docs.baseUrl": "docs"}, "/docs/baseUrl", id="an address that is none"),
         pytest.param({"controller.gatePods": "true"}, "nobody would lift", id="gates of the controllers that stay"),
     ],
 )
 def test_values_are_refused(values, said):
     with pytest.raises(chart.HelmRefused, match=re.escape(said)):
         rendered(values)
+
+
+def test_every_program_learns_where_the_docs_are():
+    values = {**EVERYTHING, "nominator.failOpenAfterSeconds": "600", "docs.baseUrl": "https://docs.example.com"}
+
+    def told(found):
+        text = yaml.safe_dump_all(found)
+        return {
+            name: sum(name in str(each) and FLAG in str(each) for each in found)
+            for name in ("turnout-extender", "turnout-nominator", "turnout-autoscaler", "turnout-controller", "CronJob")
+            if name in text
+        }
+
+    assert all(told(rendered(values)).values())
+    assert not any(told(rendered({**values, "docs.baseUrl": ""})).values())
 
 
 def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():

@@ -65,6 +65,9 @@ spec:
             {{- range .args }}
             - {{ . }}
             {{- end }}
+            {{- with $root.Values.docs.baseUrl }}
+            - {{ printf "--docs-base-url=%s" . | quote }}
+            {{- end }}
             {{- range .values.extraArgs }}
             - {{ . | quote }}
             {{- end }}

@@ -26,7 +26,7 @@ spec:
       image: {{ include "turnout.image" (list .root $values.image "") }}
       imagePullPolicy: {{ .root.Values.imagePullPolicy }}
       command: [turnout, release]
-      args: {{ toJson .args }}
+      args: {{ concat .args (ternary (list (printf "--docs-base-url=%s" .root.Values.docs.baseUrl)) list (ne .root.Values.docs.baseUrl "")) | toJson }}
       resources:
         requests: {cpu: 100m, memory: 128Mi}
         limits: {memory: 512Mi}

@@ -122,6 +122,9 @@ spec:
             - --bind=127.0.0.1:9443
             - --configmap=$(POD_NAMESPACE)/node-topology-config
             - --metrics-bind={{ .Values.bindAddress }}:9090
+            {{- with .Values.docs.baseUrl }}
+            - {{ printf "--docs-base-url=%s" . | quote }}
+            {{- end }}
             {{- range concat (include "turnout.queueFlags" . | fromJsonArray) .Values.extender.extraArgs }}
             - {{ . | quote }}
             {{- end }}

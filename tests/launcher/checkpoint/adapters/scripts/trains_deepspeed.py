@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from forks import digest, example, folder, world
 
+from hack.lint.code_blocks import run_by
 from turnout.launcher.flash_checkpoint.deepspeed import DeepSpeedCheckpointer, StorageType
 
 HOME, ENDS = sys.argv[1], 6
@@ -68,7 +69,10 @@ def trains(name, stage, kind=StorageType.MEMORY):
 def page():
     deepspeed.init_distributed("gloo")
     engine, data = engine_of(1), [torch.randn(2, 4).bfloat16() for _ in range(3)]
-    found = example("DeepSpeedCheckpointer", engine=engine, data=data, folder=folder(HOME, "page"))["checkpoints"]
+    shown = run_by("tests/launcher/checkpoint/adapters/test_deepspeed.py::test_the_example_of_the_page_runs")
+    found = example(shown, "DeepSpeedCheckpointer", engine=engine, data=data, folder=folder(HOME, "page"))[
+        "checkpoints"
+    ]
     step(engine)
     found.load_checkpoint()
     return {"step": engine.global_steps}

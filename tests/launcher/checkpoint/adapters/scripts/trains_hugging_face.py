@@ -16,6 +16,7 @@ import transformers
 from forks import digest, example, folder, fork
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
+from hack.lint.code_blocks import run_by
 from turnout.launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
 from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
 from turnout.launcher.health.hang_monitor.step_counters import StepCounters
@@ -79,7 +80,8 @@ def page():
     watched = StepCounters(Path(HOME), 1)
     os.environ[PROGRESS] = str(watched.paths[0])
     model, arguments, data = given("page", last=3)
-    made = example("hf_trainer", model=model, arguments=arguments, data=data)["trainer"]
+    shown = run_by("tests/launcher/checkpoint/adapters/test_hugging_face.py::test_the_example_of_the_page_runs")
+    made = example(shown, "hf_trainer", model=model, arguments=arguments, data=data)["trainer"]
     trained = watched.seen()[0]
     made.evaluate(data)
     evaluated = watched.seen()[0]

@@ -24,6 +24,7 @@ from rows import Rows
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hack.lint.code_blocks import run_by
 from turnout.launcher.flash_checkpoint.accelerate import FlashState, StorageType
 from turnout.launcher.flash_checkpoint.lightning import FlashCheckpoint
 
@@ -191,7 +192,8 @@ def page(word):
         },
     }[word]  # fmt: skip
     home = folder(HOME, f"page-{word}")
-    flash = example(word, folder=home, **names)["flash"]
+    shown = run_by("tests/launcher/checkpoint/adapters/test_loops.py::test_the_example_of_the_page_runs")
+    flash = example(shown, word, folder=home, **names)["flash"]
     flash.wait(60)
     return {"files": sorted(each.name for each in home.iterdir())}
 

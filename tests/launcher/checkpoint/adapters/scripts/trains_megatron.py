@@ -17,6 +17,7 @@ import torch.distributed as dist
 from forks import digest, example, folder, fork, world
 
 import turnout.launcher.checkpoint.adapters.named_parts  # noqa: F401 - once for all that are forked
+from hack.lint.code_blocks import run_by
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.flash_checkpoint import StorageType
 
@@ -105,8 +106,9 @@ def page():
     arguments.save = arguments.load = str(folder(HOME, "page"))
     model, schedule = torch.nn.Linear(4, 4), Schedule()
     names = {"model": [model], "optimizer": torch.optim.Adam(model.parameters()), "opt_param_scheduler": schedule}
-    first = example("iteration, flops", train_step=lambda: None, last=2, **names)
-    again = example("iteration, flops", train_step=lambda: None, last=0, **names)
+    shown = run_by("tests/launcher/checkpoint/adapters/test_megatron.py::test_the_example_of_the_page_runs")
+    first = example(shown, "iteration, flops", train_step=lambda: None, last=2, **names)
+    again = example(shown, "iteration, flops", train_step=lambda: None, last=0, **names)
     return {"first": (first["iteration"], first["flops"]), "again": (again["iteration"], again["flops"])}
 
 

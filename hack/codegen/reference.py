@@ -1,0 +1,372 @@
+"""Write docs/reference/ from the code: `python -m hack.codegen.reference --write`; without --write it only compares.
+
+Each page has one source: parsers, registries of metrics, kube/reasons.py, kube/labels.py, values.yaml, exit codes. A
+flag, a metric or a value without a text in its source is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from prometheus_client.core import Metric
+from prometheus_client.registry import CollectorRegistry
+
+from turnout.autoscaler import settings as autoscaler
+from turnout.autoscaler.controller.metric_aliases import OLD_NAMES
+from turnout.autoscaler.controller.metrics import Metrics as AutoscalerMetrics
+from turnout.cli import exit_codes
+from turnout.cli.__main__ import parser as cli_parser
+from turnout.controllers import settings as controllers
+from turnout.controllers.runtime.metrics import Metrics as ControllerMetrics
+from turnout.kube.client.clock import RealClock
+from turnout.kube.reasons import GROUPS
+from turnout.launcher.agent.metrics import Metrics as LauncherMetrics
+from turnout.launcher.cli.help import EXITS
+from turnout.scheduler_ext import nominator
+from turnout.scheduler_ext import settings as extender
+from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts, Gates, RepairCounts
+from turnout.scheduler_ext.server.metrics import Metrics as ExtenderMetrics
+from turnout.scheduler_ext.server.nomination_writer import Nominations
+from turnout.scheduler_ext.server.switch_path_writer import SwitchPaths
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "reference"
+VALUES = ROOT / "deploy" / "charts" / "turnout" / "values.yaml"
+MADE = "<!-- Made by `python -m hack.codegen.reference --write`: change the source that is named below. -->"
+# Values that mean the same for every program of the chart, as in other charts.
+USUAL_VALUES = {
+    "enabled": "Install this part.",
+    "replicas": "How many pods.",
+    "image": "A string, or a map of `name`, `tag` and `digest`; the chart's image where it is empty.",
+    "imagePullPolicy": "When the kubelet pulls the image.",
+    "extraArgs": "Flags beside those that the chart gives.",
+    "extraEnv": "Variables of the container's environment.",
+    "resources": "Requests and limits of the container.",
+    "priorityClassName": "The PriorityClass of the pods.",
+    "nodeSelector": "The nodes that the pods may use.",
+    "tolerations": "The taints that the pods tolerate.",
+    "podLabels": "Labels of the pods.",
+    "podAnnotations": "Annotations of the pods.",
+}
+
+
+class Undocumented(Exception):
+    """Something that users meet has no text. Write one in the source that is named."""
+
+
+def pages() -> Mapping[str, str]:
+    """Return the text of each page by its file name. Raises Undocumented."""
+    written: Mapping[str, Callable[[], str]] = {
+        "README.md": _index,
+        "flags.md": flags,
+        "commands.md": commands,
+        "values.md": lambda: values(VALUES.read_text()),
+        "metrics.md": metrics,
+        "reasons.md": reasons,
+        "annotations.md": lambda: labels_page((ROOT / "kube/labels.py").read_text()),
+        "exit-codes.md": exits,
+    }
+    return {name: f"{MADE}\n\n{write().rstrip()}\n" for name, write in written.items()}
+
+
+def _index() -> str:
+    rows = [
+        ("[Commands](commands.md)", "every command of `turnout`"),
+        ("[Flags of the services](flags.md)", "extender, nominator, autoscaler and job controllers"),
+        ("[Options of turnout-run](../launcher-options.md)", "the launcher of training processes"),
+        ("[Chart values](values.md)", "the Helm chart"),
+        ("[Reasons](reasons.md)", "the words of Events, of `turnout why`, of logs and metrics"),
+        ("[Metrics](metrics.md)", "what each program serves to Prometheus"),
+        ("[Labels and annotations](annotations.md)", "ours, and those of others that we read"),
+        ("[Exit codes](exit-codes.md)", "of every program"),
+    ]
+    return "# Reference\n\nThese pages are made from the code.\n\n" + _table(("page", "about"), rows)
+
+
+# -- flags
+
+
+def flags() -> str:
+    """Return the page of the services' flags."""
+    services = (extender.parser(), nominator.parser(), autoscaler.parser(), controllers.parser())
+    parts = ["# Flags of the services", "Made from the parsers of the programs."]
+    for each in services:
+        parts += [f"## {each.prog}", str(each.description), options(each.prog, each)]
+    return "\n\n".join(parts)
+
+
+def commands() -> str:
+    """Return the page of the commands of `turnout`."""
+    parts = ["# Commands of turnout", "Made from the parsers of the commands. [How to use them](../cli.md)."]
+    for name, about, each in _verbs(cli_parser()):
+        parts += [f"## {name}", _sentence(each.description or about), f"`{_usage(each)}`"]
+        if rows := options(name, each):
+            parts.append(rows)
+    return "\n\n".join(parts)
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Find the commands below a parser, with what its help says of each. A command that has commands is left out."""
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        helps = {each.dest: each.help or "" for each in action._choices_actions}
+        for name, each in action.choices.items():
+            if name not in helps:
+                raise Undocumented(f"`{parser.prog} {name}` has no help: give it one in its add_parser call")
+            below = list(_verbs(each))
+            if not below or len(each._actions) > 2:
+                yield each.prog, helps[name], each
+            yield from below
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    words = [_value(each) for each in parser._actions if not each.option_strings and each.help != argparse.SUPPRESS]
+    return " ".join([parser.prog, "[OPTIONS]" if len(parser._actions) > len(words) + 1 else "", *words]).replace(
+        "  ", " "
+    )
+
+
+def options(program: str, parser: argparse.ArgumentParser) -> str:
+    """Return the table of a parser's options, "" where it has none. Raises Undocumented."""
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
+            continue
+        names = action.option_strings or [_value(action)]
+        if not action.help:
+            raise Undocumented(f"{program}: {names[0]} has no help: give it one in its add_argument call")
+        text = re.sub(r" \(%\(default\)\w\)", "", action.help) % {**vars(action), "prog": parser.prog}
+        rows.append((_flag(names, action), _sentence(text), _default(action)))
+    return _table(("option", "what it does", "default"), rows) if rows else ""
+
+
+def _flag(names: Sequence[str], action: argparse.Action) -> str:
+    takes = bool(action.option_strings) and action.nargs != 0
+    return ", ".join(f"`{name} {_value(action)}`" if takes else f"`{name}`" for name in names)
+
+
+def _value(action: argparse.Action) -> str:
+    if action.metavar:
+        return action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
+    return "\\|".join(map(str, action.choices)) if action.choices else action.dest.upper().replace("_", "-")
+
+
+def _default(action: argparse.Action) -> str:
+    given = action.default
+    if not action.option_strings or action.nargs == 0 or given in (None, "", (), [], argparse.SUPPRESS):
+        return ""
+    return f"`{','.join(map(str, given)) if isinstance(given, list | tuple) else given}`"
+
+
+# -- values
+
+
+def values(text: str) -> str:
+    """Return the page of the chart's values, from the text of values.yaml. Raises Undocumented."""
+    parts = ["# Values of the chart", "Made from the comments of `deploy/charts/turnout/values.yaml`."]
+    rows: list[tuple[str, str, str]] = []
+    for path, comment, default in _values(text):
+        about = comment or USUAL_VALUES.get(path.rpartition(".")[2], "")
+        if not about:
+            raise Undocumented(f"the value {path} has no comment: write `# -- …` above it in values.yaml")
+        rows.append((f"`{path}`", about, f"`{default}`"))
+    return "\n\n".join([*parts, _table(("value", "what it does", "default"), rows)])
+
+
+def _values(text: str) -> Iterator[tuple[str, str, str]]:
+    """Give each value that can be set: its path, its comment and its default, as JSON-like text."""
+    above: list[tuple[int, str]] = []  # the keys above a line, with their columns
+    comment: list[str] = []
+    loaded = yaml.safe_load(text)
+    for line in text.splitlines():
+        if match := re.match(r" *# ?(.*)", line):
+            comment = [match[1][3:]] if match[1].startswith("-- ") else [*comment, match[1]]
+        elif match := re.match(r"( *)([\w.-]+):(.*)", line):
+            column, key = len(match[1]), match[2]
+            above = [*(each for each in above if each[0] < column), (column, key)]
+            found: object = loaded
+            for _, name in above:
+                found = found[name] if isinstance(found, dict) and name in found else None
+            usual = key == "resources"
+            inner = any(name == "resources" for _, name in above[:-1])
+            if not inner and (usual or not isinstance(found, dict) or not found or match[3].strip()):
+                yield ".".join(name for _, name in above), " ".join(comment), _flow(found)
+            comment = []
+        elif not line.strip():
+            comment = []
+
+
+def _flow(value: object) -> str:
+    if value in ("", None):
+        return '""'
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).strip()
+    return text.removesuffix("...").strip()
+
+
+# -- metrics
+
+
+def registries() -> Mapping[str, CollectorRegistry]:
+    """Return the registry of each program, with all that it ever serves."""
+    page = ExtenderMetrics()
+    page.certificate_ends(0.0)
+    page.pass_through(list, RealClock())
+    writer = CollectorRegistry()
+    for part in (Nominations, Gates, EvictionCounts, RepairCounts, SwitchPaths):
+        part(writer)
+    return {
+        "turnout-extender": page.registry,
+        "turnout-nominator, besides those of the extender": writer,
+        "turnout-autoscaler": AutoscalerMetrics(("nvidia.com/gpu",)).registry,
+        "turnout-controller": ControllerMetrics(int).registry,
+        "turnout-run": LauncherMetrics("bert").registry,
+    }
+
+
+def metrics() -> str:
+    """Return the page of metrics. Raises Undocumented."""
+    parts = [
+        "# Metrics",
+        "Made from the registries of the programs. A histogram also serves `_bucket`, `_sum` and `_count`.",
+    ]
+    names: dict[str, str] = {}  # of a family: as it is served
+    for program, registry in registries().items():
+        rows = []
+        for metric, labels in _families(registry):
+            name = names[metric.name] = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            if not metric.documentation:
+                raise Undocumented(f"the metric {name} has no help: give it one where it is made")
+            rows.append((f"`{name}`", metric.type, ", ".join(f"`{each}`" for each in labels), metric.documentation))
+        parts += [f"## {program}", _table(("metric", "type", "labels", "what it tells"), rows)]
+    renamed = [(f"`{old}{names[new].removeprefix(new)}`", f"`{names[new]}`") for new, old in OLD_NAMES.items()]
+    parts += [
+        "## Old names",
+        "The autoscaler serves these metrics under their old names too.",
+        _table(("old", "new"), renamed),
+    ]
+    return "\n\n".join(parts)
+
+
+def _families(registry: CollectorRegistry) -> Iterator[tuple[Metric, Sequence[str]]]:
+    for collector in registry._collector_to_names:
+        for metric in collector.collect():
+            if metric.name.startswith("turnout_"):
+                labels: Sequence[str] = getattr(metric, "_labelnames", ()) or getattr(collector, "_labelnames", ())
+                yield metric, labels
+
+
+# -- reasons, annotations, exit codes
+
+
+def reasons() -> str:
+    """Return the page of reasons: one heading, so one anchor, for each word."""
+    parts = [
+        "# Reasons",
+        "The same word is in the Event, in `turnout why`, in the log and in the metric. `turnout explain WORD` prints "
+        "the text of a word. Made from `kube/reasons.py`.",
+    ]
+    words = sorted({word for group in GROUPS for word in group.meanings}, key=str.lower)
+    for group in GROUPS:
+        links = ", ".join(f"[`{word}`](#{word.lower()})" for word in sorted(group.meanings, key=str.lower))
+        parts.append(f"**{group.program}.** {group.about} {links}")
+    for word in words:
+        parts.append(f"## {word}")
+        for group in GROUPS:
+            if (meaning := group.meanings.get(word)) is None:
+                continue
+            rows = [
+                ("what it means", meaning.means),
+                ("where to look", meaning.look or group.look),
+                ("what to do", meaning.next),
+            ]
+            parts.append(_table((group.program, ""), rows))
+    return "\n\n".join(parts)
+
+
+def labels_page(text: str) -> str:
+    """Return the page of labels and annotations, from the text of kube/labels.py. Raises Undocumented."""
+    parts = [
+        "# Labels and annotations",
+        "Made from `kube/labels.py`. A name is that of an annotation where nothing else is said.",
+    ]
+    title, rows, comment = "", list[tuple[str, str, str]](), list[str]()
+
+    def section() -> list[str]:
+        return [f"## {title}", _table(("name", "of", "meaning"), rows)] if rows else []
+
+    for line in text.splitlines():
+        if match := re.fullmatch(r'([A-Z_]+) = "([\w.-]+/[\w.-]+|pod-[\w.-]+)"(?:  # (.*))?', line):
+            about = match[3] or " ".join(comment)
+            of, colon, meaning = about.partition(": ")
+            if not colon:
+                raise Undocumented(f"kube/labels.py: {match[1]} has no comment `# pod: what it means`")
+            rows.append((f"`{match[2]}`", of, meaning))
+        if match := re.fullmatch(r"# ([A-Z][\w -]*)\.", line):
+            parts += section()
+            title, rows, comment = match[1], [], []
+            continue
+        comment = [*comment, line[2:]] if line.startswith("# ") else []
+    return "\n\n".join([*parts, *section()])
+
+
+def exits() -> str:
+    """Return the page of exit codes."""
+    table = [(f"`{code.value}`", _sentence(exit_codes.MEANS[code])) for code in exit_codes.Exit]
+    run = [(f"`{code.value}`", _sentence(text)) for code, text in EXITS.items()]
+    services = [
+        ("`0`", "Ended because it was asked to, by SIGTERM or SIGINT."),
+        ("`1`", "It cannot start, or it ended although nobody asked. The log has the reason."),
+        ("`2`", "The command line is invalid; the message names the option."),
+    ]
+    parts = ["# Exit codes", "## turnout", _table(("code", "means"), table)]
+    parts += ["## turnout-run", _table(("code", "means"), run)]
+    parts += [
+        "## turnout-extender, turnout-nominator, turnout-autoscaler, turnout-controller",
+        _table(("code", "means"), services),
+    ]
+    return "\n\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(each) for each in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", text.replace("\n", " "))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?', ':')) else '.'}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare the pages with the code, or write them."""
+    parser = argparse.ArgumentParser(prog="reference", description="Make docs/reference from the code.")
+    parser.add_argument("--write", action="store_true", help="write the pages")
+    args = parser.parse_args(argv)
+    try:
+        made = pages()
+    except Undocumented as error:
+        print(error, file=sys.stderr)
+        return 1
+    old = [name for name, text in made.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
+    if args.write:
+        FOLDER.mkdir(exist_ok=True)
+        for name in old:
+            (FOLDER / name).write_text(made[name])
+        return 0
+    for name in old:
+        print(f"docs/reference/{name} is old: python -m hack.codegen.reference --write", file=sys.stderr)
+    return 1 if old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Tell on each Chinese page that its English pages have changed since: `python -m hack.codegen.translations --write`.
+
+A page of docs/zh begins with the English pages that it was translated from, each with a digest of the text of that day.
+Who brings a page up to date records the digests of today: `--translated docs/zh/jobs.md`. Comments and line
+breaks of an English page do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import posixpath
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "zh"
+_SOURCES = re.compile(r"\A<!-- translated from (.*?) -->\n")
+_NOTICE = re.compile(r"^> \*\*英文版之后有改动\*\*.*\n\n", re.M)
+_TITLE = re.compile(r"^# .*\n\n", re.M)
+
+
+class NoSource(Exception):
+    """A Chinese page that does not say which English pages it was translated from."""
+
+
+def digest(text: str) -> str:
+    """Return twelve hex digits of the words of a page."""
+    words = " ".join(re.sub(r"<!--.*?-->", "", text, flags=re.S).split())
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def sources(page: str, text: str) -> Mapping[str, str]:
+    """Return the English pages of a Chinese one, each with the digest of its day. Raises NoSource."""
+    match = _SOURCES.match(text)
+    if match is None:
+        raise NoSource(f"{page} has no `<!-- translated from PAGE DIGEST -->` in its first line")
+    pairs = (each.partition(" ") for each in match[1].split(", "))
+    return {path: then for path, _, then in pairs}
+
+
+def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
+    """Return the text of a Chinese page with a notice if an English page has changed, without one else.
+
+    page: path in the repository. read: gives the text of an English page. Raises NoSource.
+    """
+    newer = [path for path, then in sources(page, text).items() if digest(read(path)) != then]
+    text = _NOTICE.sub("", text)
+    if not newer:
+        return text
+    links = "、".join(f"[{path}]({posixpath.relpath(path, posixpath.dirname(page))})" for path in newer)
+    notice = f"> **英文版之后有改动**：{links}。两者不一致时以英文为准。\n\n"
+    return _TITLE.sub(lambda match: match[0] + notice, text, count=1)
+
+
+def translated(page: str, text: str, read: Callable[[str], str]) -> str:
+    """Return the text of a Chinese page that is up to date with its English pages as they are now. Raises NoSource."""
+    now = ", ".join(f"{path} {digest(read(path))}" for path in sources(page, text))
+    return noticed(page, _SOURCES.sub(f"<!-- translated from {now} -->\n", text), read)
+
+
+def read(path: str) -> str:
+    """Return the text of a page of this repository."""
+    return (ROOT / path).read_text()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare the notices, write them, or record that pages are up to date."""
+    parser = argparse.ArgumentParser(prog="translations", description="Notices on Chinese pages that are old.")
+    parser.add_argument("--write", action="store_true", help="write the notices")
+    parser.add_argument("--translated", nargs="+", default=[], metavar="PAGE", help="pages that are up to date now")
+    args = parser.parse_args(argv)
+    wrong = 0
+    for file in sorted(FOLDER.glob("*.md")):
+        page = file.relative_to(ROOT).as_posix()
+        old = file.read_text()
+        new = (translated if page in args.translated else noticed)(page, old, read)
+        if new != old and (args.write or page in args.translated):
+            file.write_text(new)
+        elif new != old:
+            print(f"{page}: its notice is wrong: python -m hack.codegen.translations --write", file=sys.stderr)
+            wrong = 1
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

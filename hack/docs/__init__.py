@@ -1,0 +1,1 @@
+"""Builds the docs site from the pages of this repository: `make docs`."""

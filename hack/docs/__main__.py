@@ -1,0 +1,78 @@
+"""Build the docs site into build/docs: `python -m hack.docs GENERATOR`, as `make docs` runs it.
+
+GENERATOR is the path of zensical, which lives in an environment of its own. The build fails on a link or an anchor that
+leads nowhere, and on a part that a browser would load from another host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hack.docs.stage import abroad, place, stage
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "build" / "docs-source"
+SITE = ROOT / "build" / "docs"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Lay out the pages, run the generator, look its output over."""
+    parser = argparse.ArgumentParser(prog="docs", description="Build the docs site into build/docs.")
+    parser.add_argument("generator", help="the path of zensical")
+    args = parser.parse_args(argv)
+    lay_out(SOURCE)
+    shutil.rmtree(SITE, ignore_errors=True)
+    command = [
+        str(Path(args.generator).resolve()),
+        "build",
+        "--clean",
+        "--strict",
+        "--config-file",
+        str(SOURCE / "zensical.toml"),
+    ]
+    if code := subprocess.run(command, cwd=SOURCE, check=False).returncode:
+        return code
+    shutil.move(SOURCE / "site", SITE)
+    pages = sorted(SITE.rglob("*.html"))
+    loads = [
+        f"{page.relative_to(ROOT)}: {each}"
+        for page in (*pages, *SITE.rglob("*.css"))
+        for each in abroad(page.read_text())
+    ]
+    print("\n".join(loads) if loads else f"{len(pages)} pages: {SITE.relative_to(ROOT) / 'index.html'}")
+    return 1 if loads else 0
+
+
+def lay_out(folder: Path) -> None:
+    """Write the configuration and the pages, with what they link to, into a folder that is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    files = repository_files()
+    linked = {each for each in files if each.startswith("docs/") and not each.endswith(".md")}
+    for path in (each for each in files if each.endswith(".md")):
+        staged = stage(path, (ROOT / path).read_text(), files)
+        linked.update(staged.files)
+        _written(folder / "pages" / place(path)).write_text(staged.text)
+    for path in linked:
+        shutil.copyfile(ROOT / path, _written(folder / "pages" / place(path)))
+    shutil.copyfile(ROOT / "hack/docs/zensical.toml", folder / "zensical.toml")
+
+
+def repository_files() -> frozenset[str]:
+    """Return every file that git tracks or would track, as paths from the root."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return frozenset(path for path in listed if (ROOT / path).is_file())
+
+
+def _written(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Lay the pages of the docs site out as its generator reads them: every link of a page leads to a page or a file.
+
+Pages keep their paths in the repository; a page outside docs/ comes under repository/. Nothing is read or written here:
+`__main__.py` does that.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_FENCE = re.compile(r"^(```.*?^```)", re.M | re.S)
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_ABROAD = re.compile(r"[a-z]+:")
+_LOADS = re.compile(
+    r"<(?:script|img|iframe|source)\b[^>]*?\bsrc=\"((?:https?:)?//[^\"]+)"
+    r"|<link\b(?![^>]*rel=\"(?:canonical|next|prev)\")[^>]*?\bhref=\"((?:https?:)?//[^\"]+)"
+    r"|url\([\"']?((?:https?:)?//[^)\"']+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The text of one page on the site, and the other files of the repository that it links to."""
+
+    text: str
+    files: tuple[str, ...]  # paths in the repository, in order, each once
+
+
+def place(path: str) -> str:
+    """Return where a file of the repository lies on the site."""
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
+
+
+def stage(path: str, text: str, files: Collection[str]) -> Staged:
+    """Rewrite the links of one page. path: of the page in the repository. files: all paths of the repository.
+
+    A link to a folder leads to its README; where it has none, only its text stays, as for a path that is not there.
+    """
+    linked: dict[str, None] = {}
+
+    def link(match: re.Match[str]) -> str:
+        mark, words, target = match.groups()
+        there, _, anchor = target.partition("#")
+        if not there or _ABROAD.match(target):
+            return match[0]
+        found = _file(posixpath.normpath(posixpath.join(posixpath.dirname(path), there)), files)
+        if found is None:
+            return words
+        if not found.endswith(".md"):
+            linked[found] = None
+        way = posixpath.relpath(place(found), posixpath.dirname(place(path)) or ".")
+        return f"{mark}[{words}]({way}{'#' if anchor else ''}{anchor})"
+
+    parts = _FENCE.split(text)
+    return Staged("".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts), tuple(linked))
+
+
+def abroad(html: str) -> list[str]:
+    """Find the addresses of other hosts from which a browser would load a part of this page, in order."""
+    return [next(filter(None, found)) for found in _LOADS.findall(html)]
+
+
+def _file(path: str, files: Collection[str]) -> str | None:
+    readme = f"{path}/README.md"
+    return path if path in files else readme if readme in files else None
