@@ -95,7 +95,14 @@ def test_a_new_enough_go_on_path_is_taken(monkeypatch, tmp_path):
     assert gotool.find(tmp_path / "cache", print) == ours
 
 
-BUILDS = 'if [ "$1" = build ]; then while [ "$1" != -o ]; do shift; done; echo built > "$2"; echo "$2" >> "$ORDERS"; fi'
+# As go does, it names a program by the last element of its package that is no version.
+BUILDS = """
+if [ "$1" = build ]; then
+  while [ "$1" != -o ]; do shift; done
+  folder="$2"; shift 2; echo "$*" >> "$ORDERS"
+  for package in "$@"; do echo built > "$folder$(basename "${package%/v[0-9]*}")"; done
+fi
+"""
 
 
 @pytest.fixture
@@ -113,11 +120,23 @@ def test_what_is_there_is_kept_and_each_part_is_told_with_its_seconds(counted):
     build.build(["etcd"], told.append)
     build.build(["etcd", "kubectl"], told.append)
     assert len(counted()) == 2
-    assert "[1/2] etcd 3.6.5: is there" in told
-    assert any(line.startswith("[2/2] kubectl 1.35.4: ") and line.endswith(" s") for line in told)
+    assert any(line.startswith("kubectl 1.35.4: ") and line.endswith(" s") for line in told)
     build.build(["etcd", "kubectl"], told.append)
     assert len(counted()) == 2
     assert "all 2 parts are in" in told[-1]
+
+
+def test_the_programs_of_one_kubernetes_version_are_built_by_one_command(counted):
+    names = ["etcd", "kube-apiserver", "kubectl", "kube-apiserver-next", "kube-scheduler-next", "training-operator"]
+    build.build(names, lambda line: None)
+    kube = "k8s.io/kubernetes/cmd"
+    assert counted() == [
+        "go.etcd.io/etcd/server/v3",
+        f"{kube}/kube-apiserver {kube}/kubectl",
+        "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+        f"{kube}/kube-apiserver {kube}/kube-scheduler",
+    ]
+    assert all(cache.binary(name).is_file() for name in names)
 
 
 def test_two_builds_at_once_wait_for_one_another(counted):

@@ -21,7 +21,10 @@ Tell = Callable[[str], None]
 
 
 def build(names: Sequence[str] = (), tell: Tell = print) -> None:
-    """Build the named parts, or all, that the cache lacks. Raises NoGo or BuildFailed."""
+    """Build the named parts, or all, that the cache lacks: one `go build` for each version of Kubernetes.
+
+    Raises NoGo or BuildFailed.
+    """
     wanted = [part for part in parts.PARTS if not names or part.name in names]
     if not any(_missing(part) for part in wanted):
         tell(f"control plane: all {len(wanted)} parts are in {cache.root()}")
@@ -29,8 +32,8 @@ def build(names: Sequence[str] = (), tell: Tell = print) -> None:
     with _alone(cache.root(), tell):
         go = gotool.find(cache.root(), tell)
         began_s = time.monotonic()
-        for number, part in enumerate(wanted, 1):
-            _build_one(go, part, f"[{number}/{len(wanted)}]", tell)
+        for group in _groups(wanted):
+            _build_group(go, group, tell)
         tell(f"control plane: {len(wanted)} parts in {time.monotonic() - began_s:.0f} s, in {cache.root()}")
 
 
@@ -39,24 +42,33 @@ def _missing(part: parts.Part) -> bool:
     return not all((folder / name).exists() for name in (f"bin/{part.name}", *(to for _, to in part.assets)))
 
 
-def _build_one(go: Path, part: parts.Part, place: str, tell: Tell) -> None:
-    go_mod = (parts.MODULES / part.module / "go.mod").read_text()
-    label = f"{place} {part.name} {parts.version(part, go_mod)}"
-    if not _missing(part):
-        tell(f"{label}: is there")
-        return
+def _groups(wanted: Sequence[parts.Part]) -> list[list[parts.Part]]:
+    """Group the missing parts that one `go build` can make: those of one module with equal flags."""
+    groups: dict[tuple[object, ...], list[parts.Part]] = {}
+    for part in filter(_missing, wanted):
+        groups.setdefault((part.module, part.source, part.stamps, part.tags), []).append(part)
+    return list(groups.values())
+
+
+def _build_group(go: Path, group: Sequence[parts.Part], tell: Tell) -> None:
+    first, names = group[0], ", ".join(part.name for part in group)
+    go_mod = (parts.MODULES / first.module / "go.mod").read_text()
+    label = f"{names} {parts.version(first, go_mod)}"
     tell(f"{label}: building")
     began_s = time.monotonic()
-    folder = cache.folder(part.module)
+    folder = cache.folder(first.module)
     (folder / "bin").mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f"bin/.{part.name}.{os.getpid()}"
+    unfinished = folder / f"bin/.{os.getpid()}"
     try:
-        _go(go, part, "build", *parts.flags(part, go_mod), "-o", str(unfinished), part.package)
-        for source, target in part.assets:
-            _copy_asset(go, part, source, folder / target)
-        unfinished.rename(folder / "bin" / part.name)  # whole or not at all
+        unfinished.mkdir()
+        packages = [part.package for part in group]
+        _go(go, first, "build", *parts.flags(first, go_mod), "-o", f"{unfinished}/", *packages)
+        for part in group:
+            for source, target in part.assets:
+                _copy_asset(go, part, source, folder / target)
+            (unfinished / parts.program(part.package)).rename(folder / "bin" / part.name)  # whole or not at all
     finally:
-        unfinished.unlink(missing_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     tell(f"{label}: {time.monotonic() - began_s:.0f} s")
 
 

@@ -95,6 +95,12 @@ def version(part: Part, go_mod: str) -> str:
     return found[1]
 
 
+def program(package: str) -> str:
+    """Return the name that `go build` gives a program: the last element of its package that is no version."""
+    names = [name for name in package.split("/") if not re.fullmatch(r"v[0-9]+", name)]
+    return names[-1]
+
+
 def ldflags(part: Part, go_mod: str) -> str:
     """Give the linker's flags: no symbols, no debug information, and the version stamps."""
     number = version(part, go_mod)
