@@ -94,10 +94,13 @@ TESTS := $(if $(PKG),tests/$(PKG))
 test: setup-launcher ## Run each rule and each part on the embedded cluster, without Go and root: six minutes (PKG=topology: one package)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=ci -m 'not real and not slow and not long' $(TESTS) $(ARGS)
 
-test-real: setup-launcher controlplane ## Run what needs a real kube-apiserver, kube-scheduler, Helm or Prometheus: ten minutes
+# The two below build the programs that their tests need, and no others.
+test-real: setup-launcher ## Run what needs a real kube-apiserver, kube-scheduler, Helm or Prometheus: ten minutes
+	@$(PY) -m tests.support.needed_parts -m 'real and not slow and not long' $(TESTS) $(ARGS)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=ci -m 'real and not slow and not long' $(TESTS) $(ARGS)
 
-test-slow: setup-launcher controlplane ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
+test-slow: setup-launcher ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
+	@$(PY) -m tests.support.needed_parts -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=usual -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
 
 test-all: test test-real test-slow ## Run all that continuous integration runs

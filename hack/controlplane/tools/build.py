@@ -37,6 +37,11 @@ def build(names: Sequence[str] = (), tell: Tell = print) -> None:
         tell(f"control plane: {len(wanted)} parts in {time.monotonic() - began_s:.0f} s, in {cache.root()}")
 
 
+def is_complete() -> bool:
+    """True if the cache has every part."""
+    return not any(map(_missing, parts.PARTS))
+
+
 def _missing(part: parts.Part) -> bool:
     folder = cache.folder(part.module)
     return not all((folder / name).exists() for name in (f"bin/{part.name}", *(to for _, to in part.assets)))
