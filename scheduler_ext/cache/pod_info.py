@@ -117,8 +117,6 @@ def unreadable(error: KubeError) -> str:
 
 
 def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
-    if belongs.wish.mode is Mode.NONE:
-        return "LeftAlone"  # it asks for no place
     if _claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # what a claim takes from a node is not on the node object
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
@@ -127,6 +125,8 @@ def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tupl
     plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
     if plain and not shape.gpus(gpu_resources) and not belongs.wish.source:
         return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
+    if belongs.wish.mode is Mode.NONE:
+        return "LeftAlone"  # it asks for no place; a hard level of its gang holds all the same
     return ""
 
 

@@ -97,17 +97,19 @@ def judged(member: Member, gang: Gang) -> bool:
 
     In a gang with accelerators, a member without one is judged only if it, or the gang, must have its place.
     """
-    return _judges(member, gang.accelerated, gang.binds_all)
+    return _judges(member, gang.accelerated, gang.binds_all, gang.held_to_level)
 
 
 def judged_members(gang: Gang) -> list[Member]:
     """Return the members whose place the plan decides, members being deleted included."""
-    accelerated, binds = gang.accelerated, gang.binds_all
-    return [m for m in gang.members.values() if _judges(m, accelerated, binds)]
+    accelerated, binds, held = gang.accelerated, gang.binds_all, gang.held_to_level
+    return [m for m in gang.members.values() if _judges(m, accelerated, binds, held)]
 
 
-def _judges(member: Member, accelerated: bool, binds_all: bool) -> bool:
-    if member.silence:
+def _judges(member: Member, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
+    if member.silence == "LeftAlone" and not held_to_level:
+        return False
+    if member.silence not in ("", "LeftAlone"):
         return member.silence == "NoGpu" and accelerated and binds_all
     return bool(member.gpus or member.belongs.wish.source) or not accelerated or binds_all
 

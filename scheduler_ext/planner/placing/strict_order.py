@@ -16,6 +16,7 @@ from turnout.jobs.gang import GangKey
 from turnout.jobs.queues.strict_order import StrictQueues
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
+from turnout.scheduler_ext.planner.placing.model import judged
 from turnout.topology.switch_paths import written
 
 
@@ -83,7 +84,7 @@ def told_of(kept: Kept | None, detail: str) -> str:
 
 def _domain(view: GangView, gang: Gang) -> Kept | None:
     """Return the domain to keep; None where the gang fits none, or members of it run already."""
-    members = [member for member in gang.living() if not member.silence]
+    members = [member for member in gang.living() if not member.silence or judged(member, gang)]
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
         return None
     shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape

@@ -46,6 +46,7 @@ BESIDE = [
     pytest.param({labels.PODS_PER_HOST_MULTIPLE: "1"}, "", id="a multiple of one"),
     pytest.param(ours("preferred"), "turnout.dev/topology is not kept beside {}", id="preferred"),
     pytest.param(ours("unconstrained"), "turnout.dev/topology is not kept beside {}", id="unconstrained"),
+    pytest.param(ours("none"), "turnout.dev/topology is not kept beside {}", id="none"),
     pytest.param({kueue.PREFERRED: RACK}, kueue.PREFERRED + " is not kept beside {}", id="preferred by Kueue's word"),
     pytest.param({volcano_words.MODE: "soft"}, volcano_words.MODE + " is not kept beside {}", id="soft by Volcano's"),
     pytest.param({kai.PREFERRED: RACK}, kai.PREFERRED + " is not kept beside {}", id="preferred by KAI's"),
