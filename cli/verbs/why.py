@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,12 @@ def add(commands: Any) -> None:
     why.add_argument("--plain", action="store_true", help="plain text, as for a file")
     add_cluster(why)
     add_flags(why, DECIDING)
-    why.add_argument("--docs-base-url", default="", metavar="URL", help="of the docs site, for a link to the reason")
+    why.add_argument(
+        "--docs-base-url",
+        default=os.environ.get("TURNOUT_DOCS_BASE_URL", ""),
+        metavar="URL",
+        help="of the docs site, for a link to the reason (the variable TURNOUT_DOCS_BASE_URL)",
+    )
     why.set_defaults(run=_why)
 
 

@@ -170,13 +170,16 @@ def _default(action: argparse.Action) -> str:
 def values(text: str) -> str:
     """Return the page of the chart's values, from the text of values.yaml. Raises Undocumented."""
     parts = ["# Values of the chart", "Made from the comments of `deploy/charts/turnout/values.yaml`."]
-    rows: list[tuple[str, str, str]] = []
+    sections: dict[str, list[tuple[str, str, str]]] = {"of all programs": []}
     for path, comment, default in _values(text):
         about = comment or USUAL_VALUES.get(path.rpartition(".")[2], "")
         if not about:
             raise Undocumented(f"the value {path} has no comment: write `# -- …` above it in values.yaml")
-        rows.append((f"`{path}`", about, f"`{default}`"))
-    return "\n\n".join([*parts, _table(("value", "what it does", "default"), rows)])
+        section = path.partition(".")[0] if "." in path else "of all programs"
+        sections.setdefault(section, []).append((f"`{path}`", about, f"`{default}`"))
+    for section, rows in sections.items():
+        parts += [f"## {section}", _table(("value", "what it does", "default"), rows)] if rows else []
+    return "\n\n".join(parts)
 
 
 def _values(text: str) -> Iterator[tuple[str, str, str]]:

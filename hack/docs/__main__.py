@@ -60,6 +60,7 @@ def lay_out(folder: Path) -> None:
     for path in linked:
         shutil.copyfile(ROOT / path, _written(folder / "pages" / place(path)))
     shutil.copyfile(ROOT / "hack/docs/zensical.toml", folder / "zensical.toml")
+    shutil.copyfile(ROOT / "hack/docs/site.css", folder / "pages" / "site.css")
 
 
 def repository_files() -> frozenset[str]:

@@ -89,7 +89,10 @@ def fault(block: Block) -> str:
     """Say what is wrong with the comment of a block, "" where nothing is."""
     if bool(block.test) == bool(block.not_run):
         return "needs `<!-- run by: tests/….py::test_… -->` or `<!-- not run: reason -->` on the line before"
-    return unread(block.test) if block.test else ""
+    missing = [
+        path for path in re.findall(r"(?:tests|examples)/[\w/.-]*\w", block.not_run) if not (ROOT / path).exists()
+    ]
+    return f"{missing[0]} does not exist" if missing else unread(block.test) if block.test else ""
 
 
 @cache

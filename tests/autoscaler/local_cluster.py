@@ -73,12 +73,12 @@ class Cluster:
             raise AssertionError(f"nobody said {text}\n{''.join(self.said)}") from None
 
     async def told(self, job, reason, message):
-        """Wait for an Event on a job."""
+        """Wait for an Event on a job. Its message ends with the command that explains the reason."""
         async with asyncio.timeout(WITHIN_S):
             async for word, now in self.api.changes("/api/v1/namespaces/default/events"):
                 event = now.obj
                 if word != "SYNCED" and (event["involvedObject"]["name"], event["reason"]) == (job, reason):
-                    assert event["message"] == message
+                    assert event["message"] == f"{message} (turnout explain {reason})"
                     return
 
     async def end(self):

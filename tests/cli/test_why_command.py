@@ -56,7 +56,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
     await cluster.submit("needs", 7)
     await cluster.says('"NeedsMore"')
 
-    code, out, _ = await turnout("why", "needs", *config)
+    code, out, _ = await turnout("why", "needs", "--docs-base-url", "https://docs.example.com", *config)
     assert code == 0
     head, *lines = out.splitlines()
     assert head.startswith("VolcanoJob/default/needs has waited for ")
@@ -66,6 +66,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
     assert text["room"] == f"2 of 2 nodes let a worker in (1 {GPU}); no whole worker fits now"
     assert text["gang"] == "it needs 7 workers, 0 with a node: 7 lacking"
     assert text["start"].startswith("likely in ")
+    assert text["docs"] == "https://docs.example.com/reference/reasons.html#needsmore"
     assert "\x1b" not in out
 
     code, out, _ = await turnout("why", "volcanojob/default/lends", "--json", *config)

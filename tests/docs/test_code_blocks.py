@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import re
+import shlex
 from contextlib import suppress
 
 import msgspec
@@ -10,9 +12,16 @@ import yaml
 
 from hack.lint import code_blocks
 from hack.lint.code_blocks import Block, blocks, every_block, fault, run_by
+from turnout.autoscaler import settings as autoscaler
+from turnout.cli.__main__ import parser as cli_parser
+from turnout.controllers import settings as controllers
 from turnout.jobs.gang import membership
 from turnout.kube import labels
 from turnout.kube.objects import Container, Pod, PodSpec
+from turnout.launcher.cli import to_settings
+from turnout.launcher.settings import Settings as AgentSettings
+from turnout.scheduler_ext import nominator
+from turnout.scheduler_ext import settings as extender
 from turnout.scheduler_ext.server.dispatcher import Verb
 from turnout.topology import configmap_keys
 from turnout.topology.sources import parse
@@ -181,6 +190,39 @@ def test_python_that_is_not_run_names_what_is_there(block):
         if isinstance(node, ast.ImportFrom) and node.module == "turnout":
             there = importlib.import_module("turnout")
             assert [each.name for each in node.names if each.name not in there.__all__] == []
+
+
+PARSERS = {
+    "turnout-extender": extender.parser,
+    "turnout-nominator": nominator.parser,
+    "turnout-autoscaler": autoscaler.parser,
+    "turnout-controller": controllers.parser,
+}
+
+
+def commands_of(block):
+    """The command lines of ours in a shell block, as words: comments left out, continued lines joined."""
+    text = re.sub(r"\\\n", " ", block.text)
+    typed = re.findall(r"^\$ (.*)$", text, re.M) if block.language == "console" else text.splitlines()
+    for line in typed:
+        if re.match(r"(\.venv/bin/)?(turnout(-\w+)?|python -m hack\.\w+) ?", line):
+            yield re.split(r" [|&>] ?", line.partition(" #")[0])[0]
+
+
+LINES = [(block.place, line) for block in every_block() for line in commands_of(block)]
+
+
+@pytest.mark.parametrize(("place", "line"), LINES, ids=[f"{place} {line}" for place, line in LINES])
+def test_a_command_line_of_ours_is_one_that_the_program_takes(place, line):
+    program, *words = shlex.split(line)
+    if program == "turnout-run":
+        assert isinstance(to_settings.read(words, {}), AgentSettings), to_settings.read(words, {})
+    elif program in PARSERS:
+        PARSERS[program]().parse_args(words)
+    elif program == "turnout":
+        cli_parser(words[0]).parse_args(words)
+    else:
+        assert words[1].startswith("hack.")
 
 
 def test_the_list_counts_every_block(capsys):

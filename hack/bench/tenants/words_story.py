@@ -125,7 +125,7 @@ class _Store:
 
     async def create(self, path: str, body: Mapping[str, Any], *, deadline_s: float) -> bytes:
         if f"/{HONEST}/" in path:
-            self.wait_s.append(self._clock.now_s - self._clock.emitted.pop(body["message"]))
+            self.wait_s.append(self._clock.now_s - self._clock.emitted.pop(body["involvedObject"]["uid"]))
         return b"{}"
 
     async def patch(self, path: str, body: Mapping[str, Any], *, deadline_s: float) -> bytes:

@@ -84,7 +84,8 @@ async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api, modu
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-1", "namespace": "taken"}}
     mine = await api.create({**pod, "spec": {"containers": [{"name": "c", "image": "i"}]}})
     await api.create(job("bert", "taken", 3))
-    assert await told(api, path, "NameTaken") == "Pod bert-worker-1 exists and belongs to somebody else"
+    told_of = "Pod bert-worker-1 exists and belongs to somebody else (turnout explain NameTaken)"
+    assert await told(api, path, "NameTaken") == told_of
     await api.until(f"{path}/pods", count(3), 20)
     text, _ = await why(module_plane, "PyTorchJob/taken/bert")
     assert text.startswith("Pod bert-worker-1 exists and belongs to somebody else (")

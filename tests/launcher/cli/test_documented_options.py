@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from hack.lint.code_blocks import run_by
 from tests.e2e.launcher.test_controllers import WRAPPED
 from turnout.launcher.model import Exit, Reason
 
@@ -48,5 +49,7 @@ def test_every_exit_code_is_told():
 
 def test_the_shell_that_is_shown_is_the_one_that_was_tried():
     """The example is tried by tests/e2e/launcher, under a real training-operator."""
-    shown = re.search(r"^```sh\n(trap .*?)\n```", PAGE, re.M | re.S)[1]
-    assert shown == WRAPPED.format(run="turnout-run train.py")
+    (block,) = run_by(
+        "tests/launcher/cli/test_documented_options.py::test_the_shell_that_is_shown_is_the_one_that_was_tried"
+    )
+    assert block.text.rstrip("\n") == WRAPPED.format(run="turnout-run train.py")
