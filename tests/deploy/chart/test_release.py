@@ -26,7 +26,8 @@ MAP = f"{NS}/configmaps/node-topology-config"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-team/deployments"
 RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=180s")
-DLROVER = ("dlrover", *RELEASE[1:])  # as its guide names it: the Deployment is dlrover-controller-manager
+# As DLRover's guide names it, with the kinds that its users expect: the Deployment is dlrover-controller-manager.
+DLROVER = ("dlrover", *RELEASE[1:], "--values", str(CHART.parents[2] / "examples/values-dlrover.yaml"))
 
 
 @pytest_asyncio.fixture
