@@ -164,12 +164,13 @@ def helm(*arguments: str) -> str:
     return done.stdout
 
 
-def render(values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE) -> str:
-    """Render the chart with these values."""
+def render(
+    values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE, tests: bool = False
+) -> str:
+    """Render the chart with these values. tests: with the pod of `helm test`."""
     told = [f"--set={key}={value}" for key, value in values.items()]
-    return helm(
-        "template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *told, *more
-    )
+    where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
+    return helm("template", release, str(CHART), *where, *told, *more)
 
 
 def rendered(wanted: Rendered) -> str:

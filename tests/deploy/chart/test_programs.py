@@ -98,3 +98,31 @@ def test_names(values, release, name):
     assert named(found, "Deployment", name)["spec"]["selector"] == {
         "matchLabels": {"app.kubernetes.io/name": "turnout-extender", "app.kubernetes.io/instance": release}
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments"),
+    [
+        pytest.param({}, ["--extender=turnout-extender.turnout-system.svc:9443"], id="the extender"),
+        pytest.param(
+            {"extender.enabled": "false", "controller.kinds": "{PyTorchJob,ElasticJob}"},
+            [
+                "--served=elastic.iml.github.io/v1alpha1/elasticjobs",
+                "--served=ctyun.cn/v1/pytorchjobs",
+                "--served=kubeflow.org/v1/pytorchjobs",
+            ],
+            id="kinds of jobs",
+        ),
+        pytest.param({"extender.enabled": "false"}, None, id="nothing to ask: no test"),
+    ],
+)
+def test_helm_test_asks_about_what_is_installed(values, arguments):
+    pods = [each for each in rendered(values, tests=True) if each["kind"] == "Pod"]
+    assert [pod["spec"]["containers"][0]["args"] for pod in pods] == ([] if arguments is None else [arguments])
+    for pod in pods:
+        (container,) = pod["spec"]["containers"]
+        script = (chart.ROOT / chart.CHART / "files/check_installation.py").read_text()
+        assert container["command"] == ["python3", "-c", script]
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        mounted = {each["name"] for each in container.get("volumeMounts", ())}
+        assert mounted == ({"tls"} if "--extender" in container["args"][0] else set())

@@ -10,7 +10,7 @@ spec:
   {{- with .root.Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- include "turnout.where" $of | nindent 2 }}
+  {{- with include "turnout.where" $of }}{{ trim . | nindent 2 }}{{ end }}
   securityContext: {{- include "turnout.podSecurity" $of | nindent 4 }}
   containers:
     - name: release
