@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image chart release image-test docker-build docker-push mutants check contract sbom advisories format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -110,6 +110,15 @@ wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into b
 
 image: setup ## Build the images as OCI layouts in build/images; print digests, write bills of materials
 	@$(PY) -m hack.images $(ARGS)
+
+chart: setup ## Pack the chart into build/chart, as `helm push` takes it; print its digest
+	@$(PY) -m hack.release chart
+
+# The public address is not chosen yet: URL=ADDRESS puts it into the manifest for krew, SECURITY-INSIGHTS and provenance.
+URL ?=
+
+release: setup ## Make wheels, images, chart, kubectl plugin, SBOMs, checksums and provenance in build/release (URL=ADDRESS)
+	@$(PY) -m hack.release $(if $(URL),--url $(URL)) $(ARGS)
 
 image-test: setup controlplane ## Build the images, start the controllers from theirs on a real kube-apiserver, train by the launcher's
 	@$(PY) -m pytest -n 0 -m 'long or not long' tests/images $(ARGS)

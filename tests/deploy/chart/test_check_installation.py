@@ -1,4 +1,4 @@
-"""What the pod of `helm test` checks: an extender over TLS, and the kinds that the API server serves."""
+"""The pod of `helm test`: it checks an extender over TLS, and the kinds that the API server serves."""
 
 from __future__ import annotations
 
