@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image image-test docker-build docker-push mutants check contract sbom advisories docs format bench controlplane deploy lock clean
+.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image chart release image-test docker-build docker-push mutants check contract sbom advisories docs format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -114,18 +114,28 @@ wheels: setup ## Build the wheels of turnout and of turnout-dlrover-names into b
 image: setup ## Build the images as OCI layouts in build/images; print digests, write bills of materials
 	@$(PY) -m hack.images $(ARGS)
 
+chart: setup ## Pack the chart into build/chart, as `helm push` takes it; print its digest
+	@$(PY) -m hack.release chart
+
+# The public address is not chosen yet: URL=ADDRESS puts it into the manifest for krew, SECURITY-INSIGHTS and provenance.
+URL ?=
+
+release: setup ## Make wheels, images, chart, kubectl plugin, SBOMs, checksums and provenance in build/release (URL=ADDRESS)
+	@$(PY) -m hack.release $(if $(URL),--url $(URL)) $(ARGS)
+
 image-test: setup controlplane ## Build the images, start the controllers from theirs on a real kube-apiserver, train by the launcher's
 	@$(PY) -m pytest -n 0 -m 'long or not long' tests/images $(ARGS)
 
-BUILT = $(or $(IMG),turnout:0.1.0)
+# The three names of the controllers' image; IMG is one name of yours in their place.
+BUILT = $(or $(IMG),turnout:0.1.0 elasticjob-controller:0.1.0 dlrover-master:0.1.0)
 CONTAINER_TOOL ?= docker
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim-bookworm
 
 docker-build: wheels ## Build the controllers' image with docker (IMG=registry/name:tag, CONTAINER_TOOL=podman)
-	@$(CONTAINER_TOOL) build --build-arg PYTHON=$(PYTHON_IMAGE) -f deploy/images/controllers.Containerfile -t $(BUILT) .
+	@$(CONTAINER_TOOL) build --build-arg PYTHON=$(PYTHON_IMAGE) -f deploy/images/controllers.Containerfile $(addprefix -t ,$(BUILT)) .
 
-docker-push: ## Push that image (IMG=registry/name:tag)
-	@$(CONTAINER_TOOL) push $(BUILT)
+docker-push: ## Push that image (IMG=registry/name:tag), under each of its names
+	@$(foreach name,$(BUILT),$(CONTAINER_TOOL) push $(name) &&) true
 
 mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
 	@$(PY) -m hack.mutants $(ARGS)
@@ -167,9 +177,15 @@ format: setup ## Format the code and sort its imports
 bench: setup-launcher controlplane ## Measure ours beside the baselines; results go to build/bench (ARGS=--quick)
 	@$(PY) -m hack.bench --all $(ARGS)
 
+# IMG as the chart's values have it: a repository, which may have a port, and a tag or a digest.
+IMG_NAME = $(lastword $(subst /, ,$(IMG)))
+IMG_TAG = $(lastword $(subst :, ,$(IMG_NAME)))
+IMAGE_VALUES = $(if $(findstring @,$(IMG)),--set image.repository=$(firstword $(subst @, ,$(IMG))) --set image.digest=$(lastword $(subst @, ,$(IMG))),\
+  $(if $(findstring :,$(IMG_NAME)),--set image.repository=$(IMG:%:$(IMG_TAG)=%) --set-string image.tag=$(IMG_TAG),--set image.repository=$(IMG)))
+
 deploy: ## Install the chart into your kubeconfig's cluster (IMG=registry/turnout:tag NAMESPACE=turnout-system, needs helm)
 	@"$(HELM)" upgrade --install turnout deploy/charts/turnout --namespace "$(NAMESPACE)" --create-namespace \
-	  $(if $(IMG),--set image.name=$(IMG) --set controller.image=$(IMG) --set dlroverMaster.image=$(IMG)) $(ARGS)
+	  $(if $(IMG),$(IMAGE_VALUES)) $(ARGS)
 
 controlplane: setup ## Build etcd, kube-apiserver, kube-scheduler and the rest (half an hour on two cores, then cached)
 	@$(PY) -m hack.controlplane build

@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,10 @@ MANIFESTS = Path("deploy/manifests")
 GOLDEN = Path("tests/deploy/chart/golden")
 NAMESPACE, RELEASE = "turnout-system", "turnout"
 KUBERNETES = "1.35.0"
+PROGRAMS = ("extender", "nominator", "autoscaler", "controller", "scheduler")  # each has a Deployment and values
 TABLE = ("<!-- values -->\n", "<!-- end of values -->\n")
 # Manifests are applied as they are, or moved by kustomize; certificates and the map are made beside them.
-ALWAYS = {"guards": "anyNamespace", "extender.tls.mode": "existing", "topoMapper.create": "false"}
+ALWAYS = {"guards": "anyNamespace", "extender.tls.create": "false", "topoMapper.create": "false"}
 _OFF = {f"{part}.enabled": "false" for part in ("extender", "nominator", "autoscaler", "controller")}
 _NOBODY = {"rbac.viewer": "false", "rbac.queueAdmin": "false"}
 _AUTOSCALER = {**_OFF, "autoscaler.enabled": "true"}
@@ -39,6 +41,7 @@ CONTROLLER = {
     "dlroverMaster.enabled": "false",
 }
 _CONTROLLED = "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}"
+DLROVER = "--values=examples/values-dlrover.yaml"  # the kinds that the guides of DLRover and MindSpore have
 _KINDS = (
     "ElasticJob",
     "Job",
@@ -60,6 +63,7 @@ class Profile:
     values: Mapping[str, str]
     kubernetes: str = KUBERNETES
     release: str = RELEASE
+    more: tuple[str, ...] = ()  # further arguments of helm
 
 
 _GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
@@ -86,7 +90,7 @@ PROFILES = {
         "1.37.0",
     ),
     "managed-gates": Profile({**_GATES, "extender.enabled": "false"}),
-    "dlrover": Profile({"registry": "registry.example.org/mirror"}, release="dlrover"),
+    "dlrover": Profile({"registry": "registry.example.org/mirror"}, release="dlrover", more=(DLROVER,)),
 }
 
 
@@ -96,14 +100,12 @@ class HelmRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """One file of manifests: the values that it is rendered with, and those whose objects it leaves out.
-
-    head: objects that come first.
-    """
+    """One file of manifests."""
 
     values: Mapping[str, str]
-    without: Mapping[str, str] | None = None
-    head: str = ""
+    without: Mapping[str, str] | None = None  # the values whose objects the file leaves out
+    head: str = ""  # objects that come first
+    more: tuple[str, ...] = ()  # further arguments of helm
 
 
 def manifests() -> dict[str, Rendered]:
@@ -123,10 +125,8 @@ def manifests() -> dict[str, Rendered]:
     for kind in _KINDS:
         acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": f"{{{kind}}}"}
         found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(acts, _AUTOSCALER)
-    everything = {**CONTROLLER, "controller.kinds": _CONTROLLED, "rbac.viewer": "true"}
-    found["controllers/install.yaml"] = Rendered(
-        everything, head=(ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
-    )
+    head = (ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
+    found["controllers/install.yaml"] = Rendered({**CONTROLLER, "rbac.viewer": "true"}, head=head, more=(DLROVER,))
     return found
 
 
@@ -164,12 +164,13 @@ def helm(*arguments: str) -> str:
     return done.stdout
 
 
-def render(values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE) -> str:
-    """Render the chart with these values."""
+def render(
+    values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE, tests: bool = False
+) -> str:
+    """Render the chart with these values. tests: with the pod of `helm test`."""
     told = [f"--set={key}={value}" for key, value in values.items()]
-    return helm(
-        "template", release, str(CHART), f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *told, *more
-    )
+    where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
+    return helm("template", release, str(CHART), *where, *told, *more)
 
 
 def rendered(wanted: Rendered) -> str:
@@ -177,7 +178,7 @@ def rendered(wanted: Rendered) -> str:
     out = set() if wanted.without is None else {_key(each) for each in documents(render({**ALWAYS, **wanted.without}))}
     kept = [
         text
-        for text in re.split(r"^---\n", render({**ALWAYS, **wanted.values}), flags=re.M)
+        for text in re.split(r"^---\n", render({**ALWAYS, **wanted.values}, *wanted.more), flags=re.M)
         if (found := yaml.load(text, yaml.CSafeLoader)) and _key(found) not in out
     ]
     head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"
@@ -189,9 +190,10 @@ def golden(profile: Profile) -> str:
 
     Keys that helm makes are left out, and so are definitions, which are copies.
     """
-    told = render(profile.values, f"--kube-version={profile.kubernetes}", release=profile.release)
+    told = render(profile.values, f"--kube-version={profile.kubernetes}", *profile.more, release=profile.release)
     told = "---\n".join(each for each in re.split(r"(?m)^---\n", told) if "kind: CustomResourceDefinition" not in each)
-    kept = re.sub(r"(?m)^(\s*(?:ca\.crt|tls\.crt|tls\.key|caBundle): ).*$", r"\1MADE-BY-HELM", told)
+    made = r"ca\.crt|tls\.crt|tls\.key|caBundle|turnout\.dev/valid-until"
+    kept = re.sub(rf"(?m)^(\s*(?:{made}): ).*$", r"\1MADE-BY-HELM", told)
     return f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n{kept}"
 
 
@@ -215,13 +217,28 @@ def _plain(text: str) -> str:
 
 
 def table() -> str:
-    """Give the table of the values, with what the comments in values.yaml say of them."""
-    rows = [f"| `{key}` | {text} | `{default}` |\n" for key, text, default in _values()]
+    """Give the table of the values, with what the comments in values.yaml say of them.
+
+    A value that every program has with the same meaning and default is one row, `PROGRAM.key`.
+    """
+    found = list(values())
+    same = Counter((_shared(key), text, default) for key, text, default in found)
+    told = {}  # each row once, in order
+    for key, text, default in found:
+        shared = _shared(key)
+        name = shared if same[(shared, text, default)] == len(PROGRAMS) else key
+        told[f"| `{name}` | {text} | `{default}` |\n"] = name != key
+    rows = sorted(told, key=told.__getitem__)  # those of every program last
     return "".join(["| value | meaning | default |\n", "| --- | --- | --- |\n", *rows])
 
 
-def _values() -> Iterator[tuple[str, str, str]]:
-    """Yield each value that has a comment: its path, the comment, and its default."""
+def _shared(key: str) -> str:
+    part, _, rest = key.partition(".")
+    return f"PROGRAM.{rest}" if part in PROGRAMS and rest else key
+
+
+def values() -> Iterator[tuple[str, str, str]]:
+    """Yield each value that has a comment: its path, the comment, and its default as JSON."""
     above: list[str] = []
     said: list[str] = []
     for line in (ROOT / CHART / "values.yaml").read_text().splitlines():

@@ -35,7 +35,7 @@ from turnout.kube import labels
 
 FOLDER = Path("deploy/charts/turnout/templates")
 HEAD = "{{- /* Written by `python -m hack.codegen.rbac` from autoscaler/rbac_rules.py: change it there. */}}\n"
-ACCOUNT, NAMESPACE = "ACCOUNT", "NAMESPACE"  # what helm puts a name for
+ACCOUNT, SUBJECT, NAMESPACE = "ACCOUNT", "SUBJECT", "NAMESPACE"  # what helm puts a name for
 _RBAC = "rbac.authorization.k8s.io"
 _ON = ".Values.autoscaler.enabled"
 _ACTS = f"and {_ON} .Values.autoscaler.act"
@@ -91,7 +91,7 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
             "kind": f"{kind}Binding",
             "metadata": meta,
             "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": ACCOUNT + end},
-            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
+            "subjects": [{"kind": "ServiceAccount", "name": SUBJECT, "namespace": NAMESPACE}],
         },
     ]
 
@@ -165,6 +165,7 @@ def template(objects: Sequence[Object], component: str, condition: str) -> str:
     text = text.replace(policies.BY_ACCOUNT, f'{{{{ include "turnout.byAccount" {of} }}}}')
     text = re.sub(r"labels: \{LABELS: \w+\}", f'labels: {{{{- include "turnout.labels" {of} | nindent 4 }}}}', text)
     text = text.replace(NAMESPACE, "{{ .Release.Namespace }}").replace(ACCOUNT, "{{ $name }}")
+    text = text.replace(SUBJECT, f'{{{{ include "turnout.accountName" {of} }}}}')
     name = f'{{{{- $name := include "turnout.name" {of} }}}}\n'
     return f"{{{{- if {condition} }}}}\n{name}{text}{{{{- end }}}}\n"
 

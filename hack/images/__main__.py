@@ -44,11 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = Sources(metadata.version("turnout"), revision(), python_wheels.cache_folder())
     try:
         for name in words or USUAL:
-            digest = write(IMAGES[name](sources), OUT / name)
+            image = IMAGES[name](sources)
+            digest = write(image, OUT / name)
             sbom = OUT / f"{name}.cdx.json"
             sbom.write_text(json.dumps(bill(name, sources.version), indent=1) + "\n")
             size = sum(blob.stat().st_size for blob in (OUT / name / "blobs").rglob("*") if blob.is_file())
-            print(f"{name} {digest} {size / 1e6:.1f} MB oci:{_short(OUT / name)} sbom:{_short(sbom)}")
+            for reference in image.names:
+                print(f"{reference} {digest} {size / 1e6:.1f} MB oci:{_short(OUT / name)} sbom:{_short(sbom)}")
     except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.CalledProcessError) as error:
         print(f"hack.images: {error}", file=sys.stderr)
         return 1

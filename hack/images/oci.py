@@ -1,4 +1,7 @@
-"""Writes an OCI image layout: blobs by their digest, one manifest, one index. Source: image-spec 1.1."""
+"""Write an OCI image layout: blobs by their digest, one manifest, and an index with each of its names.
+
+Source: image-spec 1.1.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any
 
 from hack.images.layer import EPOCH_S
 
+REFERENCE = "org.opencontainers.image.ref.name"  # the annotation by which tools find an image in a layout
 _TYPE = "application/vnd.oci.image"
 
 
@@ -27,14 +31,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image before it is written. user: uid:gid. labels: annotations of the manifest and labels of the config."""
+    """An image before it is written."""
 
-    name: str  # as in a reference: turnout:0.1.0
+    names: tuple[str, ...]  # as in a reference, turnout:0.1.0; at least one; all have the same digest
     layers: tuple[Layer, ...]
-    user: str = ""
+    user: str = ""  # uid:gid
     env: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the configuration, and annotations of the manifest
     architecture: str = "amd64"
 
 
@@ -79,10 +83,9 @@ def write(image: Image, into: Path) -> str:
         "layers": [blob(layer.gzipped, "layer.v1.tar+gzip") for layer in image.layers],
         "annotations": dict(image.labels),
     }
-    named = {"org.opencontainers.image.ref.name": image.name}
-    platform = {"architecture": image.architecture, "os": "linux"}
-    entry = blob(_json(manifest), "manifest.v1+json", annotations=named, platform=platform)
-    index = {"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": [entry]}
+    entry = blob(_json(manifest), "manifest.v1+json", platform={"architecture": image.architecture, "os": "linux"})
+    entries = [entry | {"annotations": {REFERENCE: name}} for name in image.names]
+    index = {"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": entries}
     (into / "index.json").write_bytes(_json(index))
     (into / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
     return str(entry["digest"])
@@ -90,8 +93,8 @@ def write(image: Image, into: Path) -> str:
 
 def layers_of(layout: Path) -> tuple[dict[str, Any], Sequence[Path]]:
     """Return the configuration of a layout's one image, and the files of its layers from the lowest up."""
-    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
-    manifest = json.loads(_blob(layout, entry["digest"]).read_text())
+    (name,) = {entry["digest"] for entry in json.loads((layout / "index.json").read_text())["manifests"]}
+    manifest = json.loads(_blob(layout, name).read_text())
     found: dict[str, Any] = json.loads(_blob(layout, manifest["config"]["digest"]).read_text())
     return found, [_blob(layout, layer["digest"]) for layer in manifest["layers"]]
 

@@ -39,7 +39,7 @@ def controllers(sources: Sources) -> Image:
     """Make the image of the extender, the nominator, the autoscaler and the job controllers."""
     wheels = _wheels("controllers.txt", PYTHON, sources)
     return Image(
-        name=f"turnout:{sources.version}",
+        names=tuple(f"{name}:{sources.version}" for name in CONTROLLERS),
         layers=(
             layer(dict(_debian(sources.cache)), "Debian bookworm: Python 3.11 and what it needs"),
             layer(_compiled(_unpacked(wheels, _SITE, _BIN, "/usr/bin/python3.11")), "hack/locks/controllers.txt"),
@@ -60,19 +60,22 @@ def launcher(sources: Sources, python: str = PYTHON) -> Image:
     names = _ours(sources, "deploy/packages/dlrover-names", site, f"{_OPT}/dlrover-names", "/usr/bin/env python3")
     suffix = "" if python == PYTHON else f"-py{python.replace('.', '')}"
     return Image(
-        name=f"turnout-launcher:{sources.version}{suffix}",
+        names=(f"{LAUNCHER}:{sources.version}{suffix}",),
         layers=(layer(wheels, "hack/locks/launcher-image.txt"), layer(ours | names, "turnout, turnout-dlrover-names")),
         labels=_labels(sources, "turnout-launcher", f"turnout-run for images with Python {python}, to copy from"),
     )
 
 
+# The names of the one image of the controllers. The values of DLRover's chart name the last two (DL-04, DL-05).
+CONTROLLERS = ("turnout", "elasticjob-controller", "dlrover-master")
+LAUNCHER = "turnout-launcher"
 IMAGES: Mapping[str, Callable[[Sources], Image]] = {
-    "turnout": controllers,
-    "turnout-launcher": launcher,
+    CONTROLLERS[0]: controllers,
+    LAUNCHER: launcher,
     "launcher-3.12": partial(launcher, python="3.12"),
     "launcher-3.13": partial(launcher, python="3.13"),
 }
-USUAL = ("turnout", "turnout-launcher")  # built when none is named
+USUAL = (CONTROLLERS[0], LAUNCHER)  # built when none is named
 LOCK_OF = {name: "controllers.txt" if name == "turnout" else "launcher-image.txt" for name in IMAGES}
 
 

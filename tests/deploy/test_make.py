@@ -14,22 +14,37 @@ def commands(*argv):
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+NAMES = ("turnout:0.1.0", "elasticjob-controller:0.1.0", "dlrover-master:0.1.0")
+
+
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "expected"),
     [
-        pytest.param(["docker-build"], "-t turnout:0.1.0 .", id="an image without a name gets the chart's"),
-        pytest.param(["docker-push"], "push turnout:0.1.0\n", id="the same image is pushed"),
-        pytest.param(["docker-build", "IMG=r.io/ours:7"], "-t r.io/ours:7 .", id="an image gets its own name"),
+        pytest.param(
+            ["docker-build"], " ".join(f"-t {name}" for name in NAMES), id="the chart's three names by default"
+        ),
+        pytest.param(["docker-push"], " && ".join(f"docker push {name}" for name in NAMES), id="each name is pushed"),
+        pytest.param(["docker-build", "IMG=r.io/ours:7"], "-t r.io/ours:7 .", id="one name of one's own"),
     ],
 )
-def test_the_image_that_is_built_has_a_name(argv, says):
-    assert says in commands(*argv)
+def test_the_image_that_is_built_has_a_name(argv, expected):
+    assert expected in commands(*argv)
 
 
-@pytest.mark.parametrize("value", ["image.name", "controller.image", "dlroverMaster.image"])
-def test_make_deploy_gives_every_program_the_same_image(value):
-    assert f"--set {value}=r.io/ours:7" in commands("deploy", "IMG=r.io/ours:7")
+@pytest.mark.parametrize(
+    ("image", "repository", "rest"),
+    [
+        pytest.param("r.io/p/ours:7", "r.io/p/ours", "--set-string image.tag=7", id="a tag"),
+        pytest.param("r.io:5000/ours:1.10", "r.io:5000/ours", "--set-string image.tag=1.10", id="a port and a tag"),
+        pytest.param("r.io:5000/ours", "r.io:5000/ours", "", id="a port alone: the chart's tag"),
+        pytest.param("r.io/ours@sha256:ab", "r.io/ours", "--set image.digest=sha256:ab", id="a digest"),
+    ],
+)
+def test_make_deploy_gives_every_program_the_same_image(image, repository, rest):
+    printed = " ".join(commands("deploy", f"IMG={image}").split())
+    assert f"--set image.repository={repository} {rest}".strip() in printed
+    assert printed.count("image.") == 1 + bool(rest)
 
 
 def test_make_deploy_without_an_image_leaves_the_charts_own():
-    assert ".image" not in commands("deploy")
+    assert "image." not in commands("deploy")

@@ -5,14 +5,16 @@ import json
 import re
 import tarfile
 import zipfile
+from importlib import metadata
 
 import pytest
+import yaml
 
 from hack.images import debian, python_wheels
 from hack.images.bill import bill
 from hack.images.layer import Entry, packed
-from hack.images.oci import Image, config, digest, layers_of, write
-from hack.images.recipes import LOCK_OF, USER, layer
+from hack.images.oci import REFERENCE, Image, config, digest, layers_of, write
+from hack.images.recipes import CONTROLLERS, LAUNCHER, LOCK_OF, USER, layer
 from hack.images.wheels import ROOT
 
 IMAGES = ROOT / "deploy" / "images"
@@ -36,16 +38,17 @@ def test_a_layer_is_a_function_of_its_files_whatever_their_order():
 @pytest.fixture
 def image():
     made = layer({"etc/word": Entry(b"hello")}, "a word")
-    return Image("x:1", (made,), "65532:65532", {"PATH": "/bin"}, ("run",), {"org.opencontainers.image.version": "1"})
+    told = {"org.opencontainers.image.version": "1"}
+    return Image(("x:1", "y:1"), (made,), "65532:65532", {"PATH": "/bin"}, ("run",), told)
 
 
-def test_a_layout_has_every_blob_under_its_digest_and_one_manifest(tmp_path, image):
+def test_a_layout_has_every_blob_under_its_digest_and_each_of_its_names(tmp_path, image):
     named = write(image, tmp_path / "layout")
     blobs = list((tmp_path / "layout/blobs/sha256").iterdir())
     assert [digest(blob.read_bytes()) for blob in blobs] == [f"sha256:{blob.name}" for blob in blobs]
-    (entry,) = json.loads((tmp_path / "layout/index.json").read_text())["manifests"]
-    assert entry["digest"] == named
-    assert entry["annotations"] == {"org.opencontainers.image.ref.name": "x:1"}
+    entries = json.loads((tmp_path / "layout/index.json").read_text())["manifests"]
+    assert {entry["digest"] for entry in entries} == {named}
+    assert [entry["annotations"][REFERENCE] for entry in entries] == ["x:1", "y:1"]
     found, (one,) = layers_of(tmp_path / "layout")
     assert found == config(image)
     assert members(one.read_bytes())["etc/word"].size == 5
@@ -163,3 +166,19 @@ def test_the_containerfiles_install_what_the_builder_does():
 def test_nothing_that_builds_an_image_comes_from_gcr():
     files = [*IMAGES.glob("*.Containerfile"), *(ROOT / "hack/images").iterdir(), ROOT / "Makefile"]
     assert [file.name for file in files if file.is_file() and "gcr.io" in file.read_text()] == []
+
+
+@pytest.mark.parametrize("name", ["gang", "gated-gang"])
+def test_the_gang_of_the_examples_uses_an_image_that_is_built(name):
+    job = yaml.safe_load((ROOT / f"examples/{name}.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    built = {f"{each}:{metadata.version('turnout')}" for each in (*CONTROLLERS, LAUNCHER)}
+    assert container["image"] in built
+    assert container["command"][0] == "python3", "the image has no shell"
+
+
+@pytest.mark.contract("DL-04", "DL-05")
+def test_the_controllers_image_has_the_names_of_dlrovers_values():
+    values = (ROOT / "deploy/charts/turnout/values.yaml").read_text()
+    for name in CONTROLLERS:
+        assert f"`{name}`" in values

@@ -26,7 +26,8 @@ MAP = f"{NS}/configmaps/node-topology-config"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-team/deployments"
 RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=180s")
-DLROVER = ("dlrover", *RELEASE[1:])  # as its guide names it: the Deployment is dlrover-controller-manager
+# As DLRover's guide names it, with the kinds that its users expect: the Deployment is dlrover-controller-manager.
+DLROVER = ("dlrover", *RELEASE[1:], "--values", str(CHART.parents[2] / "examples/values-dlrover.yaml"))
 
 
 @pytest_asyncio.fixture
@@ -86,6 +87,7 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
     assert took_s < 3 * READY_S  # whatever else this machine does
     assert "https://dlrover-extender.gpu-team.svc:9443" in notes
     assert await ready(world) == {"dlrover-extender": 2, "dlrover-autoscaler": 2, "dlrover-controller-manager": 2}
+    await tested(world)
     await upgraded(world)
     given = await with_a_map(world, tmp_path)
 
@@ -100,6 +102,28 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
     await world.get(CRD)
     await world.helm("install", *DLROVER)  # and again, around what was left
     assert await data_of_the_map(world) == given
+
+
+async def tested(world):
+    """Run `helm test`, which passes; and fails, naming it, where the definition of a kind is missing."""
+    assert "Phase:          Succeeded" in await world.helm("test", "dlrover", "--timeout=60s")
+    passed = await world.told()
+    assert "FAILED" not in passed
+    for title in ("serves elastic.iml.github.io/v1alpha1/elasticjobs", "answers kube-scheduler's", "refuses a caller"):
+        assert title in passed
+    definition = await world.get(CRD)
+    await world.api.call("DELETE", CRD)
+    await world.helm("test", "dlrover", "--timeout=60s", code=1)
+    assert (
+        "FAILED  the API server serves elastic.iml.github.io/v1alpha1/elasticjobs: not in the list"
+        in await world.told()
+    )
+    await world.api.call("POST", CRD.rpartition("/")[0], without_server_fields(definition))
+
+
+def without_server_fields(definition):
+    meta = {key: definition["metadata"][key] for key in ("name", "labels", "annotations")}
+    return {**definition, "metadata": meta, "status": None}
 
 
 async def upgraded(world):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import random
 import re
 import subprocess
+from datetime import datetime, timedelta
 from itertools import product
 
 import pytest
 import yaml
+from cryptography import x509
 
 from hack.codegen import chart
 from hack.controlplane import schemas
@@ -36,6 +39,7 @@ EVERYTHING = {
     "monitoring.rules": "true",
     "monitoring.dashboards": "true",
 }
+DIGEST = f"sha256:{'0' * 64}"
 GATES = {"nominator.enabled": "true", "nominator.gates": "true", "nominator.gatePods": "true"}
 FLAG = "--docs-base-url="
 # What no API server of ours knows the schema of.
@@ -123,7 +127,7 @@ CHOICES = {
     "autoscaler.taintNodes": "true",
     "controller.crds": "false",
     "monitoring.podMonitors,monitoring.rules,monitoring.dashboards": "true",
-    "extender.tls.mode": "certManager",
+    "certManager.enabled": "true",
     "guards": "anyNamespace",
     "rbac.viewer,rbac.queueAdmin": "false",
     "networkPolicy.enabled": "false",
@@ -178,7 +182,7 @@ def test_it_renders_for_kubernetes(version):
 def test_a_registry_goes_before_every_image():
     plain, moved = images(rendered(EVERYTHING)), images(rendered({**EVERYTHING, "registry": "r.io/p"}))
     assert moved == {f"r.io/p/{each}" for each in plain}
-    arguments = container_of(rendered({"registry": "r.io/p/"}), "turnout-controller-manager")["args"]
+    arguments = container_of(rendered({"registry": "r.io/p/"}, chart.DLROVER), "turnout-controller-manager")["args"]
     assert "--master-image=r.io/p/dlrover-master:0.1.0" in arguments
 
 
@@ -211,19 +215,51 @@ def test_the_map_is_rendered_as_it_is_given(tmp_path):
             "b:2",
             id="a map, and a string with a tag",
         ),
+        pytest.param(
+            {"image.repository": "r.io/ours", "image.tag": "3"}, "r.io/ours:3", "r.io/ours:3", id="one image for all"
+        ),
+        pytest.param(
+            {"image.digest": DIGEST},
+            f"elasticjob-controller@{DIGEST}",
+            f"dlrover-master@{DIGEST}",
+            id="one digest under the three names",
+        ),
+        pytest.param(
+            {"image.digest": DIGEST, "controller.image": "mine"},
+            "mine:0.1.0",
+            f"dlrover-master@{DIGEST}",
+            id="the digest is not that of another image",
+        ),
     ],
 )
 def test_images_of_the_controller_and_the_master(values, image, master):
     named_ = {"controller.deploymentName": "dlrover-controller-manager"}
     texts = [f"--set-string={key}={value}" for key, value in values.items()]
-    container = container_of(rendered(named_, *texts), "dlrover-controller-manager")
+    container = container_of(rendered(named_, chart.DLROVER, *texts), "dlrover-controller-manager")
     assert container["image"] == image
     assert f"--master-image={master}" in container["args"]
 
 
+@pytest.mark.contract("DL-01")
 def test_a_release_of_dlrovers_name_has_the_guides_deployment():
-    names = {each["metadata"]["name"] for each in rendered(release="dlrover") if each["kind"] == "Deployment"}
-    assert "dlrover-controller-manager" in names
+    found = rendered({}, chart.DLROVER, release="dlrover")
+    arguments = container_of(found, "dlrover-controller-manager")["args"]
+    assert "--kinds=ElasticJob,MSJob" in arguments
+    kinds = {each["spec"]["names"]["kind"] for each in found if each["kind"] == "CustomResourceDefinition"}
+    assert kinds == {"ElasticJob", "ScalePlan", "MSJob"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({}, id="by default"),
+        pytest.param({"controller.enabled": "true"}, id="switched on without a kind"),
+    ],
+)
+def test_jobs_of_no_kind_are_taken_unless_it_is_named(values):
+    found = rendered(values)
+    assert not [each for each in found if each["kind"] == "CustomResourceDefinition"]
+    assert not [each for each in found if "controller" in each["metadata"]["name"]]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +268,9 @@ def test_a_release_of_dlrovers_name_has_the_guides_deployment():
         pytest.param({"extender.replica": "2"}, "additional properties 'replica' not allowed", id="a misspelt value"),
         pytest.param({"extender.replicas": "two"}, "got string, want integer", id="a word for a number"),
         pytest.param({"controller.kinds": "{TFJob}"}, "/controller/kinds/0", id="a kind that nobody controls"),
-        pytest.param({"extender.tls.mode": "none"}, "/extender/tls/mode", id="no TLS"),
+        pytest.param({"extender.tls.validityDays": "3650"}, "/extender/tls/validityDays", id="ten years"),
+        pytest.param({"image.repository": "r.io/a:1"}, "/image/repository", id="a tag where the repository stands"),
+        pytest.param({"image.name": "a"}, "additional properties 'name' not allowed", id="a value of old"),
         pytest.param({"image.digest": "sha256:12"}, "/image/digest", id="a digest that is none"),
         pytest.param(
             {"nominator.enabled": "true", "nominator.gatePods": "true"}, "nobody would lift", id="gates that stay"
@@ -338,7 +376,7 @@ def test_the_policy_is_refused_where_no_version_of_it_exists():
     with pytest.raises(chart.HelmRefused, match=r"gatePodsBy=policy needs Kubernetes 1\.34 or newer"):
         rendered({**GATES, "nominator.gatePodsBy": "policy"}, "--kube-version=1.33.0")
     with pytest.raises(chart.HelmRefused, match="caBundle is needed"):
-        rendered({**GATES, "nominator.gatePodsBy": "webhook", "extender.tls.mode": "existing"})
+        rendered({**GATES, "nominator.gatePodsBy": "webhook", "extender.tls.create": "false"})
 
 
 def test_every_value_is_in_the_schema_and_nothing_else_is():
@@ -348,25 +386,45 @@ def test_every_value_is_in_the_schema_and_nothing_else_is():
     def same(given, of, at):
         for key, each in given.items():
             inner = of["properties"][key]
+            inner = schema["$defs"][inner["$ref"].rpartition("/")[2]] if "$ref" in inner else inner
             if isinstance(each, dict) and "properties" in inner:
                 assert inner["additionalProperties"] is False, at
-                assert {*inner["properties"]} == {*each}, f"{at}.{key}"
+                optional = at and key in ("image", "resources", "issuerRef")  # maps of which an admin names some keys
+                assert {*each} <= {*inner["properties"]}, f"{at}.{key}"
+                assert optional or {*each} == {*inner["properties"]}, f"{at}.{key}"
                 same(each, inner, f"{at}.{key}")
 
     assert {*schema["properties"]} == {*values, "global"}
     same(values, schema, "")
 
 
+def test_every_value_has_a_comment():
+    def leaves(given, above=""):
+        for key, each in given.items():
+            path = f"{above}{key}"
+            flat = not isinstance(each, dict) or not each or path in whole
+            yield from (path,) if flat else leaves(each, f"{path}.")
+
+    told = {key: (text, json.loads(default)) for key, text, default in chart.values()}
+    whole = {key for key, (_, default) in told.items() if isinstance(default, dict)}
+    given = yaml.safe_load((chart.ROOT / chart.CHART / "values.yaml").read_text())
+    assert {*leaves(given)} == {*told}
+
+
+ISSUER = {"certManager.issuerRef.name": "ours", "certManager.issuerRef.kind": "ClusterIssuer"}
+
+
 @pytest.mark.parametrize(
-    ("mode", "kinds"),
+    ("values", "kinds"),
     [
-        pytest.param("selfSigned", {"Secret"}, id="helm makes a CA"),
-        pytest.param("certManager", {"Certificate", "Issuer"}, id="cert-manager makes one"),
-        pytest.param("existing", set(), id="the Secrets are there"),
+        pytest.param({}, {"Secret"}, id="helm makes a CA"),
+        pytest.param({"certManager.enabled": "true"}, {"Certificate", "Issuer"}, id="cert-manager makes one"),
+        pytest.param({"certManager.enabled": "true", **ISSUER}, {"Certificate"}, id="an issuer of one's own signs"),
+        pytest.param({"extender.tls.create": "false"}, set(), id="the Secrets are there"),
     ],
 )
-def test_certificates(mode, kinds):
-    found = rendered({"extender.tls.mode": mode})
+def test_certificates(values, kinds):
+    found = rendered(values)
     assert {each["kind"] for each in found} & {"Secret", "Certificate", "Issuer"} == kinds
     (volume,) = (
         each["secret"]["secretName"]
@@ -375,7 +433,21 @@ def test_certificates(mode, kinds):
     )
     made = {each["metadata"]["name"] for each in found if each["kind"] == "Secret"}
     made |= {each["spec"]["secretName"] for each in found if each["kind"] == "Certificate"}
-    assert mode == "existing" or volume in made
+    assert not kinds or volume in made
+
+
+def test_certificates_are_valid_for_a_year_and_their_ca_for_five():
+    found = {each["metadata"]["name"]: each for each in rendered() if each["kind"] == "Secret"}
+    days = {}
+    for name, secret in found.items():
+        certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"]))
+        until = datetime.fromisoformat(secret["metadata"]["annotations"]["turnout.dev/valid-until"])
+        assert abs(until - certificate.not_valid_after_utc) < timedelta(hours=1)
+        days[name] = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days
+    assert days == {"turnout-ca": 1825, "turnout-extender-tls": 365, "turnout-scheduler-tls": 365}
+    certificates = [each for each in rendered({"certManager.enabled": "true"}) if each["kind"] == "Certificate"]
+    told = {each["spec"]["secretName"]: each["spec"]["duration"] for each in certificates}
+    assert told == {name: f"{24 * each}h" for name, each in days.items()}
 
 
 GUARD = "turnout-verdicts-of-the-pod-itself-only"
@@ -443,7 +515,7 @@ async def test_one_file_installs_the_job_controllers(control_plane):
 async def test_make_deploy_takes_another_image(control_plane, tmp_path):
     told = [f"HELM={cache.binary('helm')}", "IMG=r.io/p/ours:7", "NAMESPACE=gpu-team"]
     env = {"HOME": str(tmp_path), "KUBECONFIG": str(control_plane.kubeconfig), "PATH": os.environ["PATH"]}
-    argv = ["make", "deploy", *told]
+    argv = ["make", "deploy", *told, f"ARGS={chart.DLROVER}"]
     done = await asyncio.to_thread(
         subprocess.run, argv, cwd=chart.ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
     )

@@ -268,3 +268,18 @@ async def test_the_webhooks_port_answers_whom_its_client_ca_knows(authority, str
         for pair in (None, stranger.client()):
             with pytest.raises((aiohttp.ClientError, OSError)):
                 await session.post(f"{address}/gate", data=REVIEW, ssl=caller(authority, tmp_path, pair))
+
+
+@pytest.mark.asyncio
+async def test_the_webhooks_port_serves_a_renewed_certificate_without_a_restart(authority, tmp_path):
+    clock = Hand()
+    async with WebhookPort(Scripted(), Metrics(), "127.0.0.1", 0, files(tmp_path, authority.sign("first"))) as webhook:
+        following = asyncio.create_task(webhook.follow(clock))
+        await until(lambda: clock.asked_s)
+        async with called(webhook, caller(authority, tmp_path)) as before:
+            assert _subject(before) == "first"
+        files(tmp_path, authority.sign("second", ends=NOW + 60 * DAY))
+        await clock.tick()
+        async with called(webhook, caller(authority, tmp_path)) as after:
+            assert _subject(after) == "second"
+        following.cancel()

@@ -63,7 +63,7 @@ metadata:
   labels: {{- include "turnout.labels" . | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ $name }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ (index . 0).Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ include "turnout.accountName" . }}, namespace: {{ (index . 0).Release.Namespace }}}
 {{- end -}}
 
 {{/* Binds a Role, an account's name and an ending, to it in the release's namespace. */}}
@@ -77,7 +77,7 @@ metadata:
   labels: {{- include "turnout.labels" . | nindent 4 }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $name }}{{ index . 2 }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ (index . 0).Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ include "turnout.accountName" . }}, namespace: {{ (index . 0).Release.Namespace }}}
 {{- end -}}
 
 {{/* The right to hold a program's own Lease, and no other. kube-scheduler updates its Lease where we patch ours. */}}

@@ -28,38 +28,11 @@ spec:
       annotations: {{- toYaml . | nindent 8 }}
       {{- end }}
     spec:
-      serviceAccountName: {{ include "turnout.name" $of }}
-      automountServiceAccountToken: true
-      {{- with $root.Values.imagePullSecrets }}
-      imagePullSecrets: {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with .values.priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
-      schedulerName: default-scheduler  # asks for no GPU, so it needs no opinion of ours about itself
-      terminationGracePeriodSeconds: 15
-      {{- with .values.nodeSelector }}
-      nodeSelector: {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with .values.tolerations }}
-      tolerations: {{- toYaml . | nindent 8 }}
-      {{- end }}
-      topologySpreadConstraints:
-        - maxSkew: 1
-          topologyKey: kubernetes.io/hostname
-          whenUnsatisfiable: ScheduleAnyway  # one node is enough to run it
-          labelSelector:
-            matchLabels: {{- include "turnout.selector" $of | nindent 14 }}
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 65532
-        runAsGroup: 65532
-        fsGroup: 65532
-        seccompProfile: {type: RuntimeDefault}
+      {{- include "turnout.podSettings" (list $root .component) | nindent 6 }}
       containers:
         - name: {{ .component }}
-          image: {{ include "turnout.image" (list $root .values.image (.image | default "")) }}
-          imagePullPolicy: {{ $root.Values.imagePullPolicy }}
+          image: {{ include "turnout.image" (list $root .values.image (.image | default "turnout")) }}
+          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           command: [turnout-{{ .component }}]
           args:
             {{- range .args }}
@@ -84,7 +57,7 @@ spec:
             - {name: metrics, containerPort: {{ .port }}}
           {{- include "turnout.probes" "metrics" | nindent 10 }}
           resources: {{- toYaml .values.resources | nindent 12 }}
-          securityContext: {{- include "turnout.locked" . | nindent 12 }}
+          securityContext: {{- include "turnout.containerSecurity" $of | nindent 12 }}
           volumeMounts:
             {{- with .mounts }}{{ . | nindent 12 }}{{ end }}
             - {name: tmp, mountPath: /tmp}
@@ -150,22 +123,77 @@ livenessProbe:
   failureThreshold: 6
 {{- end -}}
 
-{{- define "turnout.locked" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{/* What an admin may say of the pods of a program. Call it with (list $ "extender"). */}}
+{{- define "turnout.podSettings" -}}
+{{- $root := index . 0 -}}
+{{- $values := index $root.Values (index . 1) -}}
+serviceAccountName: {{ include "turnout.accountName" . }}
+automountServiceAccountToken: true
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+schedulerName: default-scheduler  # asks for no GPU, so it needs no opinion of ours about itself
+terminationGracePeriodSeconds: 15
+{{- include "turnout.where" . }}
+topologySpreadConstraints:
+  {{- with $values.topologySpreadConstraints }}{{ toYaml . | nindent 2 }}{{ else }}
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway  # one node is enough to run it
+    labelSelector:
+      matchLabels: {{- include "turnout.selector" . | nindent 8 }}
+  {{- end }}
+securityContext: {{- include "turnout.podSecurity" . | nindent 2 }}
+{{- end -}}
+
+{{/* On which nodes the pods of a program may run. */}}
+{{- define "turnout.where" -}}
+{{- $values := index (index . 0).Values (index . 1) -}}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+{{- with index $values $key }}
+{{ $key }}: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The security context of a program's pods. Call it with (list $ "extender"). */}}
+{{- define "turnout.podSecurity" -}}
+{{- include "turnout.changed" (list (index . 0).Values.podSecurityContext (index (index . 0).Values (index . 1)).podSecurityContext) -}}
+{{- end -}}
+
+{{/* The security context of a program's containers. */}}
+{{- define "turnout.containerSecurity" -}}
+{{- include "turnout.changed" (list (index . 0).Values.securityContext (index (index . 0).Values (index . 1)).securityContext) -}}
+{{- end -}}
+
+{{/* The chart's map with a program's changes, of which null takes a key away. */}}
+{{- define "turnout.changed" -}}
+{{- $all := dict -}}
+{{- range $key, $value := mergeOverwrite (deepCopy (index . 0)) (index . 1) -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $all $key $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $all -}}
 {{- end -}}
 
 {{/* The account of a program, and its Lease where it has one. Call it with (list $ "autoscaler" true). */}}
 {{- define "turnout.account" -}}
 {{- $root := index . 0 -}}
+{{- $account := (index $root.Values (index . 1)).serviceAccount -}}
+{{- if $account.create -}}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ include "turnout.name" . }}
+  name: {{ include "turnout.accountName" . }}
   namespace: {{ $root.Release.Namespace }}
   labels: {{- include "turnout.labels" . | nindent 4 }}
+  {{- with $account.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
 automountServiceAccountToken: false  # the Deployment asks for it itself
+{{- end }}
 {{- if index . 2 }}
 ---
 # The Lease is made here, so that its holder needs no right to make any.

@@ -30,9 +30,8 @@ extenders:
 {{- $of := list . "scheduler" -}}
 {{- $name := include "turnout.name" $of -}}
 {{- $values := .Values.scheduler -}}
-{{- $image := $values.image -}}
-{{- if kindIs "string" $image }}{{ $image = dict "name" $image }}{{ end -}}
-{{- $image = merge $image (dict "tag" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) -}}
+{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- $image := merge (deepCopy $values.image) (dict "tag" $version) -}}
 # Two replicas, of which the holder of the Lease schedules.
 apiVersion: apps/v1
 kind: Deployment
@@ -52,38 +51,11 @@ spec:
         checksum/config: {{ include "turnout.schedulerConfig" . | sha256sum }}
         {{- with $values.podAnnotations }}{{ toYaml . | nindent 8 }}{{ end }}
     spec:
-      serviceAccountName: {{ $name }}
-      automountServiceAccountToken: true
-      {{- with .Values.imagePullSecrets }}
-      imagePullSecrets: {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with $values.priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
-      schedulerName: default-scheduler
-      terminationGracePeriodSeconds: 15
-      {{- with $values.nodeSelector }}
-      nodeSelector: {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with $values.tolerations }}
-      tolerations: {{- toYaml . | nindent 8 }}
-      {{- end }}
-      topologySpreadConstraints:
-        - maxSkew: 1
-          topologyKey: kubernetes.io/hostname
-          whenUnsatisfiable: ScheduleAnyway
-          labelSelector:
-            matchLabels: {{- include "turnout.selector" $of | nindent 14 }}
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 65532
-        runAsGroup: 65532
-        fsGroup: 65532
-        seccompProfile: {type: RuntimeDefault}
+      {{- include "turnout.podSettings" $of | nindent 6 }}
       containers:
         - name: kube-scheduler
-          image: {{ include "turnout.image" (list . $image) }}
-          imagePullPolicy: {{ .Values.imagePullPolicy }}
+          image: {{ include "turnout.image" (list . $image "kube-scheduler") }}
+          imagePullPolicy: {{ .Values.image.pullPolicy }}
           command: [kube-scheduler]
           args:
             - --config=/etc/turnout/config.yaml
@@ -95,6 +67,7 @@ spec:
           env:
             - name: POD_IP
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
+            {{- with $values.extraEnv }}{{ toYaml . | nindent 12 }}{{ end }}
           ports:
             - {name: scheduler, containerPort: 10259}
           startupProbe:
@@ -110,13 +83,13 @@ spec:
             httpGet: {path: /readyz, port: scheduler, scheme: HTTPS}
             periodSeconds: 3
           resources: {{- toYaml $values.resources | nindent 12 }}
-          securityContext: {{- include "turnout.locked" . | nindent 12 }}
+          securityContext: {{- include "turnout.containerSecurity" $of | nindent 12 }}
           volumeMounts:
             - {name: config, mountPath: /etc/turnout, readOnly: true}
             - {name: tmp, mountPath: /tmp}
         - name: extender
-          image: {{ include "turnout.image" (list . .Values.extender.image) }}
-          imagePullPolicy: {{ .Values.imagePullPolicy }}
+          image: {{ include "turnout.image" (list . .Values.extender.image "turnout") }}
+          imagePullPolicy: {{ .Values.image.pullPolicy }}
           command: [turnout-extender]
           args:
             - --bind=127.0.0.1:9443
@@ -139,7 +112,7 @@ spec:
             - {name: metrics, containerPort: 9090}
           {{- include "turnout.probes" "metrics" | nindent 10 }}
           resources: {{- toYaml .Values.extender.resources | nindent 12 }}
-          securityContext: {{- include "turnout.locked" . | nindent 12 }}
+          securityContext: {{- include "turnout.containerSecurity" $of | nindent 12 }}
           volumeMounts:
             - {name: tmp, mountPath: /tmp}
       volumes:

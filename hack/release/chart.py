@@ -1,0 +1,44 @@
+"""Pack the chart as `helm package` does, but with the same bytes each time: `helm push` takes the archive."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.images.layer import Entry, packed
+from hack.images.wheels import ROOT
+
+CHART = "deploy/charts/turnout"
+
+
+def about() -> dict[str, Any]:
+    """Return what Chart.yaml says."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / CHART / "Chart.yaml").read_text())
+    return found
+
+
+def name() -> str:
+    """Return the name of the archive, as `helm package` gives it."""
+    return f"{about()['name']}-{about()['version']}.tgz"
+
+
+def archive() -> bytes:
+    """Return the archive: the files of the chart that git knows, below a folder of the chart's name."""
+    listed = subprocess.run(
+        ("git", "ls-files", "-coz", "--exclude-standard", CHART), cwd=ROOT, capture_output=True, check=True
+    )
+    files = {}
+    for path in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / path).is_file() and Path(path).name != ".helmignore":
+            files[f"{about()['name']}/{Path(path).relative_to(CHART)}"] = Entry((ROOT / path).read_bytes())
+    return packed(files)[1]
+
+
+def write(into: Path) -> Path:
+    """Write the archive into a folder and return its path."""
+    into.mkdir(parents=True, exist_ok=True)
+    (into / name()).write_bytes(archive())
+    return into / name()
