@@ -182,7 +182,7 @@ async def clear(kubeconfig: str | None, context: str | None) -> int:
     where not everything is listed within CLEAR_S: a person waits, and informers would try for ever.
     """
     clock, metrics = RealClock(), Metrics()
-    async with await Client.open(kubeconfig, context) as client:
+    async with await Client.open(kubeconfig, context, brief=True) as client:
         async for _ in client.pages(PODS, limit=1):
             break
         settings = NominatorSettings()

@@ -51,6 +51,15 @@ def namespace_of(args: argparse.Namespace) -> str:
 
 def context_namespace(args: argparse.Namespace) -> str:
     """Return the namespace of the context in use; inside a pod without one, `default`."""
+    from turnout.kube.client import plain_kubeconfig
+
+    path = plain_kubeconfig.path_of(args.kubeconfig)
+    found = None if path is None else plain_kubeconfig.namespace_in(plain_kubeconfig.read(path), args.context)
+    return found or _namespace_by_library(args)
+
+
+def _namespace_by_library(args: argparse.Namespace) -> str:
+    """Return the same for several kubeconfigs that are merged, or one with a fault."""
     from kubernetes.aio.config import ConfigException, list_kube_config_contexts
 
     from turnout.kube.client.api_client import find_kubeconfig

@@ -32,7 +32,7 @@ def run_verb(
     from turnout.kube.errors import BadKubeconfig, KubeError
 
     async def whole() -> Exit:
-        async with await Client.open(args.kubeconfig, args.context) as client:
+        async with await Client.open(args.kubeconfig, args.context, brief=True) as client:
             return await work(client) or Exit.DONE
 
     told: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)

@@ -91,7 +91,7 @@ def _untaint(args: argparse.Namespace) -> int:
 async def _client(args: argparse.Namespace) -> Any:
     from turnout.kube.client.api_client import Client
 
-    return await Client.open(getattr(args, "kubeconfig", None), getattr(args, "context", None))
+    return await Client.open(getattr(args, "kubeconfig", None), getattr(args, "context", None), brief=True)
 
 
 def _done(command: str, work: Coroutine[Any, Any, None], right: str, node: str = "") -> int:

@@ -94,7 +94,7 @@ async def _write(args: argparse.Namespace, write: Write) -> None:
     from turnout.kube.client.api_client import Client
     from turnout.kube.client.apply import MERGE, put
 
-    async with await Client.open(args.kubeconfig, args.context) as client:
+    async with await Client.open(args.kubeconfig, args.context, brief=True) as client:
         if write.makes:
             await put(client, write.path, write.body, _MANAGER)
         else:

@@ -159,16 +159,15 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    from rich.text import Text
-
     from turnout.cli import partly, why
-    from turnout.cli.commands.terminal import terminal
+    from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate
+    from turnout.kube.client.logs import printable
 
     if args.json:
         print(_in_json(found, account, gate, repair))
         return
-    console = terminal(args.plain)
+    page = Page.of_stdout(args.plain)
     if isinstance(found, str):
         head, told_rows = found, list[why.Row]()
     elif isinstance(found, partly.Partly):
@@ -180,14 +179,15 @@ def _tell(
         told_rows.append(("repair", repair))
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
-    console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)
+    print(printable(head) if isinstance(found, str) else page.bold(printable(head)))
     if not isinstance(found, str):
         told_rows += _unknown(cluster_view)
     for label, text in told_rows:
-        lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
+        width = max(40, page.columns - _LABEL)
+        lines = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):
-            head = (label if not number else "").ljust(_LABEL)
-            console.print(Text.assemble((head, "cyan"), (line, "bold" if label == "decision" else "")), soft_wrap=True)
+            head = page.cyan((label if not number else "").ljust(_LABEL))
+            print(f"{head}{page.bold(line) if label == 'decision' else line}")
 
 
 def _in_json(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> str:
