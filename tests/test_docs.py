@@ -217,6 +217,7 @@ def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
         ("turnout.cli", "demo"),
         ("turnout.cli", "why"),
         ("turnout.cli", "jobs"),
+        ("turnout.cli", "logs"),
         ("turnout.cli", "explain"),
         ("turnout.cli", "history"),
         ("turnout.cli", "simulate"),
