@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.commands.cluster_flags import VerbParser, add_verb
 from turnout.cli.commands.run_verb import BadWord
 from turnout.cli.exit_codes import MEANS, Exit
 from turnout.kube.version import add_version
@@ -91,7 +91,7 @@ def stacktrace_viewer() -> int:
     return main(["stacks", *sys.argv[1:]])
 
 
-class _WholeParser(argparse.ArgumentParser):
+class _WholeParser(VerbParser):
     """The parser of the whole command. Its help lists the commands by what a person wants to do."""
 
     def format_help(self) -> str:
@@ -124,7 +124,7 @@ def parser(word: str = "") -> argparse.ArgumentParser:
     """Make the parser of the whole command. word: the first of the command line; where it is a command, of that one."""
     top = _WholeParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
-    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=argparse.ArgumentParser)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=VerbParser)
     rooms = [room for verbs, room in ROOMS if word in verbs]
     for room in rooms if rooms or word in OWN else [room for _, room in ROOMS]:
         import_module(room).add(commands)

@@ -150,7 +150,7 @@ def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[
     (row,) = rows(kind, [raw], now_s)
     lines = [
         f"{row.kind} {row.namespace}/{row.name}",
-        *text(listing([row]), "table").split("\n")[1:],
+        *text(listing([row]), "table").split("\n"),
         "",
         "Conditions:",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink, amount_of
+from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.never import BareGang
 from turnout.autoscaler.reporting.node_rejections import RoomLink
@@ -13,6 +13,7 @@ from turnout.autoscaler.reporting.queue_simulation import NEVER
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
+from turnout.kube.pod_shape import amount_of
 from turnout.kube.times import rfc3339
 
 Row = tuple[str, str]  # what it is about, and the text

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from turnout.cli.commands.run_verb import BadWord
-from turnout.cli.exit_codes import CODES
+from turnout.cli.exit_codes import CODES, Exit
 from turnout.cli.job_names import FORMS, BadJobName, JobName, read
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -33,6 +33,14 @@ def add_verb(
         **options,
     )
     return parser
+
+
+class VerbParser(argparse.ArgumentParser):
+    """A parser that tells a wrong command line in one line, and where its options are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line, and end with USAGE."""
+        self.exit(Exit.USAGE, f"{self.prog}: {message}; `{self.prog} --help` lists the options\n")
 
 
 class _Help(argparse.HelpFormatter):

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb, context_namespace
-from turnout.cli.commands.run_verb import BadWord, run_verb
+from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
 from turnout.cli.exit_codes import Exit
 from turnout.cli.job_names import JOB_KINDS
 
@@ -58,8 +58,18 @@ def _submit(args: argparse.Namespace) -> int:
 
     async def make(client: Client) -> None:
         from turnout.controllers.kinds.registry import KINDS
+        from turnout.kube.errors import NotFound
 
-        await client.create(f"/apis/{body['apiVersion']}/namespaces/{namespace}/{KINDS[args.kind].plural}", body)
+        path = f"/apis/{body['apiVersion']}/namespaces/{namespace}/{KINDS[args.kind].plural}"
+        try:
+            await client.create(path, body)
+        except NotFound as error:
+            if error.reason:  # of Kubernetes: the namespace
+                raise NoSuch(error.message) from error
+            crd = f"{KINDS[args.kind].plural}.{body['apiVersion'].partition('/')[0]}"
+            raise NoSuch(
+                f"the cluster serves no {args.kind}: its definition {crd} is not installed; --kind names another kind"
+            ) from error
         print(f"{args.kind}/{namespace}/{args.name} is made")
 
     return run_verb("submit", args, make)

@@ -191,7 +191,9 @@ def test_what_makes_no_sense_is_usage_before_anybody_is_asked(argv, tmp_path, ca
     except SystemExit as ended:
         code = ended.code
     assert code == Exit.USAGE
-    assert "127.0.0.1:9" not in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert "127.0.0.1:9" not in complaint
+    assert complaint.count("\n") == 1
 
 
 def test_no_module_has_numbers_of_its_own():

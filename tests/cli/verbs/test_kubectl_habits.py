@@ -133,6 +133,24 @@ async def test_a_job_is_submitted_to_the_namespace_of_the_context(config):
     assert await typed(config, *words) == (Exit.DONE, "VolcanoJob/team-a/new is made\n")
 
 
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_kind_that_nobody_serves_is_told_in_a_sentence(config):
+    code, printed = await typed(config, "submit", "--name", "new", "--image", "i", "--", "true")
+    assert (code, printed.count("\n")) == (Exit.FAILED, 1)
+    assert "the cluster serves no PyTorchJob: its definition pytorchjobs.kubeflow.org is not installed" in printed
+    code, printed = await typed(
+        config, "submit", "--kind", "VolcanoJob", "-n", "gone", "--name", "new", "--image", "i", "--", "true"
+    )
+    assert code == Exit.FAILED
+    assert "gone" in printed
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_job_in_detail_begins_with_its_line_and_the_heads_over_it(config):
+    _, printed = await typed(config, "describe", "gpt")
+    assert printed.splitlines()[1].split() == ["NAMESPACE", "KIND", "NAME", "STATE", "PODS", "RESTARTS", "AGE"]
+
+
 @pytest.mark.asyncio
 async def test_another_user_is_asked_for_in_every_request(tmp_path):
     async with scripted() as script:
