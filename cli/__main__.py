@@ -10,22 +10,24 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
+from turnout.cli.commands.cluster_flags import VerbParser, add_verb
 from turnout.cli.commands.run_verb import BadWord
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import MEANS, Exit
 from turnout.kube.version import add_version
-
-_MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 
 # Whose `add` makes which commands, in the order of the help. Only those of the command that is asked for are imported.
 ROOMS = (
     (("check",), "turnout.cli.check.command"),
-    (("jobs", "describe", "logs", "suspend", "submit"), "turnout.cli.verbs.jobs"),
+    (("jobs",), "turnout.cli.verbs.jobs"),
+    (("describe",), "turnout.cli.verbs.describe"),
+    (("logs",), "turnout.cli.verbs.logs"),
+    (("suspend", "unsuspend"), "turnout.cli.verbs.suspend"),
+    (("submit",), "turnout.cli.verbs.submit"),
     (("pause", "resume"), "turnout.cli.verbs.pause"),
     (("why",), "turnout.cli.verbs.why"),
-    (("queues", "top"), "turnout.cli.verbs.queues"),
+    (("queues",), "turnout.cli.verbs.queues"),
+    (("top",), "turnout.cli.verbs.top"),
     (("topology", "explain"), "turnout.cli.verbs.topology"),
     (("history",), "turnout.cli.verbs.history"),
     (("nodes",), "turnout.cli.verbs.nodes"),
@@ -35,17 +37,30 @@ ROOMS = (
     (("stacks",), "turnout.cli.verbs.stacks"),
     (("local",), "turnout.cli.local_cluster.commands"),
     (("release",), "turnout.cli.release.command"),
+    (("clear-nominations",), "turnout.cli.verbs.clear_nominations"),
+    (("demo",), "turnout.cli.verbs.demo"),
 )
-OWN = ("demo", "topo", "nominate", "completion")  # these need no room
+OWN = ("completion",)  # it is about all the others
 COMMANDS = frozenset([*OWN, *(name for names, _ in ROOMS for name in names)])
 # How the help of the whole command arranges them.
 GROUPS = (
-    ("See the cluster", ("queues", "top", "topology", "nodes", "history", "version")),
-    ("Ask about a job", ("why", "explain", "jobs", "describe", "logs", "stacks")),
-    ("Change something", ("submit", "suspend", "pause", "resume", "release", "nominate")),
-    ("Look over an installation", ("check", "topo")),
+    ("See the cluster", ("queues", "top", "topology", "nodes", "version")),
+    ("Ask about a job", ("why", "explain", "history", "jobs", "describe", "logs", "stacks")),
+    ("Change something", ("submit", "suspend", "unsuspend", "pause", "resume", "release", "clear-nominations")),
+    ("Look over an installation", ("check",)),
     ("Try it without a cluster", ("demo", "local", "simulate", "replay-decisions")),
     ("Set up the shell", ("completion",)),
+)
+_COMPLETION = (
+    ("completion bash >> ~/.bash_completion", "from the next shell on"),
+    ("completion zsh > ~/.zfunc/_turnout", "where fpath has ~/.zfunc"),
+)
+_EXAMPLES = (
+    ("local up", "a cluster on this machine to try it on"),
+    ("check", "look over what is installed"),
+    ("queues", "who has how many GPUs"),
+    ("explain 4x8", "where four pods of eight GPUs would land"),
+    ("why bert -n team-a", "why a job waits"),
 )
 SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
@@ -76,7 +91,7 @@ def stacktrace_viewer() -> int:
     return main(["stacks", *sys.argv[1:]])
 
 
-class _WholeParser(argparse.ArgumentParser):
+class _WholeParser(VerbParser):
     """The parser of the whole command. Its help lists the commands by what a person wants to do."""
 
     def format_help(self) -> str:
@@ -88,7 +103,14 @@ class _WholeParser(argparse.ArgumentParser):
             lines += ["", f"{title}:", *(f"  {name:<18}{helps[name]}" for name in names)]
         lines += [
             "",
-            f"`{self.prog} COMMAND --help` tells the options of a command, `{self.prog} --version` the version.",
+            "examples:",
+            *(f"  {self.prog} {typed:<34}# {purpose}" for typed, purpose in _EXAMPLES),
+            "",
+            "exit codes:",
+            *(f"  {int(code):<4}{means}" for code, means in MEANS.items()),
+            "",
+            f"`{self.prog} COMMAND --help` tells the options of a command, with examples; `{self.prog} --version` the "
+            "version.",
         ]
         return "\n".join([*lines, ""])
 
@@ -102,77 +124,20 @@ def parser(word: str = "") -> argparse.ArgumentParser:
     """Make the parser of the whole command. word: the first of the command line; where it is a command, of that one."""
     top = _WholeParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
-    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=argparse.ArgumentParser)
-    _add_own(commands)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, dest="verb", parser_class=VerbParser)
     rooms = [room for verbs, room in ROOMS if word in verbs]
     for room in rooms if rooms or word in OWN else [room for _, room in ROOMS]:
         import_module(room).add(commands)
-    completion = commands.add_parser("completion", help="print a script that completes commands and options")
+    completion = add_verb(
+        commands,
+        "completion",
+        "print a script that completes commands and options",
+        _COMPLETION,
+        "It needs pip install 'turnout[completion]'.",
+    )
     completion.add_argument("shell", choices=SHELLS, help="what it is for")
     completion.set_defaults(run=_completion)
     return top
-
-
-def _add_own(commands: Any) -> None:
-    """Add the commands that have no room of their own."""
-    demo = commands.add_parser("demo", help="see gangs land under one switch, and a queue lend its idle GPUs")
-    demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
-    demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
-    demo.add_argument("--fast", action="store_true", help="no pauses between the acts")
-    demo.add_argument("--plain", action="store_true", help="plain text, as for a file")
-    demo.add_argument("--part", choices=("both", "gangs", "lending"), default="both", help="what to see (%(default)s)")
-    demo.set_defaults(run=_demo)
-    topo = commands.add_parser("topo", help="the switch topology").add_subparsers(metavar="COMMAND", required=True)
-    check = topo.add_parser("check", help="tell every fault of a topology text or ConfigMap; exit 3 when it has any")
-    check.add_argument("file", help="a text of `asw psw ip` lines, our YAML form, or a ConfigMap; - for stdin")
-    check.set_defaults(run=_topo_check)
-    nominate = commands.add_parser("nominate", help="the nominations of turnout-nominator")
-    nominate.add_argument("--clear", action="store_true", required=True, help="take every one of them back")
-    nominate.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    nominate.add_argument("--context", help="of the kubeconfig")
-    nominate.set_defaults(run=_nominate_clear)
-
-
-def _gangs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= _MOST_GANGS:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")
-    return number
-
-
-def _demo(args: argparse.Namespace) -> int:
-    import asyncio
-
-    from turnout.cli.commands.child_env import ChildFailed
-    from turnout.cli.commands.terminal import ended_by_sigterm, terminal
-    from turnout.cli.demo.driver import Show
-    from turnout.cli.demo.lending.testbed import StoryFailed
-    from turnout.cli.demo.parts import play
-
-    show = Show(seed=args.seed, gangs=args.gangs)
-    try:
-        asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
-    except (ChildFailed, StoryFailed) as error:
-        print(f"turnout demo: {error}", file=sys.stderr)
-        return Exit.FAILED
-    except asyncio.CancelledError:
-        return Exit.INTERRUPTED
-    return 0
-
-
-def _nominate_clear(args: argparse.Namespace) -> int:
-    import asyncio
-
-    from turnout.kube.errors import KubeError
-    from turnout.scheduler_ext.nominator import clear
-
-    try:
-        count = asyncio.run(clear(args.kubeconfig, args.context))
-    except KubeError as error:
-        print(f"turnout nominate: {error}", file=sys.stderr)
-        return Exit.FAILED
-    print(f"{count} nominations taken back")
-    return 0
 
 
 def _completion(args: argparse.Namespace) -> int:
@@ -180,20 +145,6 @@ def _completion(args: argparse.Namespace) -> int:
 
     print(shtab.complete(parser(), shell=args.shell))
     return 0
-
-
-def _topo_check(args: argparse.Namespace) -> int:
-    from turnout.cli.topo_check import check, told
-
-    try:
-        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"turnout topo check: {error}", file=sys.stderr)
-        return Exit.FAILED
-    reading = check(text)
-    name = "stdin" if args.file == "-" else args.file
-    print("\n".join(told(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
-    return Exit.FOUND_WRONG if reading.faults else 0
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def _held(kind: Kind, view: JobView, raw: Object, name: str, there: There, now_s
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
             return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
-        return Account("it is suspended", f"turnout suspend {name} --end")
+        return Account("it is suspended", f"turnout unsuspend {name}")
     if _lacks(view, there.pods):
         found = _refusal(there.said, view, now_s) or _unadmitted(view, there)
         if found is not None:

@@ -25,3 +25,6 @@ MEANS: Mapping[Exit, str] = {
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGINT",
     Exit.NOBODY_READS: "nobody reads the output any more, as a shell tells SIGPIPE",
 }
+
+# Under the help of every verb.
+CODES = "exit codes: 0 done, 1 failed, 2 usage, 3 the answer is no, 130 interrupted; `turnout --help` tells more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -105,21 +106,30 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def listing(told: Sequence[Row]) -> Listing[Row]:
-    """Return the list in all its forms. Times are in seconds for programs."""
+def _running_and_wanted(row: Row) -> tuple[int, int]:
+    return row.running, row.wanted or 0
+
+
+def listing(told: Sequence[Row], notes: Sequence[str] = ()) -> Listing[Row]:
+    """Return the list in all its forms. Times are in seconds for programs. notes: lines under the table."""
     return Listing(
         (
             Column("NAMESPACE", lambda row: row.namespace),
             Column("KIND", lambda row: row.kind),
             Column("NAME", lambda row: row.name),
             Column("STATE", lambda row: row.state),
-            Column("PODS", lambda row: f"{row.running}/{'?' if row.wanted is None else row.wanted}"),
+            Column(
+                "PODS",
+                lambda row: f"{row.running}/{'?' if row.wanted is None else row.wanted}",
+                order=_running_and_wanted,
+            ),
             Column("RESTARTS", lambda row: str(row.restarts), number=True),
-            Column("AGE", lambda row: age(row.age_s)),
+            Column("AGE", lambda row: age(row.age_s), order=lambda row: math.inf if row.age_s is None else row.age_s),
         ),
         told,
         lambda row: f"{row.kind}/{row.namespace}/{row.name}",
         "no job of a kind that the job controllers know is here",
+        notes,
         passing=frozenset(["age_s"]),
     )
 
@@ -140,7 +150,7 @@ def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[
     (row,) = rows(kind, [raw], now_s)
     lines = [
         f"{row.kind} {row.namespace}/{row.name}",
-        *text(listing([row]), "table").split("\n")[1:],
+        *text(listing([row]), "table").split("\n"),
         "",
         "Conditions:",
     ]

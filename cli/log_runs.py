@@ -32,15 +32,24 @@ def selector(kind: Kind, job: str, rank: int) -> str:
     return f"{kind.child_labels.job}={job},{kind.child_labels.index}={rank}"
 
 
-def newest(kind: Kind, pods: Iterable[Object]) -> Run | None:
-    """Return the newest run among a rank's pods, as they are listed; None where no worker is among them."""
+class NoSuchContainer(Exception):
+    """A container that a person has named is not in the pod. The message names those that are."""
+
+
+def newest(kind: Kind, pods: Iterable[Object], wanted: str = "") -> Run | None:
+    """Return the newest run among a rank's pods, as they are listed; None where no worker is among them.
+
+    wanted: of which container, "" for the one that trains. Raises NoSuchContainer.
+    """
     role = kind.child_labels.role
     workers = [each for each in pods if (each["metadata"].get("labels") or {}).get(role) == "worker"]
     if not workers:
         return None
     pod = max(workers, key=_age)
     names = [each["name"] for each in pod["spec"]["containers"]]
-    container = kind.container if kind.container in names else names[0]
+    if wanted and wanted not in names:
+        raise NoSuchContainer(f"pod {pod['metadata']['name']} has no container {wanted!r}; it has {', '.join(names)}")
+    container = wanted or (kind.container if kind.container in names else names[0])
     told = (pod.get("status") or {}).get("containerStatuses") or ()
     status: Object = next((each for each in told if each.get("name") == container), {})
     state = status.get("state") or {}

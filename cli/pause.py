@@ -21,23 +21,11 @@ class BadWish(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch. makes: the object is made where it is not there. said: to the person when it is done."""
+    """One merge patch. said: to the person when it is done."""
 
     path: str
     body: dict[str, Any]
     said: str
-    makes: bool = False
-
-
-def job_key(text: str) -> JobKey:
-    """KIND/NAMESPACE/NAME, as the autoscaler's log and Events name a job. Raises BadWish."""
-    kind, _, rest = text.partition("/")
-    namespace, _, name = rest.partition("/")
-    if not (kind and namespace and name) or "/" in name:
-        raise BadWish(f"{text!r} names no job: it must be KIND/NAMESPACE/NAME, as in PyTorchJob/team-a/bert")
-    if kind not in KINDS:
-        raise BadWish(f"{kind!r} is no kind that is resized; those are {', '.join(sorted(KINDS))}")
-    return JobKey(kind, namespace, name)
 
 
 def until(moment: str | None, for_: str | None, now_s: float) -> str:
@@ -60,14 +48,18 @@ def until(moment: str | None, for_: str | None, now_s: float) -> str:
     return rfc3339(now_s + left_s)
 
 
+def path_of(key: JobKey) -> str:
+    """Return the path of a job's object."""
+    base, _, plural = KINDS[key.kind].path.rpartition("/")
+    return f"{base}/namespaces/{key.namespace}/{plural}/{key.name}"
+
+
 def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
     """Pause one job, or with no direction let it go on. direction: true (both), grow or shrink."""
-    base, _, plural = KINDS[key.kind].path.rpartition("/")
     notes = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
     what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(direction or "", "")
     said = f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is lent to and asked again"
-    path = f"{base}/namespaces/{key.namespace}/{plural}/{key.name}"
-    return Write(path, {"metadata": {"annotations": notes}}, said)
+    return Write(path_of(key), {"metadata": {"annotations": notes}}, said)
 
 
 def of_all(configmap: str, standing: AdminOverride, ends: str = "") -> Write:
@@ -85,4 +77,4 @@ def of_all(configmap: str, standing: AdminOverride, ends: str = "") -> Write:
         AdminOverride.RELEASE: "every elastic job goes back to its min, and keeps that size",
     }[standing]
     path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-    return Write(path, body, f"{said}{f' until {ends}' if ends else ''}", makes=True)
+    return Write(path, body, f"{said}{f' until {ends}' if ends else ''}")

@@ -14,7 +14,6 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from turnout.cli.exit_codes import Exit
-from turnout.kube.version import build
 
 # What each extra brings, by the names of modules. setup.cfg has them by the names of distributions.
 _API = ("kubernetes", "aiohttp")
@@ -35,14 +34,12 @@ START_OTHERS = frozenset(["demo", "local"])
 
 def turnout() -> int:
     """Run the user's command. Which of its commands needs more than the base is found when it imports it."""
-    gc.set_threshold(*FEW_COLLECTIONS)
-    return start("turnout", "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
+    return _user_command("turnout")
 
 
 def kubectl_turnout() -> int:
     """Run the user's command for `kubectl turnout`."""
-    gc.set_threshold(*FEW_COLLECTIONS)
-    return start("kubectl-turnout", "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
+    return _user_command("kubectl-turnout")
 
 
 def extender() -> int:
@@ -97,6 +94,8 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
     try:
         try:
             if wants_version:
+                from turnout.kube.version import build
+
                 print(f"{program} {build()}")
                 return 0
             code: int = getattr(import_module(module), function)()
@@ -123,6 +122,14 @@ def lacking(modules: Sequence[str]) -> list[str]:
 def bringing(module: str, extra: str) -> str | None:
     """Name the extra that brings a module: this one if it does. None if no extra does."""
     return next((name for name in (extra, *EXTRAS) if module in EXTRAS[name]), None)
+
+
+def _user_command(program: str) -> int:
+    gc.set_threshold(*FEW_COLLECTIONS)
+    try:
+        return start(program, "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))
+    finally:
+        gc.freeze()  # the interpreter's last collections look at nothing: a sixth of a listing's time
 
 
 def _starts_others(argv: Sequence[str]) -> bool:

@@ -5,46 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink, amount_of
+from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.never import BareGang
 from turnout.autoscaler.reporting.node_rejections import RoomLink
 from turnout.autoscaler.reporting.queue_simulation import NEVER
+from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
+from turnout.kube.pod_shape import amount_of
 from turnout.kube.times import rfc3339
 
 Row = tuple[str, str]  # what it is about, and the text
-_ALIASES = {"vcjob": "VolcanoJob", "vj": "VolcanoJob", "pytorch": "PyTorchJob"}
-
-
-class BadJobName(Exception):
-    """The text cannot be the name of a job: it has a wrong form or an unknown kind. End with code 2."""
 
 
 class NoSuchJob(Exception):
     """The name means no job, or several. The message names those that may be meant."""
 
 
-def meant(wanted: str, namespace: str, keys: Iterable[JobKey]) -> JobKey:
-    """The job of KIND/NAMESPACE/NAME, or of KIND/NAME or NAME in a namespace. Raises BadJobName, or NoSuchJob."""
+def known_words() -> dict[str, str]:
+    """Return the kinds that may be asked for, as job_names.read takes them."""
+    return words_of((*KINDS, *GANG_KINDS), {name: kind.path for name, kind in KINDS.items()})
+
+
+def meant(wanted: JobName, keys: Iterable[JobKey]) -> JobKey:
+    """The job of a name whose namespace is said. Raises NoSuchJob."""
     there = sorted(keys)
-    parts = wanted.split("/")
-    name, kind = parts[-1], parts[0] if len(parts) > 1 else None
-    where = parts[1] if len(parts) == 3 else namespace
-    if len(parts) > 3 or not all(parts):
-        raise BadJobName(f"{wanted!r} is no name of a job: it must be KIND/NAMESPACE/NAME, KIND/NAME or NAME")
-    if kind is not None and (kind := _kind(kind, there)) is None:
-        known = ", ".join(sorted({*KINDS, *(key.kind for key in there)}))
-        raise BadJobName(f"{parts[0]!r} is no kind of job here; those are {known}")
-    found = [key for key in there if (key.name, key.namespace) == (name, where) and _is(key.kind, kind)]
+    name, where = wanted.name, wanted.namespace
+    found = [key for key in there if (key.name, key.namespace) == (name, where) and _is(key.kind, wanted.kind)]
     if len(found) == 1:
         return found[0]
     if found:
         raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, found))}: say which")
     like = near(name, there)
     hint = f"; did you mean {', '.join(map(str, like))}?" if like else f"; there are {len(there)} jobs in all"
-    raise NoSuchJob(f"there is no {kind or 'job'} {name!r} in namespace {where}{hint}")
+    raise NoSuchJob(f"there is no {wanted.kind or 'job'} {name!r} in namespace {where}{hint}")
 
 
 def near(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
@@ -53,18 +48,9 @@ def near(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
     return [key for each in like for key in keys if key.name == each][:most]
 
 
-def _is(kind: str, wanted: str | None) -> bool:
-    """True for the kind that is wanted, in whichever group; None wants any."""
-    return wanted is None or kind == wanted or kind.startswith(f"{wanted}.")
-
-
-def _kind(text: str, keys: Iterable[JobKey]) -> str | None:
-    """A kind as people write it: in any case, in the plural, with its group as kubectl has it, or short."""
-    known = {kind.lower(): kind for kind in (*KINDS, *(key.kind for key in keys))} | _ALIASES
-    for kind in KINDS.values():
-        group, plural = kind.api_version.partition("/")[0], kind.path.rpartition("/")[2]
-        known[f"{plural}.{group}"] = kind.kind
-    return known.get(text.lower()) or known.get(text.lower().removesuffix("s"))
+def _is(kind: str, wanted: str) -> bool:
+    """True for the kind that is wanted, in whichever group; "" wants any."""
+    return not wanted or kind == wanted or kind.startswith(f"{wanted}.")
 
 
 def title(chain: Chain) -> str:

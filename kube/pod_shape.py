@@ -308,3 +308,13 @@ def look(node: Node, keys: Sequence[str], by_name: bool) -> object:
     ready = tuple(c.status for c in node.status.conditions or () if c.type == "Ready")
     name = node.metadata.name if by_name else None
     return node.spec.unschedulable, taints, ready, tuple([have.get(key) for key in keys]), name
+
+
+def amount_of(what: str, amount: int) -> str:
+    """Write an amount of a shape as a person does: 500m CPUs, 64Gi memory."""
+    if what == "cpu":
+        return f"{amount // 1000} cpu" if amount % 1000 == 0 else f"{amount}m cpu"
+    for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
+        if amount >= size and amount % size == 0:
+            return f"{amount // size}{unit} {what}"
+    return f"{amount} {what}"

@@ -342,7 +342,7 @@ EXTENDER: Mapping[str, Meaning] = {
     "MapRejected": Meaning(
         "The new map has faults, which the Event names with their lines. The last good map stays in use.",
         "Correct the faults.",
-        "turnout topo check FILE: all faults.",
+        "turnout topology check FILE: all faults.",
     ),
     "MapMissing": Meaning(
         "The ConfigMap of the map is gone. The last good map stays in use.",
@@ -357,7 +357,7 @@ EXTENDER: Mapping[str, Meaning] = {
     "MapHeld": Meaning(
         "The new map is not in use: it moves more than 30 % of the hosts, and --confirm-large-changes is given.",
         "Set turnout.dev/confirmed-map to the digest in the Event, or edit the map again.",
-        "turnout topo check FILE.",
+        "turnout topology check FILE.",
     ),
 }
 NOMINATOR: Mapping[str, Meaning] = {
@@ -382,7 +382,7 @@ NOMINATOR: Mapping[str, Meaning] = {
         "Nothing is to be done: the scheduler places the pod.",
     ),
     "Cleared": Meaning(
-        "The nomination is cleared because a person asked for it (turnout nominate --clear).",
+        "The nomination is cleared because a person asked for it (turnout clear-nominations).",
         "Nothing is to be done.",
     ),
     "Placed": Meaning(

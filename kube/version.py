@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Build:
 
 def build(package: str = "turnout") -> Build:
     """Tell which build is installed. Its version is "0+unknown" if none is, as with a checkout on PYTHONPATH."""
+    from importlib.metadata import PackageNotFoundError, distribution  # as slow as a third of a command's start
+
     try:
         found = distribution(package)
     except PackageNotFoundError:
@@ -39,7 +42,17 @@ def commit_of(direct_url: str | None) -> str:
         return ""
 
 
+class _PrintVersion(argparse.Action):
+    """The action of --version, which looks the build up only when it is asked."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"{parser.prog} {build()}")
+        parser.exit()
+
+
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Add --version, which prints one line and ends with 0."""
-    text = f"{parser.prog} {build()}"
-    parser.add_argument("--version", action="version", version=text, help="print the version, and exit")
+    parser.add_argument("--version", action=_PrintVersion, help="print the version, and exit")

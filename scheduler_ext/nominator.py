@@ -177,32 +177,31 @@ async def _answer(
         await until_told(*works)
 
 
-async def clear(kubeconfig: str | None, context: str | None) -> int:
+async def clear(client: Client) -> int:
     """Take back every nomination of ours in the cluster, and return how many there were.
 
     It does so even when another process leads. Raises CallError where the pods cannot be listed at once, Unreachable
     where not everything is listed within CLEAR_S: a person waits, and informers would try for ever.
     """
     clock, metrics = RealClock(), Metrics()
-    async with await Client.open(kubeconfig, context) as client:
-        async for _ in client.pages(PODS, limit=1):
-            break
-        settings = NominatorSettings()
-        view = Extender(settings.choices().rules, clock, metrics, _tell)
-        informers = Informers(view, client, settings.configmap, clock, random.Random())
-        nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
-        watching = asyncio.create_task(informers.run())
+    async for _ in client.pages(PODS, limit=1):
+        break
+    settings = NominatorSettings()
+    view = Extender(settings.choices().rules, clock, metrics, _tell)
+    informers = Informers(view, client, settings.configmap, clock, random.Random())
+    nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
+    watching = asyncio.create_task(informers.run())
+    try:
         try:
-            try:
-                async with asyncio.timeout(CLEAR_S):
-                    await informers.synced()
-            except TimeoutError:
-                late = f"not listed within {CLEAR_S:.0f} s: {', '.join(informers.unsynced())}"
-                raise Unreachable("GET", PODS, 0, late) from None
-            return await nominator.clear()
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            async with asyncio.timeout(CLEAR_S):
+                await informers.synced()
+        except TimeoutError:
+            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(informers.unsynced())}"
+            raise Unreachable("GET", PODS, 0, late) from None
+        return await nominator.clear()
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def parser() -> argparse.ArgumentParser:

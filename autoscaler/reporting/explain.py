@@ -17,7 +17,7 @@ from turnout.autoscaler.scaling.cost_model import balance_s
 from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.jobs.model import JobKey
 from turnout.kube.objects import Node
-from turnout.kube.pod_shape import PodShape
+from turnout.kube.pod_shape import PodShape, amount_of
 from turnout.kube.reasons import AUTOSCALER
 from turnout.kube.times import since_1970
 
@@ -222,16 +222,6 @@ def worker_of(shape: PodShape, gpus: Gpus) -> str:
     """Say what one worker asks for, GPUs first."""
     asked = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
     return ", ".join(amount_of(what, amount) for what, amount in asked if what != "pods") or "nothing"
-
-
-def amount_of(what: str, amount: int) -> str:
-    """An amount of turnout.kube.pod_shape as a person writes it: 500m CPUs, 64Gi memory."""
-    if what == "cpu":
-        return f"{amount // 1000} cpu" if amount % 1000 == 0 else f"{amount}m cpu"
-    for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
-        if amount >= size and amount % size == 0:
-            return f"{amount // size}{unit} {what}"
-    return f"{amount} {what}"
 
 
 def _gang(seen: JobState, there: int) -> GangLink:

@@ -6,22 +6,30 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+
 if TYPE_CHECKING:
     from turnout.cli.check.model import Line
     from turnout.kube.client.api_client import Client
 
+_EXAMPLES = (
+    ("check", "each finding in a line, with what mends it"),
+    ("check -o json", "for a program"),
+    ("check --context production", "another cluster of the kubeconfig"),
+)
 _SIGNS = {"fine": ("✓", "green"), "unknown": ("?", "blue"), "doubtful": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
-    check = commands.add_parser(
+    check = add_verb(
+        commands,
         "check",
-        help="look over what is installed, whether it is asked, the map, certificates and clocks; exit 3 if wrong",
+        "look over what is installed, whether it is asked, the map, certificates and clocks; exit 3 if wrong",
+        _EXAMPLES,
     )
     check.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
-    check.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    check.add_argument("--context", help="of the kubeconfig")
+    add_cluster(check)
     check.set_defaults(run=_check)
 
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from turnout.cli.job_names import JOB_KINDS
+
 if TYPE_CHECKING:
     from turnout.cli.controlled import Account, Pod, Said
     from turnout.controllers.kind import Kind
@@ -131,13 +133,16 @@ def resource(path: str) -> str:
 
 async def account_of(client: Lists, key: JobKey) -> Account | None:
     """Tell how a job stands; None for one of a kind that no job controller knows, or that cannot be fetched."""
+    from turnout.jobs.kinds.registry import KINDS
+
+    name = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else ""
+    if name not in JOB_KINDS:
+        return None
     from turnout.cli.controlled import There, account
     from turnout.controllers.children import POD_GROUPS
     from turnout.controllers.kinds.registry import KINDS as CONTROLLED
-    from turnout.jobs.kinds.registry import KINDS
 
-    if key.kind not in KINDS or (kind := CONTROLLED.get(KINDS[key.kind].object_kind or key.kind)) is None:
-        return None
+    kind = CONTROLLED[name]
     api, place = KINDS[key.kind].api_version, f"namespaces/{quote(key.namespace, safe='')}"
     raw = await _named(client, f"/apis/{api}/{place}/{kind.plural}", key.name)
     if raw is None:

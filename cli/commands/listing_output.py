@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.commands.cluster_flags import context_namespace
 from turnout.cli.views.listing import FORMS, Listing, changes, text
 
 if TYPE_CHECKING:
@@ -15,10 +16,20 @@ EACH_S = 2.0  # between two looks of -w
 Look = Callable[[], Awaitable[Listing[Any]]]
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add -o and -w, and --json as an older word for -o json."""
+def add_output(parser: argparse.ArgumentParser, columns: Sequence[str] = ()) -> None:
+    """Add -o, -w and --no-headers. columns: by which the rows may be sorted, as they stand over them."""
     add_form(parser)
     parser.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes, until Ctrl-C")
+    parser.add_argument("--no-headers", action="store_true", help="leave the line over a table out")
+    if columns:
+        parser.add_argument(
+            "--sort-by",
+            type=str.upper,
+            choices=columns,
+            default="",
+            metavar="COLUMN",
+            help=f"sort the rows by a column: {', '.join(columns).lower()}",
+        )
 
 
 def add_form(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +37,13 @@ def add_form(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("-o", "--output", choices=FORMS, default="table", help="how it is written (%(default)s)")
     form.add_argument("--json", dest="output", action="store_const", const="json", default="table", help="-o json")
+
+
+def add_selector(parser: argparse.ArgumentParser, of: str) -> None:
+    """Add -l. of: what is listed, as in "jobs"."""
+    parser.add_argument(
+        "-l", "--selector", default="", metavar="LABELS", help=f"only {of} with these labels, as in a=b"
+    )
 
 
 def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool = False) -> None:
@@ -38,31 +56,9 @@ def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool 
     )
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Add which cluster is asked."""
-    parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    parser.add_argument("--context", help="of the kubeconfig")
-
-
 def namespace_of(args: argparse.Namespace) -> str:
     """Return the namespace that is listed, "" for all of them."""
     return str(args.namespace) or ("" if args.all_namespaces else context_namespace(args))
-
-
-def context_namespace(args: argparse.Namespace) -> str:
-    """Return the namespace of the context in use; inside a pod without one, `default`."""
-    from kubernetes.aio.config import ConfigException, list_kube_config_contexts
-
-    from turnout.kube.client.api_client import find_kubeconfig
-    from turnout.kube.errors import NoCluster
-
-    try:
-        find_kubeconfig(args.kubeconfig)
-        contexts, active = list_kube_config_contexts(args.kubeconfig)
-    except (ConfigException, OSError, NoCluster):  # opening a client reports it
-        return "default"
-    chosen = next((each for each in contexts if each["name"] == args.context), active)
-    return str(chosen.get("context", {}).get("namespace") or "default")
 
 
 async def show(args: argparse.Namespace, look: Look, say: Callable[[str], None], clock: Clock) -> None:
@@ -72,13 +68,14 @@ async def show(args: argparse.Namespace, look: Look, say: Callable[[str], None],
     """
     from turnout.kube.errors import Unreachable
 
-    listing = await look()
-    say(text(listing, args.output))
+    by = getattr(args, "sort_by", "")
+    listing = (await look()).sorted_by(by)
+    say(text(listing, args.output, headers=not args.no_headers))
     while args.watch:
         before = listing.steady()
         await clock.sleep(EACH_S)
         try:
-            listing = await look()
+            listing = (await look()).sorted_by(by)
         except Unreachable:
             continue
         if told := changes(listing, args.output, before):

@@ -32,7 +32,14 @@ def run_verb(
     from turnout.kube.errors import BadKubeconfig, KubeError
 
     async def whole() -> Exit:
-        async with await Client.open(args.kubeconfig, args.context) as client:
+        open_ = Client.open(
+            args.kubeconfig,
+            args.context,
+            brief=True,
+            longest_s=args.request_timeout or None,
+            as_user=args.as_user,
+        )
+        async with await open_ as client:
             return await work(client) or Exit.DONE
 
     told: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)

@@ -17,7 +17,7 @@ _NEXT = (
     ("turnout demo --seed 7", "another cluster, other gangs"),
     ("turnout demo --gangs 20 --fast", "a longer day, without pauses"),
     ("turnout demo --part lending", "the queue alone"),
-    ("turnout topo check FILE", "every fault of your own topology text, with its line"),
+    ("turnout topology check FILE", "every fault of your own topology text, with its line"),
 )
 
 

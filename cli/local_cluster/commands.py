@@ -8,25 +8,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.exit_codes import Exit
 from turnout.cli.local_cluster.daemon import LocalClusterFailed, ask, end, fault, found, home, start
 from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NO_WALLS, condition, welcome
 
+_UP = (
+    ("local up", "16 nodes of 8 GPUs under two leaf switches"),
+    ("local up --nodes 64 --gpus 4", "a larger one"),
+    ("local up --fabric map.txt", "one node for each host of your map"),
+    ("local up --processes", "pods run their commands, as processes of yours"),
+)
+_DOWN = ("local down", "end it, with all that runs there")
+_STATUS = ("local status", "is one up, and what runs there?")
+_EXAMPLES = (*_UP, _STATUS, _DOWN)
 _NODES, _GPUS, _MOST_NODES, _MOST_GPUS = 16, 8, 5_000, 64
 
 
 def add(commands: Any) -> None:
     """Add `local` to the parser's commands."""
-    _add_verbs(commands.add_parser("local", help="a cluster on this machine, without building anything"))
+    _add_verbs(add_verb(commands, "local", "a cluster on this machine, without building anything", _EXAMPLES))
 
 
 def _add_verbs(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    up = verbs.add_parser("up", help="start one in the background and print the KUBECONFIG to use")
+    up = add_verb(verbs, "up", "start one in the background and print the KUBECONFIG to use", _UP)
     _add_wishes(up)
     up.set_defaults(run=_up)
-    verbs.add_parser("down", help="end it").set_defaults(run=_down)
-    verbs.add_parser("status", help="how it is; exit 1 when none runs").set_defaults(run=_status)
+    add_verb(verbs, "down", "end it", (_DOWN,)).set_defaults(run=_down)
+    add_verb(verbs, "status", "how it is; exit 1 when none runs", (_STATUS,)).set_defaults(run=_status)
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:

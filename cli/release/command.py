@@ -7,16 +7,23 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
 
+_EXAMPLES = (
+    ("release -n team-a", "let the pods of one namespace go, unplaced"),
+    ("release --all", "before an uninstallation"),
+    ("release --all --if-unplaced --older-than 300", "only if no nominator has been at work for so long"),
+)
 _FAULTS_TOLD = 5
 LEAST_S = 60  # of --older-than, where the Lease decides: another replica has it long before
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
-    release = commands.add_parser("release", help="take the scheduling gate turnout.dev/placement from pods")
+    release = add_verb(commands, "release", "take the scheduling gate turnout.dev/placement from pods", _EXAMPLES)
     where = release.add_mutually_exclusive_group(required=True)
     where.add_argument("--all", action="store_true", help="in every namespace, as before an uninstallation")
     where.add_argument("-n", "--namespace", help="in this one")
@@ -36,8 +43,7 @@ def add(commands: Any) -> None:
         "--lease", default="turnout-system/turnout-nominator", help="namespace/name of that Lease (%(default)s)"
     )
     release.add_argument("--docs-base-url", default="", metavar="URL", help="of the docs site, for links in Events")
-    release.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    release.add_argument("--context", help="of the kubeconfig")
+    add_cluster(release)
     release.set_defaults(run=_release)
 
 

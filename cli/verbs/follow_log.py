@@ -27,7 +27,11 @@ class Calls(Protocol):
 
 
 class LogFollower:
-    """Follows one rank. job, pods: their paths. show: takes the log. tell: takes what else a person should know."""
+    """Follows one rank. job, pods: their paths. show: takes the log. tell: takes what else a person should know.
+
+    container: which is followed, "" for the one that trains. first: which part of the first run is shown, as the API
+    server takes it; {} for all of it.
+    """
 
     def __init__(
         self,
@@ -39,11 +43,15 @@ class LogFollower:
         rank: int,
         show: Callable[[bytes], None],
         tell: Callable[[str], None],
+        *,
+        container: str = "",
+        first: Mapping[str, str] | None = None,
     ) -> None:
         self._calls, self._clock, self._kind, self._job, self._pods, self._rank = calls, clock, kind, job, pods, rank
         self._show, self._tell = show, tell
         self._run: tuple[str, int] | None = None
         self._shown_bytes, self._done = 0, False
+        self._container, self._first = container, dict(first or {})
 
     async def run(self) -> None:
         """Show the log until the job has ended, or is gone. A connection that breaks is made again."""
@@ -87,7 +95,7 @@ class LogFollower:
         chosen = selector(self._kind, self._job.rpartition("/")[2], self._rank)
         async for page in self._calls.pages(self._pods, {"labelSelector": chosen}):
             found += msgspec.json.decode(page).get("items") or []
-        return newest(self._kind, found)
+        return newest(self._kind, found, self._container)
 
     async def _follow(self, run: Run, ended: bool) -> None:
         """Show what a run writes from where it was left, until the stream ends. ended: the job: no more is awaited."""
@@ -96,11 +104,15 @@ class LogFollower:
         if run.key != self._run:
             if self._run is not None:
                 self._tell(f"worker {self._rank} runs anew: pod {run.pod}, run {run.number + 1} of {run.container}")
-            self._run, self._shown_bytes, self._done = run.key, 0, False
+            self._shown_bytes = -1 if self._run is None and self._first else 0
+            self._run, self._done = run.key, False
         if self._done:
             return
-        skip, params = self._shown_bytes, {"container": run.container, "follow": "false" if ended else "true"}
+        params = {"container": run.container, "follow": "false" if ended else "true"}
         try:
+            if self._shown_bytes < 0:
+                self._shown_bytes = await self._passed_over(run)
+            skip = self._shown_bytes
             async for piece in self._calls.stream(f"{self._pods}/{run.pod}/log", params):
                 self._show(piece[skip:])
                 self._shown_bytes += len(piece[skip:])
@@ -108,3 +120,10 @@ class LogFollower:
         except (NotFound, Rejected):
             return  # the pod has gone meanwhile, or its container waits to be started again
         self._done = run.over or ended
+
+    async def _passed_over(self, run: Run) -> int:
+        """Return how many bytes of a run's log stand before the part that is shown."""
+        path, container = f"{self._pods}/{run.pod}/log", {"container": run.container}
+        part = await self._calls.get(path, {**container, **self._first})
+        whole = await self._calls.get(path, container)
+        return max(0, whole.rfind(part))

@@ -8,21 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.listing_output import add_cluster, add_output, context_namespace, show
-from turnout.cli.commands.run_verb import BadWord, run_verb, say
+from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, job_of
+from turnout.cli.commands.listing_output import add_output, show
+from turnout.cli.commands.run_verb import run_verb, say
 
 if TYPE_CHECKING:
+    from turnout.cli.job_names import JobName
     from turnout.cli.views.history import HistoryRow
     from turnout.cli.views.listing import Listing
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
 
+_EXAMPLES = (
+    ("history bert -n team-a", "the Events of the last hour and the last change"),
+    ("history VolcanoJob/team-a/bert -w", "go on, and print what is decided from now on"),
+    ("history bert --decision-log decisions", "with what Events forget"),
+)
+
 
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
-    history = commands.add_parser("history", help="what was decided for a job, oldest first, and by whom")
-    history.add_argument("job", metavar="JOB", help="KIND/NAMESPACE/NAME, or KIND/NAME or NAME in your namespace")
-    history.add_argument("-n", "--namespace", default="", help="of a job named without one (that of your context)")
+    history = add_verb(commands, "history", "what was decided for a job, oldest first, and by whom", _EXAMPLES)
+    add_job(history)
     history.add_argument("--decision-log", type=Path, metavar="FILE", help="the autoscaler's, for what Events forget")
     add_output(history)
     add_cluster(history)
@@ -30,42 +37,40 @@ def add(commands: Any) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from turnout.cli.why import NoSuchJob
+    from turnout.cli.why import NoSuchJob, known_words
     from turnout.kube.client.clock import RealClock
 
-    parts = args.job.split("/")
-    namespace = parts[1] if len(parts) == 3 and parts[1] else args.namespace or context_namespace(args)
+    name = job_of(args, known_words())
 
     async def work(client: Client) -> None:
         async def look() -> Listing[Any]:
-            return await history_of(client, args.job, namespace, args.decision_log)
+            return await history_of(client, name, args.decision_log)
 
         await show(args, look, say, RealClock())
 
     return run_verb("history", args, work, NoSuchJob, OSError)
 
 
-async def history_of(client: Client, job: str, namespace: str, log: Path | None) -> Listing[Any]:
-    """Return the decisions on one job. Raises BadWord, NoSuchJob, or OSError of the log. log: of decisions."""
+async def history_of(client: Client, wanted: JobName, log: Path | None) -> Listing[Any]:
+    """Return the decisions on one job. Raises NoSuchJob, or OSError of the log. log: of decisions."""
     import asyncio
 
     from turnout.cli.commands.listing import items
     from turnout.cli.views.history import in_order, listing, of_events, of_notes
-    from turnout.cli.why import BadJobName, meant
+    from turnout.cli.why import meant
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey
 
-    place, name = f"namespaces/{quote(namespace, safe='')}", job.rpartition("/")[2]
+    namespace = wanted.namespace
+    place, name = f"namespaces/{quote(namespace, safe='')}", wanted.name.rpartition("/")[2]
     selector = {"fieldSelector": f"metadata.name={name}"}
-    lists = await asyncio.gather(*(items(client, _in(place, kind.path), selector) for kind in KINDS.values()))
-    there = {JobKey(kind, namespace, name): found[0] for kind, found in zip(KINDS, lists, strict=True) if found}
+    kinds = [kind for kind in KINDS if not wanted.kind or kind.partition(".")[0] == wanted.kind.partition(".")[0]]
+    lists = await asyncio.gather(*(items(client, _in(place, KINDS[kind].path), selector) for kind in kinds))
+    there = {JobKey(kind, namespace, name): found[0] for kind, found in zip(kinds, lists, strict=True) if found}
     events, pods = await asyncio.gather(
         items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
     )
-    try:
-        key = meant(job, namespace, there or _told_of(events, namespace))
-    except BadJobName as error:
-        raise BadWord(str(error)) from error
+    key = meant(wanted, there or _told_of(events, namespace))
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
     told = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
     told += of_notes(there[key], kind) if key in there else []

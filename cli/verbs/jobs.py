@@ -1,231 +1,109 @@
-"""`turnout jobs`, `describe`, `logs`, `suspend` and `submit`, as a person types them."""
+"""`turnout jobs`, as a person types it: the jobs that the job controllers run, and how many others there are."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from turnout.cli.commands.listing_output import add_cluster, add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb, say
-from turnout.cli.exit_codes import Exit
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.listing_output import add_namespace, add_output, add_selector, namespace_of, show
+from turnout.cli.commands.run_verb import run_verb, say
 
 if TYPE_CHECKING:
-    from turnout.controllers.kind import Kind
     from turnout.kube.client.api_client import Client
 
-_MANAGER = "turnout-cli"
-# Of controllers.kinds, not imported before it is needed.
-_KINDS = ("ColossalAIJob", "ElasticJob", "MSJob", "PyTorchJob", "VolcanoJob")
+COLUMNS = ("NAMESPACE", "KIND", "NAME", "STATE", "PODS", "RESTARTS", "AGE")
+_EXAMPLES = (
+    ("jobs -n team-a", "the jobs of one namespace"),
+    ("jobs -A --sort-by restarts", "of all, those that were started again most last"),
+    ("jobs -l team=vision -o name", "names that describe, logs, why and pause take"),
+)
 
 
 def add(commands: Any) -> None:
-    """Add them to the parser's commands."""
-    jobs = commands.add_parser("jobs", help="list the jobs that the job controllers run, with state and pods")
+    """Add it to the parser's commands."""
+    jobs = add_verb(
+        commands,
+        "jobs",
+        "list the jobs that the job controllers run, with state and pods",
+        _EXAMPLES,
+        "Jobs of kinds that other controllers run are counted in a line under the table.",
+    )
     add_namespace(jobs, "jobs")
-    add_output(jobs)
+    add_selector(jobs, "jobs")
+    add_output(jobs, COLUMNS)
     add_cluster(jobs)
     jobs.set_defaults(run=_jobs)
-    describe = commands.add_parser("describe", help="tell of a job at length: conditions, pods, Events")
-    _job(describe)
-    describe.set_defaults(run=_describe)
-    logs = commands.add_parser("logs", help="print what a worker of a job has written")
-    _job(logs)
-    logs.add_argument("--rank", type=int, default=0, help="of the worker among its job's (%(default)s)")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on, across restarts, until the job ends")
-    logs.set_defaults(run=_logs)
-    suspend = commands.add_parser("suspend", help="take a job's pods away until `turnout suspend --end`")
-    _job(suspend)
-    suspend.add_argument("--end", action="store_true", help="let it go on")
-    suspend.set_defaults(run=_suspend)
-    _add_submit(commands)
-
-
-def _add_submit(commands: Any) -> None:
-    submit = commands.add_parser("submit", help="make a job of a command; --dry-run prints its YAML")
-    submit.add_argument("--kind", choices=_KINDS, default="PyTorchJob", help="(%(default)s)")
-    submit.add_argument("--name", required=True, help="of the job")
-    submit.add_argument("-n", "--namespace", default="default", help="(%(default)s)")
-    submit.add_argument("--image", required=True, help="of every pod")
-    submit.add_argument("--workers", type=int, default=1, help="(%(default)s)")
-    submit.add_argument("--min", type=int, help="the fewest workers of an elastic job (--workers)")
-    submit.add_argument("--max", type=int, help="the most (--workers)")
-    submit.add_argument("--gpus", type=int, default=0, help="of each worker (%(default)s)")
-    submit.add_argument("--dry-run", action="store_true", help="print the YAML and make nothing")
-    submit.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each worker runs")
-    add_cluster(submit)
-    submit.set_defaults(run=_submit)
-
-
-def _job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="KIND/NAMESPACE/NAME", help=f"of {', '.join(_KINDS)}")
-    add_cluster(parser)
 
 
 def _jobs(args: argparse.Namespace) -> int:
-    from turnout.cli.jobs import listing, rows
-    from turnout.controllers.kinds.registry import KINDS
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
         namespace = namespace_of(args)
 
         async def look() -> Any:
-            told = []
-            for kind in KINDS.values():
-                told += rows(kind, await _listed(client, kind, namespace), time.time())
-            return listing(told)
+            return await jobs_of(client, namespace, args.selector)
 
         await show(args, look, say, RealClock())
 
     return run_verb("jobs", args, work)
 
 
-async def _listed(client: Client, kind: Kind, namespace: str) -> list[Any]:
-    """List the jobs of a kind in every group that serves it; none where no group does."""
-    import msgspec
+async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
+    """Return the jobs of a namespace, "" for all of them."""
+    import asyncio
 
-    from turnout.kube.errors import NotFound
-
-    found = []
-    for api in kind.apis:
-        place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
-        try:
-            async for page in client.pages(f"/apis/{api}/{place}{kind.plural}"):
-                found += [{"apiVersion": api, **each} for each in msgspec.json.decode(page).get("items") or ()]
-        except NotFound:
-            continue
-    return found
-
-
-def _describe(args: argparse.Namespace) -> int:
-    parts = _parts(args.job)
-
-    async def look(client: Client) -> None:
-        from turnout.cli.jobs import described
-
-        kind, raw, core = await _found(client, parts)
-        name = raw["metadata"]["name"]
-        pods = await _items(client, f"{core}/pods", {"labelSelector": f"{kind.child_labels.job}={name}"})
-        selector = f"involvedObject.name={name},involvedObject.kind={kind.kind}"
-        events = await _items(client, f"{core}/events", {"fieldSelector": selector})
-        print("\n".join(described(kind, raw, pods, events, time.time())))
-
-    return run_verb("describe", args, look)
-
-
-async def _items(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    import msgspec
-
-    found: list[Any] = []
-    async for page in client.pages(path, params):
-        found += msgspec.json.decode(page).get("items") or []
-    return found
-
-
-def _parts(text: str) -> list[str]:
-    """Split the name of a job into its kind, namespace and name. Raises BadWord."""
-    parts = text.split("/")
-    if len(parts) != 3 or not all(parts) or parts[0] not in _KINDS:
-        raise BadWord(f"{text!r} names no job: KIND/NAMESPACE/NAME, as in PyTorchJob/team-a/bert; {', '.join(_KINDS)}")
-    return parts
-
-
-async def _found(client: Client, parts: Sequence[str]) -> tuple[Kind, Any, str]:
-    """Return the kind of a job, its object, and the path of its namespace in the core group. Raises NoSuch."""
-    import msgspec
-
+    from turnout.cli.commands.jobs_of_controllers import jobs_of_kind
+    from turnout.cli.jobs import listing, rows
     from turnout.controllers.kinds.registry import KINDS
-    from turnout.kube.errors import NotFound
 
-    kind, namespace, name = KINDS[parts[0]], *(quote(part, safe="") for part in parts[1:])
-    for api in kind.apis:
-        path = f"/apis/{api}/namespaces/{namespace}/{kind.plural}/{name}"
-        try:
-            return kind, msgspec.json.decode(await client.get(path)), f"/api/v1/namespaces/{namespace}"
-        except NotFound:
-            continue
-    raise NoSuch(f"there is no {'/'.join(parts)}; `turnout jobs` lists those that are there")
-
-
-def _logs(args: argparse.Namespace) -> int:
-    parts = _parts(args.job)
-
-    async def look(client: Client) -> None:
-        from turnout.cli.log_runs import newest, selector
-
-        kind, raw, core = await _found(client, parts)
-        if args.follow:
-            await _follow(args, client, kind, raw, core)
-            return
-        name = raw["metadata"]["name"]
-        run = newest(kind, await _items(client, f"{core}/pods", {"labelSelector": selector(kind, name, args.rank)}))
-        if run is None:
-            raise NoSuch(f"{args.job} has no worker of rank {args.rank}")
-        text = await client.get(f"{core}/pods/{run.pod}/log", {"container": run.container})
-        sys.stdout.write(text.decode(errors="replace"))
-
-    return run_verb("logs", args, look)
+    now_s = time.time()
+    looks = (jobs_of_kind(client, kind, namespace, selector) for kind in KINDS.values())
+    told = [
+        row
+        for kind, found in zip(KINDS.values(), await asyncio.gather(*looks), strict=True)
+        for row in rows(kind, found, now_s)
+    ]
+    others = await _others(client, namespace, selector)
+    return listing(told, (others,) if others else ())
 
 
-async def _follow(args: argparse.Namespace, client: Client, kind: Kind, raw: Any, core: str) -> None:
-    from turnout.cli.verbs.follow_log import LogFollower
-    from turnout.kube.client.clock import RealClock
+async def _others(client: Client, namespace: str, selector: str) -> str:
+    """Say how many jobs there are that other controllers run; "" for none."""
+    import asyncio
 
-    def show(text: bytes) -> None:
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
+    from turnout.cli.job_names import JOB_KINDS
+    from turnout.jobs.kinds.registry import KINDS
 
-    def tell(text: str) -> None:
-        print(f"turnout logs: {text}", file=sys.stderr)
-
-    meta = raw["metadata"]
-    job = f"/apis/{raw['apiVersion']}/namespaces/{meta['namespace']}/{kind.plural}/{meta['name']}"
-    await LogFollower(client, RealClock(), kind, job, f"{core}/pods", args.rank, show, tell).run()
-
-
-def _suspend(args: argparse.Namespace) -> int:
-    parts = _parts(args.job)
-
-    async def write(client: Client) -> None:
-        from turnout.cli.jobs import suspension
-        from turnout.kube.client.apply import MERGE
-
-        kind, raw, _ = await _found(client, parts)
-        meta = raw["metadata"]
-        path = f"/apis/{raw['apiVersion']}/namespaces/{meta['namespace']}/{kind.plural}/{meta['name']}"
-        await client.patch(path, suspension(kind.called, on=not args.end), MERGE, _MANAGER)
-        print(f"{args.job} {'goes on' if args.end else 'is suspended'}")
-
-    return run_verb("suspend", args, write)
+    kinds = [kind for kind in KINDS.values() if (kind.object_kind or kind.kind) not in JOB_KINDS]
+    kinds = [kind for kind in kinds if kind.kind not in JOB_KINDS]
+    counts = await asyncio.gather(*(_count(client, kind.path, namespace, selector) for kind in kinds))
+    words = [f"{count} {kind.kind}" for kind, count in zip(kinds, counts, strict=True) if count]
+    if not words:
+        return ""
+    return f"not shown, since other controllers run them: {', '.join(words)}; `turnout why` and `turnout top` know them"
 
 
-def _submit(args: argparse.Namespace) -> int:
-    from turnout.cli.jobs import BadSubmission, Wish, submission
+async def _count(client: Client, path: str, namespace: str, selector: str) -> int:
+    """Count the objects of a kind; 0 where nobody serves it, or they may not be listed."""
+    from urllib.parse import quote
 
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    least, most = args.min or args.workers, args.max or args.workers
-    wish = Wish(args.name, args.namespace, args.image, args.workers, least, most, args.gpus, command)
+    import msgspec
+
+    from turnout.cli.commands.jobs_of_controllers import labels
+    from turnout.kube.errors import Forbidden, NotFound
+
+    group, _, plural = path.rpartition("/")
+    place = f"{group}/namespaces/{quote(namespace, safe='')}/{plural}" if namespace else path
     try:
-        if not command:
-            raise BadSubmission("a command is needed after --")
-        body = submission(args.kind, wish)
-    except BadSubmission as error:
-        print(f"turnout submit: {error}", file=sys.stderr)
-        return Exit.USAGE
-    if args.dry_run:
-        import yaml
-
-        print(yaml.safe_dump(body, sort_keys=False), end="")
+        count = 0
+        async for page in client.pages(place, labels(selector), limit=500):
+            read = msgspec.json.decode(page)
+            count += len(read.get("items") or ())
+            if left := (read.get("metadata") or {}).get("remainingItemCount"):
+                return count + int(left)
+        return count
+    except (Forbidden, NotFound):
         return 0
-
-    async def make(client: Client) -> None:
-        from turnout.controllers.kinds.registry import KINDS
-
-        await client.create(f"/apis/{body['apiVersion']}/namespaces/{args.namespace}/{KINDS[args.kind].plural}", body)
-        print(f"{args.kind}/{args.namespace}/{args.name} is made")
-
-    return run_verb("submit", args, make)

@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from turnout.cli.commands.listing_output import add_output, show
-from turnout.cli.commands.run_verb import say
-from turnout.cli.exit_codes import Exit
+from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, add_verb
+from turnout.cli.commands.listing_output import add_output, add_selector, show
+from turnout.cli.commands.run_verb import NoSuch, run_verb, say
 
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+COLUMNS = ("NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY")
 _MANAGER = "turnout-cli"
 _TRIES = 5  # a node is written by its kubelet, too
 _NODES = "/api/v1/nodes"
+_UNTAINT = (("nodes untaint gpu-7", "pods may be placed on gpu-7 again"),)
+_EXAMPLES = (
+    ("nodes", "nodes that are tainted, suspected or on trial"),
+    ("nodes --show-cleared -l zone=a", "of one zone, with those that were cleared lately"),
+    *_UNTAINT,
+)
 
 
 def add(commands: Any) -> None:
     """Add them to the parser's commands."""
-    nodes = commands.add_parser("nodes", help="which nodes are tainted as faulty, since when, until when and why")
-    _where(nodes)
-    add_output(nodes)
-    nodes.add_argument("--all", action="store_true", help="also nodes that were cleared lately")
+    nodes = add_verb(commands, "nodes", "which nodes are tainted as faulty, since when, until when and why", _EXAMPLES)
+    nodes.add_argument("--show-cleared", action="store_true", help="also nodes that were cleared lately")
+    add_no_namespace(nodes, "nodes")
+    add_selector(nodes, "nodes")
+    add_output(nodes, COLUMNS)
+    _add_key(nodes)
+    add_cluster(nodes)
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="COMMAND")
-    untaint = more.add_parser("untaint", help="free a node: it is tainted again when a check finds it faulty anew")
+    untaint = add_verb(more, "untaint", "free a node: it is tainted again when a check finds it faulty anew", _UNTAINT)
     untaint.add_argument("node", metavar="NODE", help="its name")
-    _where(untaint)
+    _add_key(untaint)
+    add_cluster(untaint, inner=True)
     untaint.set_defaults(run=_untaint)
 
 
-def _where(parser: argparse.ArgumentParser) -> None:
-    hidden = argparse.SUPPRESS  # a subcommand's default would hide what stands before it
-    parser.add_argument("--taint-key", default=hidden, help="as the autoscaler's (turnout.dev/faulty)")
-    parser.add_argument("--kubeconfig", default=hidden, help="path; else in-cluster, else the user's own")
-    parser.add_argument("--context", default=hidden, help="of the kubeconfig")
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    # A subcommand's default would hide what stands before it.
+    parser.add_argument("--taint-key", default=argparse.SUPPRESS, help="as the autoscaler's (turnout.dev/faulty)")
 
 
 def _key(args: argparse.Namespace) -> str:
@@ -46,69 +56,59 @@ def _key(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from turnout.cli.nodes import listing, rows
     from turnout.kube.client.clock import RealClock
 
-    async def work() -> None:
+    async def work(client: Client) -> None:
         import msgspec
 
-        async with await _client(args) as client:
+        from turnout.cli.nodes import listing, rows
+        from turnout.kube.errors import Forbidden
 
-            async def look() -> Any:
-                found: list[dict[str, Any]] = []
-                async for page in client.pages(_NODES):
+        async def look() -> Any:
+            found: list[dict[str, Any]] = []
+            try:
+                async for page in client.pages(_NODES, {"labelSelector": args.selector} if args.selector else {}):
                     found += msgspec.json.decode(page).get("items") or []
-                return listing(rows(found, _key(args), args.all))
+            except Forbidden as error:
+                raise NoSuch(f"you may not list nodes: {error.message}") from error
+            return listing(rows(found, _key(args), args.show_cleared))
 
-            await show(args, look, say, RealClock())
+        await show(args, look, say, RealClock())
 
-    return _done("nodes", work(), "list nodes")
+    return run_verb("nodes", args, work)
 
 
 def _untaint(args: argparse.Namespace) -> int:
+    from turnout.cli.nodes import NotTainted
+
+    async def free(client: Client) -> None:
+        from turnout.kube.errors import Forbidden, NotFound
+
+        try:
+            await _freed(client, args.node, _key(args))
+        except NotFound as error:
+            raise NoSuch(f"there is no node {args.node!r}; `turnout nodes` lists those that are tainted") from error
+        except Forbidden as error:
+            raise NoSuch(f"you may not get and patch nodes: {error.message}") from error
+        print(f"node {args.node} is free: what pods have said of it until now is dealt with")
+
+    return run_verb("nodes untaint", args, free, NotTainted)
+
+
+async def _freed(client: Client, node: str, key: str) -> None:
+    """Free a node, whoever else writes it meanwhile. Raises NotTainted."""
+    import msgspec
+
     from turnout.cli.nodes import freed
     from turnout.kube.client.apply import MERGE
     from turnout.kube.errors import Conflict
 
-    async def free() -> None:
-        import msgspec
-
-        path = f"{_NODES}/{quote(args.node, safe='')}"
-        async with await _client(args) as client:
-            for left in reversed(range(_TRIES)):
-                change = freed(msgspec.json.decode(await client.get(path)), _key(args), time.time())
-                try:
-                    await client.patch(path, change, MERGE, _MANAGER)
-                    break
-                except Conflict:
-                    if not left:
-                        raise
-        print(f"node {args.node} is free: what pods have said of it until now is dealt with")
-
-    return _done("nodes untaint", free(), "get and patch nodes", args.node)
-
-
-async def _client(args: argparse.Namespace) -> Any:
-    from turnout.kube.client.api_client import Client
-
-    return await Client.open(getattr(args, "kubeconfig", None), getattr(args, "context", None))
-
-
-def _done(command: str, work: Coroutine[Any, Any, None], right: str, node: str = "") -> int:
-    import asyncio
-
-    from turnout.cli.nodes import NotTainted
-    from turnout.kube.errors import BadKubeconfig, Forbidden, KubeError, NotFound
-
-    try:
-        asyncio.run(work)
-    except NotFound:
-        why = f"there is no node {node!r}; `turnout nodes` lists those that are tainted"
-    except Forbidden as error:
-        why = f"you may not {right}: {error.message}"
-    except (NotTainted, KubeError, BadKubeconfig) as error:
-        why = str(error)
-    else:
-        return 0
-    print(f"turnout {command}: {why}", file=sys.stderr)
-    return Exit.FAILED
+    path = f"{_NODES}/{quote(node, safe='')}"
+    for left in reversed(range(_TRIES)):
+        change = freed(msgspec.json.decode(await client.get(path)), key, time.time())
+        try:
+            await client.patch(path, change, MERGE, _MANAGER)
+            return
+        except Conflict:
+            if not left:
+                raise

@@ -3,99 +3,150 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.exit_codes import Exit
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb, job_of
+from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
+from turnout.cli.job_names import FORMS, JobName
 
 if TYPE_CHECKING:
     from turnout.cli.pause import Write
+    from turnout.jobs.model import JobKey
+    from turnout.kube.client.api_client import Client
 
 _MANAGER = "turnout-cli"
 ORDERS = "turnout-system/turnout-autoscaler"
+_RESUME_ONE = ("resume bert -n team-a", "it is lent to and asked again")
+_RESUME_ALL = ("resume --all", "every job is")
+_PAUSE = (
+    ("pause bert -n team-a", "its size stays until `turnout resume`"),
+    ("pause pytorchjob/bert --for 2h", "for two hours"),
+    ("pause bert --only shrink", "it may grow, and gives nothing back"),
+    ("pause --all --release", "before an uninstall: every job back to its min, then none changes"),
+    _RESUME_ONE,
+)
 
 
 def add(commands: Any) -> None:
     """Add both to the parser's commands."""
-    pause = commands.add_parser("pause", help="leave the size of a job, or of all, as it is")
+    pause = add_verb(commands, "pause", "leave the size of a job, or of all, as it is", _PAUSE)
     _target(pause)
     pause.add_argument("--only", choices=("grow", "shrink"), help="forbid this direction only, of one job")
     ends = pause.add_mutually_exclusive_group()
     ends.add_argument("--until", metavar="MOMENT", help="when it ends by itself, as in 2026-01-31T18:00:00Z")
     ends.add_argument("--for", dest="for_", metavar="TIME", help="how long, as in 30m or 2h")
     pause.add_argument("--release", action="store_true", help="with --all: shrink every elastic job to its min first")
+    add_cluster(pause)
     pause.set_defaults(run=_pause)
-    resume = commands.add_parser("resume", help="end a pause")
+    resume = add_verb(commands, "resume", "end a pause", (_RESUME_ONE, _RESUME_ALL))
     _target(resume)
+    add_cluster(resume)
     resume.set_defaults(run=_resume)
 
 
 def _target(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("job", nargs="?", metavar="KIND/NAMESPACE/NAME", help="one job")
+    what.add_argument("job", nargs="?", metavar="JOB", help=f"one job: {FORMS}")
     what.add_argument("--all", action="store_true", help="every job that the autoscaler sees")
+    parser.add_argument("-n", "--namespace", default="", help="of a job named without one (that of your context)")
     parser.add_argument("--orders", default=ORDERS, help="the autoscaler's --orders, for --all (%(default)s)")
-    parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    parser.add_argument("--context", help="of the kubeconfig")
 
 
 def _pause(args: argparse.Namespace) -> int:
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import BadWish, job_key, of_all, of_job, until
+    from turnout.cli.pause import BadWish, of_all, until
 
-    def wanted() -> Write:
+    try:
         ends = until(args.until, args.for_, time.time())
-        if not args.all:
-            if args.release:
-                raise BadWish("--release goes with --all: a single job is shrunk with kubectl scale or patch")
-            return of_job(job_key(args.job), args.only or "true", ends)
-        if args.only:
-            raise BadWish("--only goes with one job, not with --all")
-        return of_all(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
-
-    return _done("pause", args, wanted)
+    except BadWish as error:
+        raise BadWord(str(error)) from error
+    if not args.all:
+        if args.release:
+            raise BadWord("--release goes with --all: a single job is shrunk with kubectl scale or patch")
+        return _one("pause", args, args.only or "true", ends)
+    if args.only:
+        raise BadWord("--only goes with one job, not with --all")
+    return _all(
+        "pause", args, of_all(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
+    )
 
 
 def _resume(args: argparse.Namespace) -> int:
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import job_key, of_all, of_job
+    from turnout.cli.pause import of_all
 
-    return _done(
-        "resume", args, lambda: of_all(args.orders, AdminOverride.RUN) if args.all else of_job(job_key(args.job), None)
-    )
+    return _all("resume", args, of_all(args.orders, AdminOverride.RUN)) if args.all else _one("resume", args, None, "")
 
 
-def _done(command: str, args: argparse.Namespace, wanted: Callable[[], Write]) -> int:
+def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
+    """Write on one job. direction: as of_job takes it."""
+    from turnout.cli.job_names import words_of
+    from turnout.jobs.kinds.registry import KINDS
+
+    wanted = job_of(args, words_of(KINDS, {name: kind.path for name, kind in KINDS.items()}))
+
+    async def write(client: Client) -> None:
+        from turnout.cli.pause import of_job
+        from turnout.kube.client.apply import MERGE
+        from turnout.kube.errors import NotFound
+
+        key = await _found(client, wanted)
+        change = of_job(key, direction, ends)
+        try:
+            await client.patch(change.path, change.body, MERGE, _MANAGER)
+        except NotFound as error:
+            raise NoSuch(_missing(wanted)) from error
+        print(change.said)
+
+    return run_verb(verb, args, write)
+
+
+async def _found(client: Client, wanted: JobName) -> JobKey:
+    """Return the key of the one job of a name, which need not be there where its kind is said. Raises NoSuch."""
     import asyncio
 
-    from turnout.cli.pause import BadWish
-    from turnout.kube.errors import BadKubeconfig, KubeError, NotFound
+    from turnout.cli.pause import path_of
+    from turnout.jobs.kinds.registry import KINDS
+    from turnout.jobs.model import JobKey
+    from turnout.kube.errors import Forbidden, NotFound
 
-    try:
-        write = wanted()
-    except BadWish as error:
-        print(f"turnout {command}: {error}", file=sys.stderr)
-        return Exit.USAGE
-    try:
-        asyncio.run(_write(args, write))
-    except NotFound as error:
-        print(f"turnout {command}: {args.job or args.orders} is not there: {error.message}", file=sys.stderr)
-        return Exit.FAILED
-    except (KubeError, BadKubeconfig) as error:
-        print(f"turnout {command}: {error}", file=sys.stderr)
-        return Exit.FAILED
-    print(write.said)
-    return 0
+    if wanted.kind:
+        return JobKey(*wanted)
+
+    async def look(key: JobKey) -> JobKey | None:
+        try:
+            await client.get(path_of(key))
+        except (NotFound, Forbidden):  # of a kind that nobody has told this person of
+            return None
+        return key
+
+    keys = (JobKey(kind, wanted.namespace, wanted.name) for kind in KINDS)
+    found = [key for key in await asyncio.gather(*map(look, keys)) if key is not None]
+    if len(found) > 1:
+        raise NoSuch(f"{wanted.name!r} may be {' or '.join(map(str, found))}: say which")
+    if not found:
+        raise NoSuch(_missing(wanted))
+    return found[0]
 
 
-async def _write(args: argparse.Namespace, write: Write) -> None:
-    from turnout.kube.client.api_client import Client
-    from turnout.kube.client.apply import MERGE, put
+def _missing(wanted: JobName) -> str:
+    what = f"{wanted.kind or 'job'} {wanted.name!r} in namespace {wanted.namespace}"
+    return f"there is no {what}; `turnout top -n {wanted.namespace}` lists jobs that hold GPUs or wait for them"
 
-    async with await Client.open(args.kubeconfig, args.context) as client:
-        if write.makes:
-            await put(client, write.path, write.body, _MANAGER)
-        else:
-            await client.patch(write.path, write.body, MERGE, _MANAGER)
+
+def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
+    """Write the order for all jobs."""
+
+    async def write(client: Client) -> None:
+        from turnout.kube.client.apply import put
+        from turnout.kube.errors import NotFound
+
+        try:
+            await put(client, change.path, change.body, _MANAGER)
+        except NotFound as error:
+            namespace = args.orders.partition("/")[0]
+            raise NoSuch(f"{args.orders} cannot be written: there is no namespace {namespace}") from error
+        print(change.said)
+
+    return run_verb(verb, args, write)

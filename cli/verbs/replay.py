@@ -7,13 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.exit_codes import Exit
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
-    replay = commands.add_parser(
-        "replay-decisions", help="decide a decision log again; exit 3 when anything differs, 1 when nothing can be read"
+    replay = add_verb(
+        commands,
+        "replay-decisions",
+        "decide a decision log again; exit 3 when anything differs, 1 when nothing can be read",
+        (("replay-decisions decisions", "a log that turnout-autoscaler --decision-log has written"),),
     )
     replay.add_argument("file", type=Path, help="the autoscaler's --decision-log, or the old one beside it (.1)")
     replay.set_defaults(run=_replay)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.commands.run_verb import BadWord, say
 from turnout.cli.exit_codes import Exit
 
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
     from turnout.simulator.replay.traces import Row
 
 DRAWN = "drawn"
+_EXAMPLES = (
+    ("simulate drawn --jobs 300 --seed 1", "jobs drawn by chance"),
+    ("simulate trace.csv --nodes 32x8 --report report.html", "your own jobs, with a page of plots"),
+    ("simulate trace.csv --elastic 0.5 -o json", "half of the jobs are elastic; for a program"),
+)
 _MOST_NODES = 10_000
 _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
 
 
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
-    simulate = commands.add_parser("simulate", help="replay a trace of jobs with lending and without, and compare")
+    simulate = add_verb(commands, "simulate", "replay a trace of jobs with lending and without, and compare", _EXAMPLES)
     simulate.add_argument(
         "trace",
         metavar="TRACE",

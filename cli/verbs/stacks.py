@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
-    stacks = commands.add_parser(
-        "stacks", help="merge the stacks of all ranks, and name who stands apart; exit 1 when there are none"
+    stacks = add_verb(
+        commands,
+        "stacks",
+        "merge the stacks of all ranks, and name who stands apart; exit 1 when there are none",
+        (("stacks --path /shared/stacks", "the folder that the ranks of a hung job wrote to"),),
     )
     stacks.add_argument(
         "--path", "-p", type=Path, default=Path(), help="folder of RANK-WORLD.stacktrace files (%(default)s)"

@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.listing_output import add_cluster, add_form, add_output, context_namespace, show
+from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, add_verb, context_namespace
+from turnout.cli.commands.listing_output import add_form, add_output, show
 from turnout.cli.commands.run_verb import BadWord, run_verb, say
 from turnout.cli.commands.settings_flags import DECIDING, SEEING, add_flags, settings_of
 from turnout.cli.exit_codes import Exit
+from turnout.cli.verbs import topology_check
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
@@ -20,15 +22,17 @@ if TYPE_CHECKING:
     from turnout.cli.views.topology import Branch
     from turnout.kube.client.api_client import Client
 
+_EXAMPLES = (
+    ("topology", "the map of switches with what is used under each"),
+    ("topology --nodes", "down to the nodes"),
+    ("topology -o json", "for a program"),
+    ("topology check map.txt", "tell every fault of a map before it is applied; asks no cluster"),
+)
+
 
 def add(commands: Any) -> None:
     """Add both to the parser's commands."""
-    topology = commands.add_parser("topology", help="the switches as a tree, with used and free GPUs under each")
-    topology.add_argument("--nodes", action="store_true", help="a line for every node, too")
-    add_output(topology)
-    add_cluster(topology)
-    add_flags(topology, SEEING)
-    topology.set_defaults(run=_topology)
+    _add_topology(commands)
     explain = commands.add_parser(
         "explain",
         help="where a gang would land now, and why; or what a reason means",
@@ -53,6 +57,17 @@ def add(commands: Any) -> None:
     add_cluster(explain)
     add_flags(explain, DECIDING)
     explain.set_defaults(run=_explain)
+
+
+def _add_topology(commands: Any) -> None:
+    topology = add_verb(commands, "topology", "the switches as a tree, with used and free GPUs under each", _EXAMPLES)
+    topology.add_argument("--nodes", action="store_true", help="a line for every node, too")
+    add_no_namespace(topology, "switches")
+    add_output(topology)
+    add_cluster(topology)
+    add_flags(topology, SEEING)
+    topology.set_defaults(run=_topology)
+    topology_check.add(topology.add_subparsers(metavar="COMMAND"))
 
 
 def _topology(args: argparse.Namespace) -> int:

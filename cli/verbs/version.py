@@ -6,28 +6,26 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
 
-_EXAMPLES = """examples:
-  turnout version            this program, Kubernetes and the installed parts
-  turnout version --client   this program alone; asks no cluster
-"""
+_EXAMPLES = (
+    ("version", "this program, Kubernetes and the installed parts"),
+    ("version --client", "this program alone; asks no cluster"),
+)
 _DEPLOYMENTS = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io%2Fpart-of%3Dturnout"
 _COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version"
 
 
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
-    version = commands.add_parser(
-        "version",
-        help="the version of this program, of Kubernetes and of the installed parts",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    version = add_verb(
+        commands, "version", "the version of this program, of Kubernetes and of the installed parts", _EXAMPLES
     )
     version.add_argument("--client", action="store_true", help="only of this program")
-    version.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    version.add_argument("--context", help="of the kubeconfig")
+    add_cluster(version)
     version.set_defaults(run=_version)
 
 

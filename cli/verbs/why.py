@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.listing_output import add_cluster, context_namespace
-from turnout.cli.commands.run_verb import BadWord, run_verb
+from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, job_of
+from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import ClusterView
     from turnout.cli.controlled import Account
+    from turnout.cli.job_names import JobName
     from turnout.cli.partly import Partly
     from turnout.cli.release.gate import Gate
     from turnout.jobs.model import JobKey
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
     Told = Chain | Partly | str  # a sentence for a job of which nothing is decided
 
 _LABEL = 11  # columns
+_EXAMPLES = (
+    ("why bert", "a job of the namespace of your context"),
+    ("why job/bert -n team-a", "where several kinds have a job of that name"),
+    ("why VolcanoJob/team-a/bert --json", "for a program"),
+)
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser's."""
-    why = commands.add_parser("why", help="why a job waits, or is as large as it is, and when it may start")
-    why.add_argument("job", metavar="JOB", help="KIND/NAMESPACE/NAME, or KIND/NAME or NAME in your namespace")
-    why.add_argument("-n", "--namespace", help="of a job named without one; else that of your context")
+    why = add_verb(commands, "why", "why a job waits, or is as large as it is, and when it may start", _EXAMPLES)
+    add_job(why)
     why.add_argument("--json", action="store_true", help="as JSON, times in seconds since 1970, null for never")
     why.add_argument("--plain", action="store_true", help="plain text, as for a file")
     add_cluster(why)
@@ -50,14 +55,13 @@ def _why(args: argparse.Namespace) -> int:
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import account_of
     from turnout.cli.release.facts import gate_facts
-    from turnout.cli.why import NoSuchJob
+    from turnout.cli.why import NoSuchJob, known_words
 
-    wanted = settings_of(args, DECIDING)
+    wanted, name = settings_of(args, DECIDING), job_of(args, known_words())
 
     async def work(client: Client) -> None:
-        namespace = _where(args)
-        cluster_view = await look(client, wanted, namespace)
-        key = _meant(args, cluster_view, namespace)
+        cluster_view = await look(client, wanted, name.namespace)
+        key = _meant(name, cluster_view)
         account = await account_of(client, key)
         gate = await gate_facts(client, _pods(cluster_view, key))
         told = found(wanted, cluster_view, key)
@@ -66,18 +70,16 @@ def _why(args: argparse.Namespace) -> int:
     return run_verb("why", args, work, NoSuchJob)
 
 
-def _meant(args: argparse.Namespace, cluster_view: ClusterView, namespace: str) -> JobKey:
-    """Give the key of the job that is asked for. Raises BadWord, or NoSuchJob."""
+def _meant(name: JobName, cluster_view: ClusterView) -> JobKey:
+    """Give the key of the job that is asked for. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
-    from turnout.cli.why import BadJobName, NoSuchJob, meant
+    from turnout.cli.why import NoSuchJob, meant
 
     view = cluster_view.view
     keys = {job.key for job in view.jobs.values()}
     seen = {each.job.key for each in cluster_view.seen.jobs}
     try:
-        return meant(args.job, namespace, {*keys, *seen, *cluster_view.faults, *cluster_view.gangs})
-    except BadJobName as error:
-        raise BadWord(str(error)) from error
+        return meant(name, {*keys, *seen, *cluster_view.faults, *cluster_view.gangs})
     except NoSuchJob as error:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 
@@ -152,12 +154,6 @@ def _repair(cluster_view: ClusterView, key: JobKey, told: Told) -> str | None:
     return repair_of_job(_pods(cluster_view, key), told.gang.least) if isinstance(told, Chain) else None
 
 
-def _where(args: argparse.Namespace) -> str:
-    """The namespace of the job: named with it, or by a flag, or that of the context in use."""
-    parts = args.job.split("/")
-    return parts[1] if len(parts) == 3 and parts[1] else args.namespace or context_namespace(args)
-
-
 def _tell(
     args: argparse.Namespace,
     cluster_view: ClusterView,
@@ -166,18 +162,17 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    from rich.text import Text
-
     from turnout.autoscaler.reporting.explain import Chain
     from turnout.cli import partly, why
-    from turnout.cli.commands.terminal import terminal
+    from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate
+    from turnout.kube.client.logs import printable
     from turnout.kube.reasons import pointer
 
     if args.json:
         print(_in_json(found, account, gate, repair))
         return
-    console = terminal(args.plain)
+    page = Page.of_stdout(args.plain)
     if isinstance(found, str):
         head, told_rows = found, list[why.Row]()
     elif isinstance(found, partly.Partly):
@@ -189,15 +184,16 @@ def _tell(
         told_rows.append(("repair", repair))
     if account is not None:
         told_rows = why.with_account(told_rows, account.text, account.next)
-    console.print(Text(head, style="" if isinstance(found, str) else "bold"), soft_wrap=True)
+    print(printable(head) if isinstance(found, str) else page.bold(printable(head)))
     if not isinstance(found, str):
         told_rows += _unknown(cluster_view)
         told_rows += [("docs", pointer(found.reason.value, args.docs_base_url))] if isinstance(found, Chain) else []
     for label, text in told_rows:
-        lines = textwrap.wrap(text, max(40, console.width - _LABEL), break_long_words=False, break_on_hyphens=False)
+        width = max(40, page.columns - _LABEL)
+        lines = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):
-            head = (label if not number else "").ljust(_LABEL)
-            console.print(Text.assemble((head, "cyan"), (line, "bold" if label == "decision" else "")), soft_wrap=True)
+            head = page.cyan((label if not number else "").ljust(_LABEL))
+            print(f"{head}{page.bold(line) if label == 'decision' else line}")
 
 
 def _in_json(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> str:

@@ -83,7 +83,7 @@ def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
             told += f"; lending had won it {gained} s"
         found.append(HistoryRow(_moment(at), "annotation", "Resized", about, told))
     for key, word, means in _LASTING:
-        if value := notes.get(key):
+        if (value := notes.get(key)) and value != "false":
             found.append(HistoryRow("", "annotation", word, about, f"{key}={value}: {means}"))
     return found
 

@@ -6,8 +6,9 @@ Which rows there are is the verb's. When it is printed, and again, is commands/l
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from turnout.kube.client.logs import printable
@@ -19,12 +20,24 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[R]):
-    """One column of a table. wide: only the wide table has it. number: it is set to the right."""
+    """One column of a table. wide: only the wide table has it. number: it is set to the right.
+
+    order: by what its rows are sorted, where that is not the text in its cells.
+    """
 
     head: str
     cell: Callable[[R], str]
     wide: bool = False
     number: bool = False
+    order: Callable[[R], Any] | None = None
+
+    def key(self, row: R) -> Any:
+        """Return by what a row is sorted: numbers first, from the least on, then texts."""
+        if self.order is not None:
+            return self.order(row)
+        cell = self.cell(row)
+        found = re.fullmatch(r"(-?\d+(?:\.\d+)?)%?", cell)
+        return (0, float(found[1]), "") if found else (1, 0.0, cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,11 @@ class Listing(Generic[R]):
     document: Any = None  # what programs read in the place of the rows' values
     passing: frozenset[str] = frozenset()  # fields that time alone changes, such as an age: no news of a row
 
+    def sorted_by(self, head: str) -> Listing[R]:
+        """Return the listing with its rows in the order of a column; as it is for "" and for an unknown one."""
+        column = next((each for each in self.columns if head and each.head == head), None)
+        return self if column is None else replace(self, rows=sorted(self.rows, key=column.key))
+
     def steady(self) -> dict[str, Mapping[str, Any]]:
         """Give what is news of each row when it changes, by its name."""
         return {self.name(row): self._steady(row) for row in self.rows}
@@ -55,14 +73,17 @@ class Listing(Generic[R]):
         return {key: each for key, each in self.value(row).items() if key not in self.passing}
 
 
-def text(listing: Listing[Any], form: str) -> str:
-    """Write a listing in one of FORMS, without the last line's end."""
+def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
+    """Write a listing in one of FORMS, without the last line's end. headers: a table has a line over its columns."""
     if form in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
         return json.dumps(values, indent=2) if form == "json" else _yaml(values)
     if form == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)
-    return "\n".join([*(_table(listing, form == "wide") or [listing.empty]), *map(printable, listing.notes)])
+    table = _table(listing, form == "wide")[0 if headers else 1 :]
+    if not headers:
+        return "\n".join(table)
+    return "\n".join([*(table or [listing.empty]), *map(printable, listing.notes)])
 
 
 def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""`python -m hack.bench NAME [--quick]` runs one benchmark, `--all` one after the other, each in its own process.
+"""`python -m hack.bench NAME ... [--quick]` runs benchmarks, `--all` every one: one after the other, each by itself.
 
 A benchmark is a folder here whose module `run` has a `run(quick) -> Outcome`. It prints tables for people and, as its
 last line, one JSON object, which also goes to build/bench/NAME.json. The exit status is 0 whatever is met; 3 for a
@@ -31,15 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what was named and print it."""
     names = names_of_benchmarks()
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its baselines.")
-    parser.add_argument("name", nargs="?", choices=names, help=", ".join(names))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or several of {', '.join(names)}")
     parser.add_argument("--all", action="store_true", help="run every benchmark")
     parser.add_argument("--quick", action="store_true", help="the same measurement, smaller: a minute or two")
     chosen = parser.parse_args(argv)
-    if chosen.all == bool(chosen.name):
-        parser.error("name one benchmark, or --all")
-    if chosen.all:
-        return run_all(names, chosen.quick)
-    return shown_status(chosen.name, runner(chosen.name)(chosen.quick))
+    if unknown := sorted({*chosen.names} - {*names}):
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(names)}")
+    if chosen.all == bool(chosen.names):
+        parser.error("name benchmarks, or --all")
+    if chosen.all or len(chosen.names) > 1:
+        return run_each(names if chosen.all else chosen.names, chosen.quick)
+    (name,) = chosen.names
+    return shown_status(name, runner(name)(chosen.quick))
 
 
 def shown_status(name: str, outcome: Outcome) -> int:
@@ -60,12 +63,19 @@ def runner(name: str) -> Callable[[bool], Outcome]:
     return run
 
 
-def run_all(names: Sequence[str], quick: bool) -> int:
-    """Run each in its own process, so that none measures what another left behind. A broken one stops no other."""
+def _status(command: Sequence[str]) -> int:
+    return subprocess.run(command, check=False).returncode
+
+
+def run_each(names: Sequence[str], quick: bool, status_of: Callable[[Sequence[str]], int] = _status) -> int:
+    """Run each in its own process, so that none measures what another left behind. A broken one stops no other.
+
+    status_of: runs a command and returns its exit status.
+    """
     broken, missed = [], False
     for name in names:
         command = [sys.executable, "-m", "hack.bench", name, *(["--quick"] if quick else [])]
-        status = subprocess.run(command, check=False).returncode
+        status = status_of(command)
         missed |= status == MISSED
         if status not in (0, MISSED):
             broken.append(name)

@@ -1,44 +1,32 @@
 """The one client of the API server: raw bytes in and out, a deadline on every call, typed errors.
 
-`kubernetes.aio` finds the server, proves who we are and carries the bytes; its models never see them. What an
-answer means, and when to try again, is left to the caller.
+A transport carries the bytes (transport.py). What an answer means, and when to try again, is left to the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.line_splitter import MAX_LINE_BYTES, split
 from turnout.kube.client.rate_limiter import Pace
+from turnout.kube.client.transport import Answer, NoCredentials, Params, Request, Transport
 from turnout.kube.errors import BadAnswer, BadKubeconfig, NoCluster, Rejected, Unauthorised, Unreachable
 from turnout.kube.status import answered
 
-log = logging.getLogger(__name__)
-
-Params = Mapping[str, str | int | bool]
 Body = bytes | dict[str, Any] | list[Any]
 
 CALL_S = 30.0  # the longest that any call but a watch may take, etcd's slow days included
-CONNECT_S = 10.0
-FAREWELL_S = 0.25
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
 _MAX_ERROR_BYTES = 65_536
@@ -78,20 +66,24 @@ class Client:
 
     def __init__(
         self,
-        configuration: Configuration,
-        reload: Callable[[], Awaitable[None]],
+        transport: Transport,
         *,
         max_in_flight: int = 64,
         qps: float | None = None,
+        longest_s: float | None = None,
+        as_user: str = "",
     ) -> None:
-        """reload: reads the credentials anew into `configuration`. qps: calls a second, None = as the server bears.
+        """qps: calls a second, None = as the server bears. longest_s: of any call, where that is less than its own.
 
-        A watch and an urgent call (a Lease) wait neither for `max_in_flight` nor for `qps`.
+        A watch and an urgent call (a Lease) wait neither for `max_in_flight` nor for `qps`. as_user: for whom all is
+        asked, by the right to impersonate; "" for nobody else.
         """
-        self._configuration, self._reload = configuration, reload
-        self._api = ApiClient(configuration)
-        self._api.user_agent = "turnout"
-        self._dates: deque[float] = deque(maxlen=_DATES)  # by how much the server was ahead of our monotonic clock
+        self._transport, self._longest_s = transport, longest_s
+        self._headers = {"Accept": _JSON, "User-Agent": "turnout"}
+        self._headers["Accept-Encoding"] = "identity"  # gzip costs the server more than it saves us
+        self._headers |= {"Impersonate-User": as_user} if as_user else {}
+        self._ahead_s: deque[float] = deque(maxlen=_DATES)  # by how much the server was ahead of our monotonic clock
+        self._dates: deque[tuple[str, float]] = deque(maxlen=_DATES)  # not read yet, with our clock as each came
         self._room = asyncio.Semaphore(max_in_flight)
         self._pace = Pace(RealClock(), qps) if qps else None
 
@@ -101,34 +93,23 @@ class Client:
         kubeconfig: str | None = None,
         context: str | None = None,
         *,
+        brief: bool = False,
         max_in_flight: int = 64,
         qps: float | None = None,
+        longest_s: float | None = None,
+        as_user: str = "",
     ) -> Client:
         """Use the kubeconfig named, else the pod's service account, else the user's own kubeconfig.
 
-        Raises NoCluster when there is none, and BadKubeconfig when none can be used.
+        brief: the program ends in a moment, so that a library which only some kubeconfigs need is imported for those
+        alone. Raises NoCluster when there is no kubeconfig, and BadKubeconfig when none can be used.
         """
-        configuration = Configuration()
-        configuration.connection_pool_maxsize = 0  # bounded here, so that a Lease never queues behind patches
-
-        async def reload() -> None:
-            if kubeconfig is None and context is None:
-                try:
-                    load_incluster_config(client_configuration=configuration)
-                except ConfigException:
-                    log.debug("not_in_cluster")
-                else:
-                    return
-            await load_kube_config(kubeconfig, context, client_configuration=configuration)
-
         find_kubeconfig(kubeconfig)
         try:
-            await reload()
-            if _is_loopback(configuration.host):  # as Go does: a proxy of the environment is not for loopback
-                configuration.client_session_kwargs = {"trust_env": False}
-            return cls(configuration, reload, max_in_flight=max_in_flight, qps=qps)
+            transport = (_brief(kubeconfig, context) if brief else None) or await _library(kubeconfig, context)
         except Exception as error:  # the loader lets through whatever YAML, TLS and file reading raise
             raise BadKubeconfig(f"{kubeconfig or 'in-cluster or default kubeconfig'}: {error}") from error
+        return cls(transport, max_in_flight=max_in_flight, qps=qps, longest_s=longest_s, as_user=as_user)
 
     async def __aenter__(self) -> Client:
         return self
@@ -143,13 +124,15 @@ class Client:
 
         The value is the median of the last answers: there may be several servers, whose clocks differ.
         """
-        return sorted(self._dates)[len(self._dates) // 2] if self._dates else None
+        while self._dates:
+            date, at_s = self._dates.popleft()
+            if (told_s := _told_s(date)) is not None:
+                self._ahead_s.append(told_s - at_s)
+        return sorted(self._ahead_s)[len(self._ahead_s) // 2] if self._ahead_s else None
 
     async def close(self) -> None:
-        """End every connection, and give TLS the moment that its farewells take: aiohttp does not wait for them."""
-        await self._api.close()
-        if self._api.configuration.host.startswith("https"):
-            await asyncio.sleep(FAREWELL_S)
+        """End every connection."""
+        await self._transport.close()
 
     async def get(
         self, path: str, params: Params | None = None, *, urgent: bool = False, deadline_s: float = CALL_S
@@ -214,28 +197,30 @@ class Client:
         """An empty line once the server has taken the watch, then each raw line until it ends. One too long comes cut
         off, hence unreadable. Close it (`contextlib.aclosing`) when leaving early. Silence is for the caller to notice.
         """
-        response = await self._send(_Ask("GET", path, {**params, "watch": True}, CALL_S, stream=True))
+        answer = await self._send(_Ask("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
             yield b""
-            async for line in split(response.content.iter_any(), max_line_bytes):
+            async for line in split(answer.pieces(), max_line_bytes):
                 yield line
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise Unreachable("GET", path, 0, f"the watch broke: {error!r}") from error
         finally:
-            response.close()  # never back to the pool: an unread rest would be somebody else's answer
+            answer.close()  # never back to the pool: an unread rest would be somebody else's answer
 
     async def stream(self, path: str, params: Params) -> AsyncIterator[bytes]:
         """The pieces of an answer as they come, such as a log that is followed. Close it when leaving early."""
-        response = await self._send(_Ask("GET", path, params, CALL_S, stream=True))
+        answer = await self._send(_Ask("GET", path, params, CALL_S, stream=True))
         try:
-            async for piece in response.content.iter_any():
+            async for piece in answer.pieces():
                 yield piece
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise Unreachable("GET", path, 0, f"the answer broke off: {error!r}") from error
         finally:
-            response.close()
+            answer.close()
 
     async def _call(self, ask: _Ask) -> bytes:
+        if self._longest_s is not None and self._longest_s < ask.deadline_s:
+            ask = replace(ask, deadline_s=self._longest_s)
         try:
             async with asyncio.timeout(ask.deadline_s):
                 if ask.urgent:
@@ -248,64 +233,78 @@ class Client:
             raise Unreachable(ask.method, ask.path, 0, f"no answer within {ask.deadline_s:g} s") from error
 
     async def _read(self, ask: _Ask) -> bytes:
-        response = await self._send(ask)
+        answer = await self._send(ask)
         try:
-            return await response.read()
-        except (aiohttp.ClientError, OSError) as error:
+            return await answer.read()
+        except OSError as error:
             raise Unreachable(ask.method, ask.path, 0, f"the answer broke off: {error!r}") from error
         finally:
-            response.release()
+            answer.release()
 
-    async def _send(self, ask: _Ask) -> aiohttp.ClientResponse:
-        """The response, its body unread. On 401 the credentials are read anew and the call repeated, once."""
+    async def _send(self, ask: _Ask) -> Answer:
+        """The answer, its body unread. On 401 the credentials are read anew and the call repeated, once."""
         try:
             return await self._send_once(ask)
         except Unauthorised as refused:
-            before = dict(self._configuration.api_key)
             try:
-                await self._reload()
+                changed = await self._transport.reload()
             except Exception as error:  # whatever YAML, TLS and file reading raise
                 raise Unauthorised(ask.method, ask.path, 401, f"no fresh credentials: {error}") from refused
-            if self._configuration.api_key == before:
+            if not changed:
                 raise
         return await self._send_once(ask)
 
-    async def _send_once(self, ask: _Ask) -> aiohttp.ClientResponse:
+    async def _send_once(self, ask: _Ask) -> Answer:
         if isinstance(ask.body, bytes):
             ask = replace(ask, body=_decoded(ask, ask.body))
-        headers = {"Accept": _JSON, "Accept-Encoding": "identity"}  # gzip costs the server more than it saves us
-        if ask.body is not None:
-            headers["Content-Type"] = ask.content_type
-        try:
-            params = list((ask.params or {}).items())
-            method, url, headers, _, _ = await self._api.param_serialize(
-                ask.method, ask.path, query_params=params, header_params=headers, auth_settings=["BearerToken"]
-            )
-        except (ConfigException, OSError) as error:  # the token's file is gone or empty
-            raise Unauthorised(ask.method, ask.path, 0, f"credentials cannot be read: {error}") from error
-        timeout = aiohttp.ClientTimeout(total=None if ask.stream else ask.deadline_s, sock_connect=CONNECT_S)
+        headers = self._headers if ask.body is None else {**self._headers, "Content-Type": ask.content_type}
+        deadline_s = None if ask.stream else ask.deadline_s
         try:
             async with asyncio.timeout(ask.deadline_s):
-                sent = await self._api.call_api(
-                    method, url, headers, body=ask.body, _request_timeout=timeout, _preload_content=False
+                answer = await self._transport.send(
+                    Request(ask.method, ask.path, ask.params or {}, headers, ask.body, deadline_s)
                 )
-                response: aiohttp.ClientResponse = sent.response
-                if (told_s := _told_s(response.headers.get("Date", ""))) is not None:
-                    self._dates.append(told_s - time.monotonic())
-                if not 200 <= response.status < 300:
-                    await _refuse(ask, response)
-                return response
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise Unreachable(ask.method, ask.path, 0, repr(error)) from error
+                self._dates.append((answer.header("Date"), time.monotonic()))
+                if not 200 <= answer.status < 300:
+                    await _refuse(ask, answer)
+                return answer
+        except NoCredentials as error:
+            raise Unauthorised(ask.method, ask.path, 0, f"credentials cannot be read: {error}") from error
+        except OSError as error:  # TimeoutError is an OSError
+            raise Unreachable(ask.method, ask.path, 0, str(error) or repr(error)) from error
 
 
-async def _refuse(ask: _Ask, response: aiohttp.ClientResponse) -> None:
+async def _library(kubeconfig: str | None, context: str | None) -> Transport:
+    """Return the transport that knows every way to sign in."""
+    from turnout.kube.client.library_transport import LibraryTransport
+
+    return await LibraryTransport.open(kubeconfig, context)
+
+
+def _brief(kubeconfig: str | None, context: str | None) -> Transport | None:
+    """Return the transport that imports little; None where the kubeconfig needs the library."""
+    from turnout.kube.client.plain_kubeconfig import access_in, path_of, read
+
+    path = path_of(kubeconfig)
+    access = None if path is None else access_in(read(path), path.parent, context)
+    if access is None:
+        return None
+    from turnout.kube.client.brief_transport import BriefTransport
+
+    return BriefTransport.open(access)
+
+
+async def _refuse(ask: _Ask, answer: Answer) -> None:
     """Raise what the server says instead of an answer."""
+    body = b""
     try:
-        body = await response.content.read(_MAX_ERROR_BYTES)
+        async for piece in answer.pieces():
+            body += piece
+            if len(body) >= _MAX_ERROR_BYTES:
+                break
     finally:
-        response.close()
-    raise answered(ask.method, ask.path, response.status, body, response.headers.get("Retry-After", ""))
+        answer.close()
+    raise answered(ask.method, ask.path, answer.status, body[:_MAX_ERROR_BYTES], answer.header("Retry-After"))
 
 
 def _decoded(ask: _Ask, body: bytes) -> Any:
@@ -318,6 +317,8 @@ def _decoded(ask: _Ask, body: bytes) -> Any:
 
 def _told_s(date: str) -> float | None:
     """An HTTP date in seconds since 1970, at the middle of its second; None for what is none."""
+    from email.utils import parsedate_to_datetime  # most commands never ask what time it is there
+
     try:
         return parsedate_to_datetime(date).timestamp() + 0.5
     except (ValueError, TypeError, OverflowError):
@@ -331,11 +332,3 @@ def find_kubeconfig(named: str | None) -> None:
     paths = named or os.environ.get("KUBECONFIG") or "~/.kube/config"
     if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
         raise NoCluster(paths)
-
-
-def _is_loopback(host: str) -> bool:
-    name = urlsplit(host).hostname or ""
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"

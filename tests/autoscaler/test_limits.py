@@ -13,6 +13,7 @@ from turnout.autoscaler.scaling.job_annotations import conditions, overruled
 from turnout.autoscaler.scaling.quota import least_of
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
 from turnout.kube import labels
+from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import rfc3339
 
 
@@ -178,6 +179,12 @@ def test_what_a_min_asks_for_is_told():
     assert plan(at)["a"].detail == f"its min asks for 8 {GPU}"
     near = seen(job("a", least=2, gpus=4, spread=Spread(tier=1)))
     assert plan(world([1], near, leaves=[0]))["a"].detail == f"its min asks for 8 {GPU} under one switch of tier 1"
+
+
+def test_what_a_min_asks_for_is_told_in_a_persons_units():
+    asks = PodShape(requests=(("cpu", 1500), ("memory", 1 << 31), (GPU, 4), ("pods", 1)))
+    at = world([1], seen(replace(job("a", least=2), shape=asks)), leaves=[0])
+    assert plan(at)["a"].detail == f"its min asks for 3 cpu, 4Gi memory, 8 {GPU}"
 
 
 @pytest.mark.parametrize(

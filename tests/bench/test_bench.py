@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from hack.bench.__main__ import as_json, main, names_of_benchmarks, runner, show, shown_status
+from hack.bench.__main__ import as_json, main, names_of_benchmarks, run_each, runner, show, shown_status
 from hack.bench.placement import baselines, exact, instances, streams, trickling
 from hack.bench.placement.run import ours
 from hack.bench.support.outcome import MISSED, Outcome, Table, Target
@@ -51,12 +51,30 @@ def test_every_module_beside_the_harness_is_a_benchmark():
     assert all(callable(runner(name)) for name in names_of_benchmarks())
 
 
-@pytest.mark.parametrize("words", [[], ["--all", "placement"], ["nothing"]], ids=["none", "both", "unknown"])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--all", "placement"], ["nothing"], ["placement", "nothing"]],
+    ids=["none", "both", "unknown", "one known, one unknown"],
+)
 def test_a_call_that_names_no_benchmark_ends_with_usage(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_several_names_run_one_after_the_other_in_processes_of_their_own():
+    ran = []
+
+    def status(command):
+        ran.append(command[2:])
+        return {"story": MISSED, "why": 1}.get(command[3], 0)
+
+    assert run_each(["story", "placement"], True, status) == MISSED
+    assert ran == [["hack.bench", "story", "--quick"], ["hack.bench", "placement", "--quick"]]
+    assert run_each(["placement", "why", "story"], False, status) == 1
+    assert ran[2:] == [["hack.bench", "placement"], ["hack.bench", "why"], ["hack.bench", "story"]]
+    assert run_each(["placement"], False, status) == 0
 
 
 def test_the_committed_streams_are_what_the_generator_makes():

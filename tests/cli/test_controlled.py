@@ -87,7 +87,7 @@ def runs(count, role="worker"):
         pytest.param(
             begun(job(worker=role(1), run={"suspend": True})),
             "it is suspended",
-            f"suspend {NAME} --end",
+            f"turnout unsuspend {NAME}",
             id="asleep",
         ),
         pytest.param(

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from turnout.cli.log_runs import NoSuchContainer
 from turnout.cli.verbs.follow_log import LogFollower
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.errors import NotFound, Rejected, Unreachable
@@ -34,6 +35,9 @@ class Scenes:
         self.scenes.pop(0)
 
     async def get(self, path, params=None):
+        if path.endswith("/log"):
+            whole = b"".join(self.scenes[0][2])
+            return b"".join(whole.splitlines(keepends=True)[-int(params.get("tailLines", "99")) :])
         assert path == JOB
         if (job := self.scenes[0][0]) is None:
             raise NotFound("GET", path, 404, "gone")
@@ -52,10 +56,11 @@ class Scenes:
             yield piece
 
 
-def followed(*scenes):
+def followed(*scenes, **more):
     """Return what is shown, what is told beside it, and the server after it."""
     server, shown, told = Scenes(*scenes), [], []
-    asyncio.run(LogFollower(server, server, KINDS["PyTorchJob"], JOB, PODS, 3, shown.append, told.append).run())
+    show, tell = shown.append, told.append
+    asyncio.run(LogFollower(server, server, KINDS["PyTorchJob"], JOB, PODS, 3, show, tell, **more).run())
     return b"".join(shown).decode(), told, server
 
 
@@ -148,3 +153,26 @@ def test_it_reads_the_training_container_of_a_worker_and_nobody_elses():
 def test_a_new_run_is_told_by_its_pod_and_number():
     scenes = ({}, [pod(OVER)], [b"a"]), (SUCCEEDED, [pod(OVER, restarts=1)], [b"b"])
     assert followed(*scenes)[1] == ["worker 3 runs anew: pod bert-worker-3, run 2 of pytorch"]
+
+
+def test_only_the_end_of_the_first_run_is_shown_and_all_that_comes():
+    shown, _, _ = followed(
+        ({}, [pod(RUNNING)], [b"a\n", b"b\n"]),
+        ({}, [pod(RUNNING)], [b"a\nb\n", b"c\n"]),
+        ({}, [pod(RUNNING, restarts=1)], [b"d\n", b"e\n"]),
+        (SUCCEEDED, [pod(OVER, restarts=1)], [b"d\ne\n"]),
+        first={"tailLines": "1"},
+    )
+    assert shown == "b\nc\nd\ne\n"
+
+
+def test_another_container_is_followed_on_request():
+    ended = pod(OVER)
+    ended["status"]["phase"] = "Succeeded"
+    _, _, server = followed((SUCCEEDED, [ended], [b"a"]), container="proxy")
+    assert server.asked[0][1]["container"] == "proxy"
+
+
+def test_a_container_that_the_pod_does_not_have_is_told():
+    with pytest.raises(NoSuchContainer, match="has no container 'gpu'; it has proxy, pytorch"):
+        followed((SUCCEEDED, [pod(OVER)], []), container="gpu")

@@ -164,7 +164,8 @@ async def test_a_job_is_submitted_listed_described_and_suspended(turnout):
     assert (listed["name"], listed["wanted"], listed["state"]) == ("bert", 3, "New")
     assert "MSJob default/bert" in await turnout("describe", "MSJob/default/bert")
     assert await turnout("suspend", "MSJob/default/bert") == "MSJob/default/bert is suspended\n"
-    assert await turnout("suspend", "MSJob/default/bert", "--end") == "MSJob/default/bert goes on\n"
-    assert "there is no MSJob/default/gone" in await turnout("describe", "MSJob/default/gone", code=1)
-    assert "names no job" in await turnout("logs", "bert", code=2)
+    assert await turnout("unsuspend", "bert", "-n", "default") == "MSJob/default/bert goes on\n"
+    assert "there is no MSJob 'gone' in namespace default" in await turnout("describe", "MSJob/default/gone", code=1)
+    assert "has no worker of rank 0" in await turnout("logs", "msjob/bert", code=1)
+    assert "no kind of job here" in await turnout("logs", "Foo/bert", code=2)
     assert "has no worker of rank 1" in await turnout("logs", "MSJob/default/bert", "--rank", "1", code=1)

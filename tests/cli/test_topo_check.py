@@ -1,4 +1,4 @@
-"""`turnout topo check`: every fault with its line, and an exit code that a script can trust."""
+"""`turnout topology check`: every fault with its line, and an exit code that a script can trust."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ YAML = "fabric:\n  spine-1:\n    leaf-1: gpu[001-008]\n    leaf-2: gpu[009-016]\
 )
 def test_check(text, code, said, tmp_path, capsys):
     (tmp_path / "map").write_text(text)
-    assert main(["topo", "check", str(tmp_path / "map")]) == code
+    assert main(["topology", "check", str(tmp_path / "map")]) == code
     printed = capsys.readouterr()
     told = printed.err if code else printed.out
     assert not (printed.out if code else printed.err)
@@ -46,7 +46,7 @@ def test_check(text, code, said, tmp_path, capsys):
 
 
 def test_stdin():
-    command = [sys.executable, "-m", "turnout.cli", "topo", "check", "-"]
+    command = [sys.executable, "-m", "turnout.cli", "topology", "check", "-"]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, input="leaf-1\n", cwd=root, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (3, "")
@@ -54,5 +54,5 @@ def test_stdin():
 
 
 def test_a_file_that_is_not_there_is_a_failure(capsys):
-    assert main(["topo", "check", "/nowhere/at/all"]) == 1
+    assert main(["topology", "check", "/nowhere/at/all"]) == 1
     assert "nowhere" in capsys.readouterr().err

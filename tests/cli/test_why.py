@@ -10,7 +10,8 @@ from turnout.autoscaler.model import NODES, Reason
 from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.runtime_stats import Lives
-from turnout.cli.why import BadJobName, NoSuchJob, lasting, meant, rows, start, title, with_account
+from turnout.cli.job_names import BadJobName, read
+from turnout.cli.why import NoSuchJob, known_words, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
 from turnout.kube.reasons import AUTOSCALER
 
@@ -158,6 +159,7 @@ KEYS = [
     JobKey("PyTorchJob", "x", "bert"),
     JobKey("VolcanoJob", "y", "bert"),
     JobKey("PyTorchJob.ctyun.cn", "y", "gpt"),
+    JobKey("Pod", "x", "Job/lone"),
 ]
 
 
@@ -172,10 +174,14 @@ KEYS = [
         ("pytorchjobs.ctyun.cn/y/gpt", "x", KEYS[4]),
         ("PyTorchJob.ctyun.cn/gpt", "y", KEYS[4]),
         ("pytorch/gpt", "y", KEYS[4]),
+        ("jobs.batch/a", "x", KEYS[0]),
+        ("jobs.batch.volcano.sh/bert", "y", KEYS[3]),
+        ("Pod/x/Job/lone", "z", KEYS[5]),
     ],
 )
 def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, found):
-    assert meant(wanted, namespace, KEYS) == found
+    name = read(wanted, known_words())
+    assert meant(name._replace(namespace=name.namespace or namespace), KEYS) == found
 
 
 @pytest.mark.parametrize(
@@ -184,12 +190,12 @@ def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, f
         ("a", "'a' may be Job/x/a or PyTorchJob/x/a: say which"),
         ("berth", "there is no job 'berth' in namespace x; did you mean PyTorchJob/x/bert, VolcanoJob/y/bert?"),
         ("VolcanoJob/bert", "there is no VolcanoJob 'bert' in namespace x; did you mean"),
-        ("zzz", "there is no job 'zzz' in namespace x; there are 5 jobs in all"),
+        ("zzz", "there is no job 'zzz' in namespace x; there are 6 jobs in all"),
     ],
 )
 def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
     with pytest.raises(NoSuchJob) as error:
-        meant(wanted, "x", KEYS)
+        meant(read(wanted, known_words())._replace(namespace="x"), KEYS)
     assert says in str(error.value)
 
 
@@ -199,9 +205,11 @@ def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
         pytest.param("cronjob/a", "'cronjob' is no kind of job here; those are", id="an unknown kind"),
         pytest.param("a/b/c/d", "is no name of a job", id="four parts"),
         pytest.param("Job//a", "is no name of a job", id="an empty part"),
+        pytest.param("BERT!", "cannot be the name of a job", id="letters that no name has"),
+        pytest.param("Job/Team A/a", "cannot be a namespace", id="a namespace that cannot be"),
     ],
 )
 def test_a_text_that_cannot_be_a_name_is_another_error_than_a_missing_job(wanted, says):
     with pytest.raises(BadJobName) as error:
-        meant(wanted, "x", KEYS)
+        read(wanted, known_words())
     assert says in str(error.value)

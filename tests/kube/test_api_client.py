@@ -6,6 +6,7 @@ import gzip
 import ipaddress
 import json
 import ssl
+from functools import partial
 
 import pytest
 from cryptography import x509
@@ -13,9 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.kube import world
 from tests.kube.world import (
     bookmark,
-    connected,
     event,
     fault,
     kubeconfig,
@@ -47,6 +48,16 @@ PODS = "/api/v1/pods"
 SOONEST_S = 0.05
 
 
+@pytest.fixture(params=[False, True], ids=["a service", "a command that ends in a moment"])
+def brief(request):
+    return request.param
+
+
+@pytest.fixture
+def connected(brief):
+    return partial(world.connected, brief=brief)
+
+
 @pytest.mark.parametrize(
     ("code", "becomes"),
     [
@@ -64,7 +75,7 @@ SOONEST_S = 0.05
         pytest.param(304, BadAnswer, id="an answer that is none"),
     ],
 )
-async def test_each_answer_is_its_own_error(tmp_path, code, becomes):
+async def test_each_answer_is_its_own_error(connected, tmp_path, code, becomes):
     async with connected(tmp_path) as (script, client):
         script.lists = [fault(code, "because", reason="Why") if code != 304 else plain(b"", 304)]
         with pytest.raises(becomes) as caught:
@@ -87,7 +98,7 @@ async def test_each_answer_is_its_own_error(tmp_path, code, becomes):
         pytest.param(plain({"kind": "Status", "code": 504, "details": {"retryAfterSeconds": 4}}, 504), 4.0, id="body"),
     ],
 )
-async def test_the_server_says_how_long_to_wait(tmp_path, answer, wait_s):
+async def test_the_server_says_how_long_to_wait(connected, tmp_path, answer, wait_s):
     async with connected(tmp_path) as (script, client):
         script.lists = [answer]
         with pytest.raises((TooManyRequests, ServerFault)) as caught:
@@ -105,7 +116,7 @@ async def test_the_server_says_how_long_to_wait(tmp_path, answer, wait_s):
     ],
 )
 @pytest.mark.parametrize("verb", ["get", "create", "patch", "delete"])
-async def test_every_call_ends_in_time(tmp_path, answer, verb):
+async def test_every_call_ends_in_time(connected, tmp_path, answer, verb):
     async with connected(tmp_path) as (script, client):
         script.lists = script.others = [answer]
         body = {"create": [{}], "patch": [{}]}.get(verb, [])
@@ -113,15 +124,15 @@ async def test_every_call_ends_in_time(tmp_path, answer, verb):
             await getattr(client, verb)(PODS, *body, deadline_s=SOONEST_S)
 
 
-async def test_nobody_listens(tmp_path):
+async def test_nobody_listens(brief, tmp_path):
     async with scripted() as script:
         url = script.url
-    async with await Client.open(kubeconfig(tmp_path, url)) as client:
+    async with await Client.open(kubeconfig(tmp_path, url), brief=brief) as client:
         with pytest.raises(Unreachable):
             await client.get(PODS)
 
 
-async def test_words_of_a_query_and_a_body_arrive_as_they_were(tmp_path):
+async def test_words_of_a_query_and_a_body_arrive_as_they_were(connected, tmp_path):
     odd = "a=b,c!=d e+f/g&h%2B=="
     async with connected(tmp_path) as (script, client):
         await client.get(PODS, {"labelSelector": odd, "limit": 5, "watch_not": True})
@@ -147,14 +158,14 @@ async def test_words_of_a_query_and_a_body_arrive_as_they_were(tmp_path):
     assert json.loads(delete.body)["gracePeriodSeconds"] == 0
 
 
-async def test_our_own_broken_body_never_leaves(tmp_path):
+async def test_our_own_broken_body_never_leaves(connected, tmp_path):
     async with connected(tmp_path) as (script, client):
         with pytest.raises(Rejected):
             await client.create(PODS, b"{oops")
     assert script.asked == []
 
 
-async def test_a_list_is_read_page_by_page(tmp_path):
+async def test_a_list_is_read_page_by_page(connected, tmp_path):
     async with connected(tmp_path) as (script, client):
         script.lists = [page([pod("a")], more="x+/=&y"), page([pod("b")])]
         read = [raw async for raw in client.pages(PODS, {"fieldSelector": "f"}, limit=1)]
@@ -165,14 +176,14 @@ async def test_a_list_is_read_page_by_page(tmp_path):
     ]
 
 
-async def test_what_is_no_list_is_told(tmp_path):
+async def test_what_is_no_list_is_told(connected, tmp_path):
     async with connected(tmp_path) as (script, client):
         script.lists = [plain(b"<html>")]
         with pytest.raises(BadAnswer):
             [raw async for raw in client.pages(PODS)]
 
 
-async def test_a_rotated_token_is_read_again_once(tmp_path):
+async def test_a_rotated_token_is_read_again_once(connected, tmp_path):
     async with connected(tmp_path) as (script, client):
         script.lists = [fault(401), plain({"ok": 1})]
         (tmp_path / "token").write_text("second")
@@ -181,7 +192,7 @@ async def test_a_rotated_token_is_read_again_once(tmp_path):
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["the token is the same", "its file is gone"])
-async def test_a_token_that_stays_refused_is_not_repeated(tmp_path, gone):
+async def test_a_token_that_stays_refused_is_not_repeated(connected, tmp_path, gone):
     async with connected(tmp_path) as (script, client):
         script.lists = [fault(401)]
         if gone:
@@ -191,7 +202,7 @@ async def test_a_token_that_stays_refused_is_not_repeated(tmp_path, gone):
     assert len(script.asked) == 1
 
 
-async def test_watch_lines_come_whole_whatever_the_chunks(tmp_path):
+async def test_watch_lines_come_whole_whatever_the_chunks(connected, tmp_path):
     line = event("ADDED", pod("é" * 50))
     pieces = [line[:3], line[3:40], line[40:] + line + line[:1], line[1:], b"\n\n", b"half a line"]
     async with connected(tmp_path) as (script, client):
@@ -201,7 +212,7 @@ async def test_watch_lines_come_whole_whatever_the_chunks(tmp_path):
     assert script.asked[0].query == {"resourceVersion": "1", "watch": "true"}
 
 
-async def test_a_line_past_the_bound_is_cut_and_the_next_one_is_whole(tmp_path):
+async def test_a_line_past_the_bound_is_cut_and_the_next_one_is_whole(connected, tmp_path):
     long = event("ADDED", pod("x" * 200_000))
     async with connected(tmp_path) as (script, client):
         script.watches = [stream(long[:100_000], long[100_000:] + bookmark(5), long + bookmark(6), then="end")]
@@ -217,14 +228,14 @@ async def test_a_line_past_the_bound_is_cut_and_the_next_one_is_whole(tmp_path):
         pytest.param(fault(410), Gone, id="refused with a status"),
     ],
 )
-async def test_a_watch_that_breaks_is_told(tmp_path, answer, becomes):
+async def test_a_watch_that_breaks_is_told(connected, tmp_path, answer, becomes):
     async with connected(tmp_path) as (script, client):
         script.watches = [answer]
         with pytest.raises(becomes):
             [raw async for raw in client.watch(PODS, {})]
 
 
-async def test_an_urgent_call_passes_a_full_house(tmp_path):
+async def test_an_urgent_call_passes_a_full_house(connected, tmp_path):
     async with connected(tmp_path, max_in_flight=1) as (script, client):
         script.lists = [mute(), plain({"urgent": 1})]
         stuck = asyncio.create_task(client.get(PODS, deadline_s=5))
@@ -237,7 +248,7 @@ async def test_an_urgent_call_passes_a_full_house(tmp_path):
         await asyncio.wait({stuck})
 
 
-async def test_a_compressed_bomb_is_not_asked_for(tmp_path):
+async def test_a_compressed_bomb_is_not_asked_for(connected, tmp_path):
     async with connected(tmp_path) as (script, client):
         script.lists = [plain(gzip.compress(b"{}"), headers={"X-Plain": "1"})]
         await client.get(PODS)
@@ -247,12 +258,12 @@ async def test_a_compressed_bomb_is_not_asked_for(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "{", "a: [", "apiVersion: v1\nkind: Config\n", None], ids=["empty", "cut", "odd", "bare", "absent"]
 )
-async def test_a_useless_kubeconfig_is_told(tmp_path, text):
+async def test_a_useless_kubeconfig_is_told(brief, tmp_path, text):
     path = tmp_path / "kubeconfig"
     if text is not None:
         path.write_text(text)
     with pytest.raises(BadKubeconfig, match="kubeconfig"):
-        await Client.open(str(path))
+        await Client.open(str(path), brief=brief)
 
 
 def certificate(folder):
@@ -278,13 +289,13 @@ def certificate(folder):
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["its authority is known", "a stranger gets no token"])
-async def test_the_server_must_prove_who_it_is(tmp_path, trusted):
+async def test_the_server_must_prove_who_it_is(brief, tmp_path, trusted):
     cert, key = certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     async with scripted(context) as script:
         path = kubeconfig(tmp_path, script.url, ca=cert if trusted else None)
-        async with await Client.open(path) as client:
+        async with await Client.open(path, brief=brief) as client:
             if trusted:
                 await client.get(PODS)
             else:

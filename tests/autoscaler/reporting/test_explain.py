@@ -7,11 +7,11 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.reporting.explain import Holder, amount_of, chain, worker_of
+from turnout.autoscaler.reporting.explain import Holder, chain, worker_of
 from turnout.autoscaler.reporting.node_rejections import refusal, refusals
 from turnout.jobs.model import JobKey, Spread
 from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
-from turnout.kube.pod_shape import PodShape
+from turnout.kube.pod_shape import PodShape, amount_of
 
 
 def of(name, at, policy=POLICY, nodes=()):

@@ -21,6 +21,7 @@ ASKING = [
     ["describe", JOB],
     ["logs", JOB],
     ["suspend", JOB],
+    ["unsuspend", JOB],
     ["submit", "--name", "a", "--image", "i"],
     ["pause", JOB],
     ["resume", JOB],
@@ -32,12 +33,12 @@ ASKING = [
     ["history", "bert"],
     ["nodes"],
     ["nodes", "untaint", "n1"],
-    ["nominate", "--clear"],
+    ["clear-nominations"],
     ["check"],
     ["release", "--all"],
 ]
 # Verbs that ask none, or start their own.
-ALONE = {"demo", "topo", "replay-decisions", "stacks", "local", "completion", "simulate", "version"}
+ALONE = {"demo", "replay-decisions", "stacks", "local", "completion", "simulate", "version"}
 USAGE = [
     ["explain", "2y8"],
     ["explain", "2x8", "--selector", "gpu"],
@@ -47,10 +48,31 @@ USAGE = [
     ["top", "--by", "colour"],
     ["history"],
     ["pause", JOB, "--for", "soon"],
-    ["describe", "bert"],
-    ["logs", "PyTorchJob/bert"],
+    ["describe", "Foo/bert"],
+    ["describe", "BERT!"],
+    ["logs", "a/b/c/d"],
+    ["logs", "bert", "-f", "--previous"],
+    ["logs", "bert", "--since", "yesterday"],
     ["suspend", "Foo/team-a/bert"],
+    ["unsuspend", "bert//x"],
+    ["pause", "Foo/team-a/bert"],
+    ["resume", "Bert"],
+    ["why", "Foo/team-a/bert"],
+    ["why", "PyTorchJob/team-a/bert", "-n", "team-b"],
+    ["history", "b e r t"],
+    ["explain", "4"],
+    ["jobs", "--sort-by", "colour"],
+    ["jobs", "--request-timeout", "soon"],
 ]
+# Names of a job as kubectl takes them; each is taken by every verb that is about a job.
+NAMED = [
+    ["bert"],
+    ["bert", "-n", "team-a"],
+    ["pytorchjob/bert", "-n", "team-a"],
+    ["pytorchjobs.kubeflow.org/bert"],
+    [JOB],
+]
+ABOUT_A_JOB = ["describe", "logs", "suspend", "unsuspend", "pause", "resume", "why", "history"]
 
 
 def away(folder):
@@ -98,8 +120,40 @@ def test_without_a_kubeconfig_a_verb_says_what_to_do_next(argv, tmp_path, capsys
 
 def test_without_words_the_help_lists_every_command_once(capsys):
     assert main([]) == Exit.DONE
+    lists, _ = capsys.readouterr().out.split("\nexamples:\n")
+    assert sorted(line.split()[0] for line in lists.splitlines() if line.startswith("  ")) == sorted(COMMANDS)
+
+
+def test_the_help_of_all_has_the_exit_codes(capsys):
+    assert main([]) == Exit.DONE
     out = capsys.readouterr().out
-    assert sorted(line.split()[0] for line in out.splitlines() if line.startswith("  ")) == sorted(COMMANDS)
+    for code, means in MEANS.items():
+        assert f"  {int(code):<4}{means}\n" in out
+
+
+def helps(top, words=()):
+    """Each command with the words that lead to it, and its parser."""
+    for found in (each for each in top._actions if isinstance(each, argparse._SubParsersAction)):
+        for name, made in found.choices.items():
+            yield (*words, name), made
+            yield from helps(made, (*words, name))
+
+
+@pytest.mark.parametrize("words", [words for words, _ in helps(parser()) if words != ("explain",)], ids=" ".join)
+def test_a_help_says_what_the_command_does_and_shows_it(words):
+    made = dict(helps(parser()))[words]
+    told = made.format_help()
+    assert made.description
+    _, examples = told.split("\nexamples:\n")
+    assert f"  turnout {' '.join(words)}" in examples
+    assert "exit codes: " in examples
+
+
+@pytest.mark.parametrize("verb", ABOUT_A_JOB)
+@pytest.mark.parametrize("named", NAMED, ids=" ".join)
+def test_a_job_is_named_as_kubectl_names_it(verb, named, tmp_path, capsys):
+    assert main([verb, *named, "--kubeconfig", away(tmp_path)]) == Exit.FAILED
+    assert "127.0.0.1:9" in capsys.readouterr().err, "the cluster was asked"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +191,9 @@ def test_what_makes_no_sense_is_usage_before_anybody_is_asked(argv, tmp_path, ca
     except SystemExit as ended:
         code = ended.code
     assert code == Exit.USAGE
-    assert capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert "127.0.0.1:9" not in complaint
+    assert complaint.count("\n") == 1
 
 
 def test_no_module_has_numbers_of_its_own():

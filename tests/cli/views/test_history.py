@@ -46,6 +46,7 @@ def test_annotations_tell_the_last_change_and_what_holds():
         labels.RESIZED_AT: "2026-01-01T00:00:05Z",
         labels.GAINED: "-49.1",
         labels.PAUSED: "grow",
+        labels.SUSPENDED: "false",
     }
     resized, paused = of_notes({"metadata": {"name": "bert", "annotations": notes}}, "Job")
     assert resized.at == "2026-01-01T00:00:05Z"

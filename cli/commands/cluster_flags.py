@@ -1,0 +1,132 @@
+"""The options of every verb that asks an API server: which one, in whose name, how long, and of which namespace."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from turnout.cli.commands.run_verb import BadWord
+from turnout.cli.exit_codes import CODES, Exit
+from turnout.cli.job_names import FORMS, BadJobName, JobName, read
+
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+Examples = Sequence[tuple[str, str]]
+
+
+def add_verb(
+    commands: Any, name: str, summary: str, examples: Examples, more: str = "", **options: Any
+) -> argparse.ArgumentParser:
+    """Add a verb whose help says what it does and shows examples.
+
+    examples: what is typed after `turnout`, and what it is for. more: a paragraph of the help under the summary.
+    """
+    width = max(len(typed) for typed, _ in examples)
+    lines = [f"  turnout {typed:<{width}}  # {purpose}" for typed, purpose in examples]
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.{f' {more}' if more else ''}",
+        epilog="\n".join(["examples:", *lines, "", CODES]),
+        formatter_class=_Help,
+        **options,
+    )
+    return parser
+
+
+class VerbParser(argparse.ArgumentParser):
+    """A parser that tells a wrong command line in one line, and where its options are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line, and end with USAGE."""
+        self.exit(Exit.USAGE, f"{self.prog}: {message}; `{self.prog} --help` lists the options\n")
+
+
+class _Help(argparse.HelpFormatter):
+    """A help whose description is wrapped and whose examples stand as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def add_cluster(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
+    """Add which cluster is asked, in whose name and how long.
+
+    inner: the parser is of a command within a verb that has these options too, and leaves the verb's values alone.
+    """
+    defaults: dict[str, Any] = {"default": argparse.SUPPRESS} if inner else {}
+    group = parser.add_argument_group("the cluster")
+    group.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own", **defaults)
+    group.add_argument("--context", help="of the kubeconfig", **defaults)
+    group.add_argument(
+        "--as", dest="as_user", metavar="USER", help="ask in the name of this user", **(defaults or {"default": ""})
+    )
+    group.add_argument(
+        "--request-timeout",
+        type=duration_s,
+        metavar="TIME",
+        help="the longest that one request may take, as in 5, 10s or 1m; 0 for the program's own limit of 30 s",
+        **(defaults or {"default": 0.0}),
+    )
+
+
+def add_no_namespace(parser: argparse.ArgumentParser, of: str) -> None:
+    """Accept -n and -A, as kubectl does, for what has no namespace. of: what is listed."""
+    parser.add_argument("-n", "--namespace", default="", help=f"taken and not used: {of} have no namespace")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="likewise")
+
+
+def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
+    """Add the job that a verb is about, and its namespace. kinds: those that the verb knows, as a text."""
+    parser.add_argument("job", metavar="JOB", help=f"{FORMS}{f'; kinds are {kinds}' if kinds else ''}")
+    parser.add_argument("-n", "--namespace", default="", help="of a job named without one (that of your context)")
+
+
+def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
+    """Return the job that is named, with its namespace. known: as job_names.words_of makes it. Raises BadWord."""
+    try:
+        name = read(args.job, known)
+    except BadJobName as error:
+        raise BadWord(str(error)) from error
+    if name.namespace and args.namespace and name.namespace != args.namespace:
+        raise BadWord(f"{args.job!r} is in namespace {name.namespace}, and -n says {args.namespace}")
+    return name._replace(namespace=name.namespace or args.namespace or context_namespace(args))
+
+
+def context_namespace(args: argparse.Namespace) -> str:
+    """Return the namespace of the context in use; inside a pod without one, `default`."""
+    from turnout.kube.client import plain_kubeconfig
+
+    path = plain_kubeconfig.path_of(args.kubeconfig)
+    found = None if path is None else plain_kubeconfig.namespace_in(plain_kubeconfig.read(path), args.context)
+    return found or _namespace_by_library(args)
+
+
+def _namespace_by_library(args: argparse.Namespace) -> str:
+    """Return the same for several kubeconfigs that are merged, or one with a fault."""
+    from turnout.kube.client.api_client import find_kubeconfig
+    from turnout.kube.errors import NoCluster
+
+    try:
+        find_kubeconfig(args.kubeconfig)
+    except NoCluster:  # opening a client reports it
+        return "default"
+    from kubernetes.aio.config import ConfigException, list_kube_config_contexts
+
+    try:
+        contexts, active = list_kube_config_contexts(args.kubeconfig)
+    except (ConfigException, OSError):  # likewise
+        return "default"
+    chosen = next((each for each in contexts if each["name"] == args.context), active)
+    return str(chosen.get("context", {}).get("namespace") or "default")
+
+
+def duration_s(text: str) -> float:
+    """Return a time as kubectl takes it, in seconds."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5, 10s or 1m")
+    return float(found[1]) * _UNITS_S[found[2] or ""]

@@ -1,0 +1,106 @@
+"""Read jobs of the kinds that the job controllers run: one that is named, or all of a kind."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from turnout.cli.commands.cluster_flags import job_of
+from turnout.cli.commands.run_verb import NoSuch
+from turnout.cli.job_names import JOB_KINDS, JobName, words_of
+from turnout.controllers.kind import Kind
+from turnout.controllers.kinds.registry import KINDS
+from turnout.kube.client.api_client import Client
+from turnout.kube.errors import NotFound
+
+MANAGER = "turnout-cli"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """A job that is there."""
+
+    kind: Kind
+    raw: Any  # its object
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return str(self.raw["metadata"]["name"])
+
+    @property
+    def full_name(self) -> str:
+        """Return KIND/NAMESPACE/NAME."""
+        return f"{self.kind.called}/{self.raw['metadata']['namespace']}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Return the path of its object."""
+        place = f"namespaces/{quote(self.raw['metadata']['namespace'], safe='')}"
+        return f"/apis/{self.raw['apiVersion']}/{place}/{self.kind.plural}/{quote(self.name, safe='')}"
+
+    @property
+    def core(self) -> str:
+        """Return the path of its namespace in the core group."""
+        return f"/api/v1/namespaces/{quote(self.raw['metadata']['namespace'], safe='')}"
+
+
+def named_job(args: argparse.Namespace) -> JobName:
+    """Return the job that a command line names. Raises BadWord."""
+    return job_of(args, words_of(JOB_KINDS))
+
+
+async def found_job(client: Client, wanted: JobName) -> FoundJob:
+    """Return the one job of a name. Raises NoSuch where there is none, or several."""
+    kinds = [KINDS[wanted.kind]] if wanted.kind else list(KINDS.values())
+    looked = await asyncio.gather(*(_look(client, kind, api, wanted) for kind in kinds for api in kind.apis))
+    found = [each for each in looked if each is not None]
+    if len(found) == 1:
+        return found[0]
+    if found and wanted.kind:
+        return found[0]  # one kind of two groups: the first that serves it
+    if found:
+        raise NoSuch(f"{wanted.name!r} may be {' or '.join(each.full_name for each in found)}: say which")
+    what = f"{wanted.kind or 'job'} {wanted.name!r} in namespace {wanted.namespace}"
+    raise NoSuch(f"there is no {what}; `turnout jobs -n {wanted.namespace}` lists those that are there")
+
+
+async def _look(client: Client, kind: Kind, api: str, wanted: JobName) -> FoundJob | None:
+    place = f"namespaces/{quote(wanted.namespace, safe='')}/{kind.plural}/{quote(wanted.name, safe='')}"
+    try:
+        raw = msgspec.json.decode(await client.get(f"/apis/{api}/{place}"))
+    except NotFound:
+        return None
+    return FoundJob(kind, {"apiVersion": api, **raw})
+
+
+async def jobs_of_kind(client: Client, kind: Kind, namespace: str, selector: str) -> list[Any]:
+    """List the jobs of a kind in every group that serves it; none where no group does."""
+    found = []
+    place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
+    for api in kind.apis:
+        try:
+            there = await objects(client, f"/apis/{api}/{place}{kind.plural}", labels(selector))
+        except NotFound:
+            continue
+        found += [{"apiVersion": api, **each} for each in there]
+    return found
+
+
+def labels(selector: str) -> dict[str, str]:
+    """Return the parameters of a list by labels."""
+    return {"labelSelector": selector} if selector else {}
+
+
+async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
+    """Return what a list has. Raises NotFound where nobody serves the kind."""
+    found: list[Any] = []
+    async for page in client.pages(path, params):
+        found += msgspec.json.decode(page).get("items") or []
+    return found

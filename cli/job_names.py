@@ -1,0 +1,74 @@
+"""Names of jobs as people type them: KIND/NAMESPACE/NAME, KIND/NAME or NAME, with the namespace beside it.
+
+Which jobs there are is left to the verbs. The kinds of the job controllers are named here, so that reading a name
+imports none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+JOB_KINDS = ("ColossalAIJob", "ElasticJob", "MSJob", "PyTorchJob", "VolcanoJob")  # controllers.kinds.registry.KINDS
+GANG_KINDS = ("Pod", "PodGroup")  # of gangs that are nobody's job
+FORMS = "KIND/NAMESPACE/NAME, KIND/NAME or NAME"
+_ALIASES = {
+    "vcjob": "VolcanoJob",
+    "vj": "VolcanoJob",
+    "jobs.batch.volcano.sh": "VolcanoJob",
+    "pytorch": "PyTorchJob",
+    "po": "Pod",
+    "pg": "PodGroup",
+}
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+class BadJobName(Exception):
+    """The text cannot be the name of a job: it has a wrong form or an unknown kind. End with code 2."""
+
+
+class JobName(NamedTuple):
+    """The name of a job. kind: "" if it is not said."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, self))
+
+
+def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return {a kind as people write it, in lower case: its name}. paths: of the objects of a kind, of those known."""
+    names = tuple(kinds)
+    known = {name.lower(): name for name in names} | {short: name for short, name in _ALIASES.items() if name in names}
+    for kind, path in (paths or {}).items():
+        _, _, group, *_, plural = path.split("/")
+        known[f"{plural}.{group}"] = kind
+    return known
+
+
+def kind_of(text: str, known: Mapping[str, str]) -> str | None:
+    """Return the kind of a word, in any case and in the plural too; with its group as kubectl has it."""
+    word = text.lower()
+    return known.get(word) or known.get(word.removesuffix("s")) or known.get(word.partition(".")[0].removesuffix("s"))
+
+
+def read(text: str, known: Mapping[str, str]) -> JobName:
+    """Read a name. Its namespace is "" if it is not said. known: as `words_of` makes it. Raises BadJobName."""
+    parts = text.split("/")
+    kind = "" if len(parts) == 1 else (kind_of(parts[0], known) or "")
+    if len(parts) > 3 and kind in GANG_KINDS:
+        parts = [*parts[:2], "/".join(parts[2:])]  # such a gang is named after its owner, as in Pod/team-a/Job/bert
+    if len(parts) > 3 or not all(parts):
+        raise BadJobName(f"{text!r:.90} is no name of a job: it must be {FORMS}")
+    if len(parts) > 1 and not kind:
+        raise BadJobName(f"{parts[0]!r:.90} is no kind of job here; those are {', '.join(sorted({*known.values()}))}")
+    namespace, name = parts[1] if len(parts) == 3 else "", parts[-1]
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise BadJobName(f"{namespace!r:.90} cannot be a namespace: small letters, digits and dashes")
+    if not all(_NAME.fullmatch(part if kind not in GANG_KINDS else part.lower()) for part in name.split("/")):
+        raise BadJobName(f"{name!r:.90} cannot be the name of a job: small letters, digits, dashes and dots")
+    return JobName(kind, namespace, name)

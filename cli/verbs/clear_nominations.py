@@ -1,0 +1,30 @@
+"""`turnout clear-nominations`, as a person types it: what turnout-nominator has written is taken back."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.run_verb import run_verb
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+_EXAMPLES = (("clear-nominations", "after turnout-nominator was uninstalled"),)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    clear = add_verb(commands, "clear-nominations", "take every nomination of turnout-nominator back", _EXAMPLES)
+    add_cluster(clear)
+    clear.set_defaults(run=_clear)
+
+
+def _clear(args: argparse.Namespace) -> int:
+    async def work(client: Client) -> None:
+        from turnout.scheduler_ext.nominator import clear
+
+        print(f"{await clear(client)} nominations taken back")
+
+    return run_verb("clear-nominations", args, work)

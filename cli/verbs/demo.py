@@ -1,0 +1,55 @@
+"""`turnout demo`, as a person types it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.exit_codes import Exit
+
+_MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
+_EXAMPLES = (
+    ("demo", "both parts, a minute or two; needs no cluster"),
+    ("demo --part lending", "only how a queue lends its idle GPUs"),
+    ("demo --fast --plain > demo.txt", "without pauses, into a file"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    demo = add_verb(commands, "demo", "see gangs land under one switch, and a queue lend its idle GPUs", _EXAMPLES)
+    demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
+    demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
+    demo.add_argument("--fast", action="store_true", help="no pauses between the acts")
+    demo.add_argument("--plain", action="store_true", help="plain text, as for a file")
+    demo.add_argument("--part", choices=("both", "gangs", "lending"), default="both", help="what to see (%(default)s)")
+    demo.set_defaults(run=_demo)
+
+
+def _gangs(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= _MOST_GANGS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")
+    return number
+
+
+def _demo(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from turnout.cli.commands.child_env import ChildFailed
+    from turnout.cli.commands.terminal import ended_by_sigterm, terminal
+    from turnout.cli.demo.driver import Show
+    from turnout.cli.demo.lending.testbed import StoryFailed
+    from turnout.cli.demo.parts import play
+
+    show = Show(seed=args.seed, gangs=args.gangs)
+    try:
+        asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
+    except (ChildFailed, StoryFailed) as error:
+        print(f"turnout demo: {error}", file=sys.stderr)
+        return Exit.FAILED
+    except asyncio.CancelledError:
+        return Exit.INTERRUPTED
+    return Exit.DONE

@@ -1,0 +1,45 @@
+"""`turnout describe JOB`, as a person types it: a job at length."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb
+from turnout.cli.commands.run_verb import run_verb
+from turnout.cli.job_names import JOB_KINDS
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+_EXAMPLES = (
+    ("describe bert", "a job of the namespace of your context"),
+    ("describe pytorchjob/bert -n team-a", "where several kinds have a job of that name"),
+    ("describe PyTorchJob/team-a/bert", "as `turnout jobs -o name` writes it"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    describe = add_verb(commands, "describe", "tell of a job at length: conditions, pods, Events", _EXAMPLES)
+    add_job(describe, ", ".join(JOB_KINDS))
+    add_cluster(describe)
+    describe.set_defaults(run=_describe)
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.jobs_of_controllers import found_job, named_job, objects
+
+    wanted = named_job(args)
+
+    async def look(client: Client) -> None:
+        from turnout.cli.jobs import described
+
+        job = await found_job(client, wanted)
+        pods = await objects(client, f"{job.core}/pods", {"labelSelector": f"{job.kind.child_labels.job}={job.name}"})
+        selector = f"involvedObject.name={job.name},involvedObject.kind={job.kind.kind}"
+        events = await objects(client, f"{job.core}/events", {"fieldSelector": selector})
+        print("\n".join(described(job.kind, job.raw, pods, events, time.time())))
+
+    return run_verb("describe", args, look)

@@ -1,0 +1,103 @@
+"""`turnout logs JOB`, as a person types it: what a worker of a job has written."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, duration_s
+from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
+from turnout.cli.job_names import JOB_KINDS
+
+if TYPE_CHECKING:
+    from turnout.cli.commands.jobs_of_controllers import FoundJob
+    from turnout.kube.client.api_client import Client
+
+_EXAMPLES = (
+    ("logs bert", "of worker 0"),
+    ("logs bert -n team-a --rank 3 -f", "of worker 3, across restarts, until the job ends"),
+    ("logs bert --tail 100 --since 10m", "the last lines of the last ten minutes"),
+    ("logs bert --previous", "of the run before the last restart of its container"),
+    ("logs bert -c sidecar", "of another container than the one that trains"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    logs = add_verb(commands, "logs", "print what a worker of a job has written", _EXAMPLES)
+    add_job(logs, ", ".join(JOB_KINDS))
+    logs.add_argument("--rank", type=int, default=0, help="of the worker among its job's (%(default)s)")
+    logs.add_argument("-c", "--container", default="", metavar="NAME", help="of its pod (the one that trains)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on, across restarts, until the job ends")
+    logs.add_argument("-p", "--previous", action="store_true", help="of the run before this one of the container")
+    logs.add_argument("--tail", type=int, default=-1, metavar="LINES", help="only so many of the last lines (all)")
+    logs.add_argument(
+        "--since", type=duration_s, default=0.0, metavar="TIME", help="only what is newer, as in 5s, 10m or 2h"
+    )
+    add_cluster(logs)
+    logs.set_defaults(run=_logs)
+
+
+def _logs(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.jobs_of_controllers import found_job, named_job
+    from turnout.cli.log_runs import NoSuchContainer
+
+    wanted = named_job(args)
+    if args.follow and args.previous:
+        raise BadWord("-f and --previous: a run that is over is not followed")
+    if args.rank < 0:
+        raise BadWord(f"--rank is {args.rank}: it must not be negative")
+
+    async def look(client: Client) -> None:
+        job = await found_job(client, wanted)
+        await (_follow(args, client, job) if args.follow else _print(args, client, job))
+
+    return run_verb("logs", args, look, NoSuchContainer)
+
+
+def _parameters(args: argparse.Namespace) -> Mapping[str, str]:
+    """Return which part of a log is wanted, as the API server takes it."""
+    found = {"tailLines": str(args.tail)} if args.tail >= 0 else {}
+    found |= {"sinceSeconds": str(max(1, round(args.since)))} if args.since else {}
+    return found | ({"previous": "true"} if args.previous else {})
+
+
+async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
+    from turnout.cli.commands.jobs_of_controllers import objects
+    from turnout.cli.log_runs import newest, selector
+
+    pods = await objects(client, f"{job.core}/pods", {"labelSelector": selector(job.kind, job.name, args.rank)})
+    run = newest(job.kind, pods, args.container)
+    if run is None:
+        raise NoSuch(f"{job.full_name} has no worker of rank {args.rank}")
+    container = {"container": run.container}
+    text = await client.get(f"{job.core}/pods/{run.pod}/log", {**container, **_parameters(args)})
+    sys.stdout.write(text.decode(errors="replace"))
+
+
+async def _follow(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
+    from turnout.cli.verbs.follow_log import LogFollower
+    from turnout.kube.client.clock import RealClock
+
+    def show(text: bytes) -> None:
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+
+    def tell(text: str) -> None:
+        print(f"turnout logs: {text}", file=sys.stderr)
+
+    follower = LogFollower(
+        client,
+        RealClock(),
+        job.kind,
+        job.path,
+        f"{job.core}/pods",
+        args.rank,
+        show,
+        tell,
+        container=args.container,
+        first=_parameters(args),
+    )
+    await follower.run()

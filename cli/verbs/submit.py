@@ -1,0 +1,75 @@
+"""`turnout submit -- COMMAND`, as a person types it: a job made of a command."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb, context_namespace
+from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
+from turnout.cli.exit_codes import Exit
+from turnout.cli.job_names import JOB_KINDS
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+_EXAMPLES = (
+    ("submit --name bert --image train:1 --workers 4 --gpus 8 -- python train.py", "four pods of eight GPUs"),
+    ("submit --name bert --image train:1 --min 2 --max 8 --workers 2 -- python train.py", "an elastic job"),
+    ("submit --name bert --image train:1 --dry-run -- python train.py", "its YAML, for kubectl and for git"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    submit = add_verb(commands, "submit", "make a job of a command; --dry-run prints its YAML", _EXAMPLES)
+    submit.add_argument("--kind", choices=JOB_KINDS, default="PyTorchJob", help="(%(default)s)")
+    submit.add_argument("--name", required=True, help="of the job")
+    submit.add_argument("-n", "--namespace", default="", help="of the job (that of your context)")
+    submit.add_argument("--image", required=True, help="of every pod")
+    submit.add_argument("--workers", type=int, default=1, help="how many (%(default)s)")
+    submit.add_argument("--min", type=int, help="the fewest workers of an elastic job (--workers)")
+    submit.add_argument("--max", type=int, help="the most (--workers)")
+    submit.add_argument("--gpus", type=int, default=0, help="of each worker (%(default)s)")
+    submit.add_argument("--dry-run", action="store_true", help="print the YAML and make nothing")
+    submit.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each worker runs")
+    add_cluster(submit)
+    submit.set_defaults(run=_submit)
+
+
+def _submit(args: argparse.Namespace) -> int:
+    from turnout.cli.jobs import BadSubmission, Wish, submission
+
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    least, most = args.min or args.workers, args.max or args.workers
+    namespace = args.namespace or context_namespace(args)
+    wish = Wish(args.name, namespace, args.image, args.workers, least, most, args.gpus, command)
+    try:
+        if not command:
+            raise BadSubmission("a command is needed after --")
+        body = submission(args.kind, wish)
+    except BadSubmission as error:
+        raise BadWord(str(error)) from error
+    if args.dry_run:
+        import yaml
+
+        print(yaml.safe_dump(body, sort_keys=False), end="")
+        return Exit.DONE
+
+    async def make(client: Client) -> None:
+        from turnout.controllers.kinds.registry import KINDS
+        from turnout.kube.errors import NotFound
+
+        path = f"/apis/{body['apiVersion']}/namespaces/{namespace}/{KINDS[args.kind].plural}"
+        try:
+            await client.create(path, body)
+        except NotFound as error:
+            if error.reason:  # of Kubernetes: the namespace
+                raise NoSuch(error.message) from error
+            crd = f"{KINDS[args.kind].plural}.{body['apiVersion'].partition('/')[0]}"
+            raise NoSuch(
+                f"the cluster serves no {args.kind}: its definition {crd} is not installed; --kind names another kind"
+            ) from error
+        print(f"{args.kind}/{namespace}/{args.name} is made")
+
+    return run_verb("submit", args, make)

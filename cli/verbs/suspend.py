@@ -1,0 +1,45 @@
+"""`turnout suspend JOB` and `turnout unsuspend JOB`, as a person types them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb
+from turnout.cli.commands.run_verb import run_verb
+from turnout.cli.job_names import JOB_KINDS
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+_SUSPEND = (
+    ("suspend bert -n team-a", "its pods go, its object stays"),
+    ("unsuspend bert -n team-a", "its pods are made again"),
+)
+_UNSUSPEND = (("unsuspend bert -n team-a", "its pods are made again"),)
+
+
+def add(commands: Any) -> None:
+    """Add both to the parser's commands."""
+    suspend = add_verb(commands, "suspend", "take a job's pods away until `turnout unsuspend`", _SUSPEND)
+    unsuspend = add_verb(commands, "unsuspend", "let a suspended job go on", _UNSUSPEND)
+    for parser, on in ((suspend, True), (unsuspend, False)):
+        add_job(parser, ", ".join(JOB_KINDS))
+        add_cluster(parser)
+        parser.set_defaults(run=_suspend, on=on)
+
+
+def _suspend(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.jobs_of_controllers import MANAGER, found_job, named_job
+
+    wanted = named_job(args)
+
+    async def write(client: Client) -> None:
+        from turnout.cli.jobs import suspension
+        from turnout.kube.client.apply import MERGE
+
+        job = await found_job(client, wanted)
+        await client.patch(job.path, suspension(job.kind.called, on=args.on), MERGE, MANAGER)
+        print(f"{job.full_name} {'is suspended' if args.on else 'goes on'}")
+
+    return run_verb(args.verb, args, write)

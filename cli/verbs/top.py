@@ -1,0 +1,62 @@
+"""`turnout top`, as a person types it: who holds the GPUs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
+from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.settings_flags import SEEING, add_flags, settings_of
+
+if TYPE_CHECKING:
+    from turnout.kube.client.api_client import Client
+
+BY = ("job", "queue", "namespace", "node")  # views.top.BY, which is not imported before it is needed
+COLUMNS = ("GPUS", "SHARE", "PODS", "NODES", "WAITING", "QUEUE")
+_EXAMPLES = (
+    ("top", "jobs, most GPUs first"),
+    ("top --by queue", "what each queue holds"),
+    ("top --by node --no-headers", "nodes with their free GPUs, for a script"),
+    ("top -n team-a --sort-by waiting", "one namespace, those that wait for most last"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    top = add_verb(commands, "top", "who holds the GPUs: jobs, queues, namespaces or nodes, most first", _EXAMPLES)
+    top.add_argument("--by", choices=BY, default="job", help="what is told of (%(default)s)")
+    add_namespace(top, "pods", everywhere=True)
+    add_output(top, COLUMNS)
+    add_cluster(top)
+    add_flags(top, SEEING)
+    top.set_defaults(run=_top)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from turnout.cli.commands.autoscaler_view import look
+    from turnout.cli.commands.listing import may_not
+    from turnout.cli.views.top import Held, listing, offers, rows, summary
+    from turnout.kube.client.clock import RealClock
+
+    wanted, namespace = settings_of(args, SEEING), namespace_of(args)
+
+    async def work(client: Client) -> None:
+
+        async def seen() -> Any:
+            cluster_view = await look(client, wanted, namespace or "default")
+            held = [
+                Held(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
+                for each in cluster_view.view.gpu_pods()
+                if not namespace or each.owner.namespace == namespace
+            ]
+            there = offers(cluster_view.nodes, wanted.gpu_resource)
+            missing = cluster_view.missing
+            return listing(
+                args.by, rows(args.by, held, there), (may_not(missing) if missing else summary(held, there),)
+            )
+
+        await show(args, seen, say, RealClock())
+
+    return run_verb("top", args, work)

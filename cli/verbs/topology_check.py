@@ -1,0 +1,40 @@
+"""`turnout topology check FILE`, as a person types it: every fault of a map of switches."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from turnout.cli.commands.cluster_flags import add_verb
+from turnout.cli.exit_codes import Exit
+
+_EXAMPLES = (
+    ("topology check map.txt", "a text of `asw psw ip` lines, or our YAML form"),
+    ("topology check configmap.yaml", "a ConfigMap"),
+    ("topology check -", "of stdin"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the commands of `turnout topology`."""
+    check = add_verb(
+        commands, "check", "tell every fault of a topology text or ConfigMap; exit 3 when it has any", _EXAMPLES
+    )
+    check.add_argument("file", help="a text of `asw psw ip` lines, our YAML form, or a ConfigMap; - for stdin")
+    check.set_defaults(run=_check)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from turnout.cli.topo_check import check, told
+
+    try:
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"turnout topology check: {error}", file=sys.stderr)
+        return Exit.FAILED
+    reading = check(text)
+    name = "stdin" if args.file == "-" else args.file
+    print("\n".join(told(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
+    return Exit.FOUND_WRONG if reading.faults else Exit.DONE

@@ -1,0 +1,123 @@
+"""Kubeconfigs that the brief transport reads itself, and those that it leaves to the library."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from turnout.kube.client.plain_kubeconfig import Access, access_in, namespace_in, path_of
+
+FOLDER = Path("/home/ana/.kube")
+PEM = base64.b64encode(b"-----BEGIN-----").decode()
+
+
+def config(cluster=None, user=None, **more):
+    return {
+        "current-context": "c",
+        "contexts": [
+            {"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "team-a"}},
+            {"name": "bare", "context": {"cluster": "k"}},
+        ],
+        "clusters": [{"name": "k", "cluster": {"server": "https://api:6443/", **(cluster or {})}}],
+        "users": [{"name": "u", "user": user or {}}],
+        **more,
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("https_proxy", "http_proxy", "all_proxy", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "access"),
+    [
+        pytest.param(config(user={"token": "t"}), Access("https://api:6443", "t"), id="a token"),
+        pytest.param(
+            config(user={"tokenFile": "t"}), Access("https://api:6443", token_file=FOLDER / "t"), id="a file beside it"
+        ),
+        pytest.param(
+            config({"certificate-authority": "/ca"}),
+            Access("https://api:6443", authority=Path("/ca")),
+            id="an authority",
+        ),
+        pytest.param(
+            config({"certificate-authority-data": PEM}, {"client-certificate-data": PEM, "client-key": "key"}),
+            Access(
+                "https://api:6443",
+                authority="-----BEGIN-----",
+                certificate=b"-----BEGIN-----",
+                key=FOLDER / "key",
+            ),
+            id="certificates as data and as files",
+        ),
+        pytest.param(
+            config({"insecure-skip-tls-verify": True, "tls-server-name": "kube"}),
+            Access("https://api:6443", verify=False, server_name="kube"),
+            id="nobody is verified, by another name",
+        ),
+        pytest.param(
+            config({"server": "http://127.0.0.1:80/path", "extensions": []}),
+            Access("http://127.0.0.1:80/path"),
+            id="path",
+        ),
+    ],
+)
+def test_plain_credentials_are_read(given, access):
+    assert access_in(given, FOLDER, None) == access
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(config(user={"exec": {"command": "aws"}}), id="a program to ask"),
+        pytest.param(config(user={"auth-provider": {"name": "oidc"}}), id="a provider to ask"),
+        pytest.param(config(user={"username": "ana", "password": "p"}), id="a password"),
+        pytest.param(config(user={"token": "t", "tokenFile": "t"}), id="two tokens"),
+        pytest.param(config(user={"token": "t", "as": "root"}), id="somebody else's name"),
+        pytest.param(config({"proxy-url": "http://proxy"}), id="a proxy"),
+        pytest.param(config({"server": "http" + "://ana@localhost"}), id="a name in the URL"),
+        pytest.param(config({"server": "api:6443"}), id="no scheme"),
+        pytest.param(config({"server": "https://api:port"}), id="no port"),
+        pytest.param(config({"certificate-authority-data": "%"}), id="an authority that is none"),
+        pytest.param(config({"insecure-skip-tls-verify": "true"}), id="a word for a flag"),
+        pytest.param(config(users=[]), id="a user that is not there"),
+        pytest.param(config(clusters=[]), id="a cluster that is not there"),
+        pytest.param(config(**{"current-context": ""}), id="no context"),
+        pytest.param(config(contexts={}), id="contexts that are no list"),
+        pytest.param(None, id="no file"),
+        pytest.param([], id="a list"),
+    ],
+)
+def test_everything_else_is_left_to_the_library(given):
+    assert access_in(given, FOLDER, None) is None
+
+
+def test_a_proxy_is_left_to_the_library_except_for_this_machine(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert access_in(config(), FOLDER, None) is None
+    assert access_in(config({"server": "https://127.0.0.1:6443"}), FOLDER, None) is not None
+
+
+@pytest.mark.parametrize(
+    ("context", "namespace"),
+    [
+        pytest.param(None, "team-a", id="of the current context"),
+        pytest.param("bare", "default", id="default where a context names none"),
+        pytest.param("gone", None, id="none of a context that is not there"),
+    ],
+)
+def test_the_namespace_is_the_context_s(context, namespace):
+    assert namespace_in(config(), context) == namespace
+
+
+def test_several_files_and_a_pod_are_left_to_the_library(monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", "/a:/b")
+    assert path_of(None) is None
+    assert path_of("/c") == Path("/c")
+    monkeypatch.setenv("KUBECONFIG", "/a")
+    assert path_of(None) == Path("/a")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert path_of(None) is None
