@@ -31,7 +31,7 @@ def check_name(text: str, flag: str) -> None:
 def check_url(text: str, flag: str) -> None:
     """Check that a text is empty or the address of a site. Raises BadSetting."""
     if text and not re.fullmatch(r"https?://[^\s\"<>]{1,200}", text):
-        raise BadSetting(f"{flag} is {text!r}: it must be http://… or https://…, of 200 characters at most")
+        raise BadSetting(f"{flag} is {text!r}: it must be an http or https address of at most 200 characters")
 
 
 def add_reporting(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ def code(page):
 
 
 def typed(console):
-    """What is typed in a console block, without what programs answer."""
+    """Return what is typed in a console block, without what programs answer."""
     lines = re.findall(r"^[$] (.*)$", console[1], re.M)
     return "\n".join(["```sh", *lines, "```"])
 

@@ -36,7 +36,7 @@ def sources(page: str, text: str) -> Mapping[str, str]:
     """Return the English pages of a Chinese one, each with the digest of its day. Raises NoSource."""
     match = _SOURCES.match(text)
     if match is None:
-        raise NoSource(f"{page} has no `<!-- translated from docs/PAGE.md DIGEST -->` in its first line")
+        raise NoSource(f"{page} has no `<!-- translated from PAGE DIGEST -->` in its first line")
     pairs = (each.partition(" ") for each in match[1].split(", "))
     return {path: then for path, _, then in pairs}
 
