@@ -61,6 +61,12 @@ def code(page):
     return "\n".join([*fences, *re.findall(r"`([^`\n]+)`", rest)])
 
 
+def typed(console):
+    """Return what is typed in a console block, without what programs answer."""
+    lines = re.findall(r"^[$] (.*)$", console[1], re.M)
+    return "\n".join(["```sh", *lines, "```"])
+
+
 def anchors(page):
     headings = re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -106,7 +112,7 @@ def test_every_link_leads_somewhere(paper):
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_every_make_target_and_program_that_is_named_is_there(paper):
-    said = code(paper.read_text())
+    said = code(re.sub(r"^```console\n(.*?)^```", typed, paper.read_text(), flags=re.M | re.S))
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"(?<![\w/-])make ([a-z][a-z-]*)", said)) - targets == set()
     for module in set(re.findall(r"python(?:3\.11)? -m ([\w.]+)", said)) - ELSEWHERE:

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 
 from hack.docs.__main__ import repository_files
-from hack.docs.stage import abroad, place, stage
+from hack.docs.stage import abroad, placed, stage
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = tomllib.loads((ROOT / "hack/docs/zensical.toml").read_text())
-FILES = {"docs/a.md", "docs/zh/b.md", "README.md", "deploy/x.yaml", "deploy/grafana/README.md", "docs/picture.svg"}
+FILES = {
+    "docs/jobs.md",
+    "docs/zh/jobs.md",
+    "README.md",
+    "deploy/x.yaml",
+    "deploy/grafana/README.md",
+    "docs/picture.svg",
+}
 
 
 def listed(entries):
@@ -22,19 +29,26 @@ def listed(entries):
                 yield from listed([each] if isinstance(each, str) else each)
 
 
+def test_the_site_knows_pages_by_their_places_there():
+    assert (
+        placed('{ "A" = "docs/jobs.md" }, "README.md", "site.css"')
+        == '{ "A" = "jobs.md" }, "repository/README.md", "site.css"'
+    )
+
+
 def test_every_page_is_in_the_navigation_once():
-    pages = sorted(place(path) for path in repository_files() if path.endswith(".md"))
+    pages = sorted(path for path in repository_files() if path.endswith(".md"))
     assert sorted(listed(CONFIGURATION["project"]["nav"])) == pages
 
 
 @pytest.mark.parametrize(
     ("path", "before", "after", "files"),
     [
-        pytest.param("docs/a.md", "[b](zh/b.md#c)", "[b](zh/b.md#c)", (), id="a link within docs stays"),
-        pytest.param("docs/a.md", "[r](../README.md)", "[r](repository/README.md)", (), id="out of docs"),
-        pytest.param("README.md", "[a](docs/a.md#c)", "[a](../a.md#c)", (), id="into docs"),
+        pytest.param("docs/jobs.md", "[b](zh/jobs.md#c)", "[b](zh/jobs.md#c)", (), id="a link within docs stays"),
+        pytest.param("docs/jobs.md", "[r](../README.md)", "[r](repository/README.md)", (), id="out of docs"),
+        pytest.param("README.md", "[a](docs/jobs.md#c)", "[a](../jobs.md#c)", (), id="into docs"),
         pytest.param(
-            "docs/zh/b.md",
+            "docs/zh/jobs.md",
             "[x](../../deploy/x.yaml)",
             "[x](../repository/deploy/x.yaml)",
             ("deploy/x.yaml",),
@@ -50,7 +64,11 @@ def test_every_page_is_in_the_navigation_once():
             "README.md", "![p](docs/picture.svg)", "![p](../picture.svg)", ("docs/picture.svg",), id="a picture"
         ),
         pytest.param(
-            "docs/a.md", "```\n[r](../README.md)\n```\n", "```\n[r](../README.md)\n```\n", (), id="code stays as it is"
+            "docs/jobs.md",
+            "```\n[r](../README.md)\n```\n",
+            "```\n[r](../README.md)\n```\n",
+            (),
+            id="code stays as it is",
         ),
     ],
 )

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.docs.stage import abroad, place, stage
+from hack.docs.stage import abroad, place, placed, stage
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "build" / "docs-source"
@@ -59,7 +59,7 @@ def lay_out(folder: Path) -> None:
         _written(folder / "pages" / place(path)).write_text(staged.text)
     for path in linked:
         shutil.copyfile(ROOT / path, _written(folder / "pages" / place(path)))
-    shutil.copyfile(ROOT / "hack/docs/zensical.toml", folder / "zensical.toml")
+    (folder / "zensical.toml").write_text(placed((ROOT / "hack/docs/zensical.toml").read_text()))
     shutil.copyfile(ROOT / "hack/docs/site.css", folder / "pages" / "site.css")
 
 

@@ -58,6 +58,11 @@ def stage(path: str, text: str, files: Collection[str]) -> Staged:
     return Staged("".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts), tuple(linked))
 
 
+def placed(configuration: str) -> str:
+    """Return the configuration of the site with the paths of pages as they are there."""
+    return re.sub(r'"([\w./-]+\.md)"', lambda match: f'"{place(match[1])}"', configuration)
+
+
 def abroad(html: str) -> list[str]:
     """Find the addresses of other hosts from which a browser would load a part of this page, in order."""
     return [next(filter(None, found)) for found in _LOADS.findall(html)]

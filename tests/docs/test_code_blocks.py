@@ -57,7 +57,7 @@ MAPS = "tests/docs/test_code_blocks.py::test_a_map_on_a_page_has_no_faults"
     ],
 )
 def test_what_is_wrong_with_the_comment_of_a_block(comments, why):
-    found = fault(Block("docs/a.md", 3, "sh", "x\n", comments))
+    found = fault(Block("docs/jobs.md", 3, "sh", "x\n", comments))
     assert why in found
     assert bool(found) is bool(why)
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_the_comment_of_a_block(comments, why):
     ],
 )
 def test_where_blocks_begin(page, found):
-    told = [(each.line, each.language, each.text, each.comments) for each in blocks("a.md", page)]
+    told = [(each.line, each.language, each.text, each.comments) for each in blocks("jobs.md", page)]
     assert told == found
 
 

@@ -6,8 +6,8 @@ from hack.codegen.translations import FOLDER, ROOT, NoSource, digest, noticed, r
 
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in sorted(FOLDER.glob("*.md"))}
 THEN = "# A page\n\nIt says this.\n"
-ZH = f"<!-- translated from docs/a.md {digest(THEN)} -->\n\n# 一页\n\n这样。\n"
-NOTICE = "> **英文版之后有改动**：[docs/a.md](../a.md)。两者不一致时以英文为准。\n\n"
+ZH = f"<!-- translated from docs/jobs.md {digest(THEN)} -->\n\n# 一页\n\n这样。\n"
+NOTICE = "> **英文版之后有改动**：[docs/jobs.md](../jobs.md)。两者不一致时以英文为准。\n\n"
 
 
 @pytest.mark.parametrize(("page", "text"), PAGES.items(), ids=list(PAGES))
@@ -26,19 +26,19 @@ def test_a_chinese_page_tells_whether_it_is_old(page, text):
     ],
 )
 def test_a_notice_comes_when_the_english_words_change(now, has_notice):
-    text = noticed("docs/zh/a.md", ZH, lambda _: now)
+    text = noticed("docs/zh/jobs.md", ZH, lambda _: now)
     assert text == (ZH.replace("# 一页\n\n", f"# 一页\n\n{NOTICE}") if has_notice else ZH)
-    assert noticed("docs/zh/a.md", text, lambda _: now) == text, "written once"
-    assert noticed("docs/zh/a.md", text, lambda _: THEN) == ZH, "and taken away"
+    assert noticed("docs/zh/jobs.md", text, lambda _: now) == text, "written once"
+    assert noticed("docs/zh/jobs.md", text, lambda _: THEN) == ZH, "and taken away"
 
 
 def test_who_brings_a_page_up_to_date_takes_the_notice_away():
-    old = noticed("docs/zh/a.md", ZH, lambda _: "# A page\n\nIt says that.\n")
-    new = translated("docs/zh/a.md", old, lambda _: "# A page\n\nIt says that.\n")
+    old = noticed("docs/zh/jobs.md", ZH, lambda _: "# A page\n\nIt says that.\n")
+    new = translated("docs/zh/jobs.md", old, lambda _: "# A page\n\nIt says that.\n")
     assert "英文版之后有改动" not in new
-    assert noticed("docs/zh/a.md", new, lambda _: "# A page\n\nIt says that.\n") == new
+    assert noticed("docs/zh/jobs.md", new, lambda _: "# A page\n\nIt says that.\n") == new
 
 
 def test_a_page_that_names_no_english_page_is_a_fault():
-    with pytest.raises(NoSource, match=r"docs/zh/a\.md"):
-        sources("docs/zh/a.md", "# 一页\n")
+    with pytest.raises(NoSource, match=r"docs/zh/jobs\.md"):
+        sources("docs/zh/jobs.md", "# 一页\n")
