@@ -87,7 +87,7 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
     assert took_s < 3 * READY_S  # whatever else this machine does
     assert "https://dlrover-extender.gpu-team.svc:9443" in notes
     assert await ready(world) == {"dlrover-extender": 2, "dlrover-autoscaler": 2, "dlrover-controller-manager": 2}
-    await tested(world)
+    await checked_by_helm(world)
     await upgraded(world)
     given = await with_a_map(world, tmp_path)
 
@@ -104,7 +104,7 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
     assert await data_of_the_map(world) == given
 
 
-async def tested(world):
+async def checked_by_helm(world):
     """Run `helm test`, which passes; and fails, naming it, where the definition of a kind is missing."""
     assert "Phase:          Succeeded" in await world.helm("test", "dlrover", "--timeout=60s")
     passed = await world.told()
