@@ -256,10 +256,11 @@ def values() -> Iterator[tuple[str, str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write them all."""
-    for path, text in [*copies().items(), *files().items()]:
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_text(text)
+    """Write them all, the copies first: the rest is rendered from them."""
+    for made in (copies, files):
+        for path, text in made().items():
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(text)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import hashlib
 import os
 import re
 import subprocess
@@ -22,8 +23,21 @@ sys.exit({name}())
 
 
 def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
-    """Have pip fetch every wheel of a lock, for a Python such as 3.11 on 64-bit Intel, and return them by name."""
+    """Return every wheel of a lock by name, for a Python such as 3.11 on 64-bit Intel.
+
+    pip fetches them unless each is in the cache with a hash of the lock. Raises FileNotFoundError.
+    """
     cache.mkdir(parents=True, exist_ok=True)
+    wheels, missing = _cached(lock, python, cache)
+    if missing:
+        _fetch(lock, python, cache)
+        wheels, missing = _cached(lock, python, cache)
+    if missing:
+        raise FileNotFoundError(f"pip brought no wheel of {', '.join(missing)}")
+    return wheels
+
+
+def _fetch(lock: Path, python: str, cache: Path) -> None:
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -33,17 +47,22 @@ def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
     for platform in platforms:
         command += ["--platform", platform]
     subprocess.run([*command, "-d", cache, "-r", lock], check=True, timeout=600)
-    wanted = {_normal(name): version for name, version in _pins(lock.read_text())}
+
+
+def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]]:
+    """Return the wheels of a lock that are in the cache, and the names of those that are not."""
+    text = lock.read_text()
+    hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", text))
+    wanted = {_normal(name): version for name, version in _pins(text)}
     found = {}
-    for wheel in cache.glob("*.whl"):
+    for wheel in sorted(cache.glob("*.whl")):
         name, version, *_ = wheel.name.split("-")
         tags = wheel.name.removesuffix(".whl").split("-")[-3]
         fits = "py3" in tags or f"cp{python.replace('.', '')}" in tags or "abi3" in wheel.name
-        if fits and wanted.get(_normal(name)) == version:
+        pinned = fits and wanted.get(_normal(name)) == version
+        if pinned and hashlib.sha256(wheel.read_bytes()).hexdigest() in hashes:
             found[_normal(name)] = wheel
-    if missing := sorted(wanted.keys() - found.keys()):
-        raise FileNotFoundError(f"pip brought no wheel of {', '.join(missing)}")
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found)], sorted(wanted.keys() - found.keys())
 
 
 def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:

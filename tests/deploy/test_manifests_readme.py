@@ -35,7 +35,7 @@ async def typed(plane, folder, block):
     return done.stdout
 
 
-async def test_every_command_is_taken_and_the_autoscaler_only_reports_again(control_plane, tmp_path):
+async def test_every_command_is_taken_and_acting_is_taken_back(control_plane, tmp_path):
     install, act, *_ = blocks()
     (back,) = (block for block in blocks() if "kubectl delete" in block)
     printed = await typed(control_plane, tmp_path, install)

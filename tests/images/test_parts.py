@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 import tarfile
 import zipfile
 from importlib import metadata
@@ -134,6 +135,19 @@ def test_a_wheel_is_unpacked_with_its_programs(tmp_path):
     assert found["bin/old"] == Entry(b"#!/usr/bin/env python3\nprint()\n", 0o755)
     assert found["bin/run-a"].mode == 0o755
     assert found["bin/run-a"].data.startswith(b"#!/usr/bin/env python3\nimport sys\nfrom a.b import main\n")
+
+
+def test_wheels_that_are_cached_with_their_hashes_are_not_fetched_again(tmp_path):
+    """The package is on no index, so pip would fail."""
+    (tmp_path / "cache").mkdir()
+    wheel = tmp_path / "cache/turnout_unpublished-1-py3-none-any.whl"
+    wheel.write_bytes(b"its content")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"turnout-unpublished==1 \\\n    --hash=sha256:{digest(b'its content').removeprefix('sha256:')}\n")
+    assert python_wheels.fetched(lock, "3.11", tmp_path / "cache") == [wheel]
+    wheel.write_bytes(b"another content")
+    with pytest.raises(subprocess.CalledProcessError):
+        python_wheels.fetched(lock, "3.11", tmp_path / "cache")
 
 
 def test_a_bill_of_materials_names_wheels_and_debian_packages_by_hash():
