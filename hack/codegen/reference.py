@@ -293,9 +293,9 @@ def reasons() -> str:
 
 
 _CODE = re.compile(
-    r"\bturnout (?:topo(?:logy)? check|[a-z]+(?:-[a-z]+)*)(?: PODSxGPUS| JOB| FILE| --[a-z]+(?: N)?)*|\bkubectl (?:describe|get \w+)"
-    r"|--[a-z][a-z-]+|\bturnout\.dev/[a-z-]+(?:: [a-z-]+)?|\bturnout_\w+|\bspec\.\w+(?:\.\w+)?"
-    r"|\b[a-z]+\.[a-z]+[A-Z]\w+|\bpercentageOfNodesToScore: 100"
+    r"\bturnout (?:topo(?:logy)? check|[a-z]+(?:-[a-z]+)*)(?: PODSxGPUS| JOB| FILE| --[a-z]+(?: N)?)*"
+    r"|\bkubectl (?:describe|get \w+)|--[a-z][a-z-]+|\bturnout\.dev/[a-z-]+(?:: [a-z-]+)?|\bturnout_\w+"
+    r"|\bspec\.\w+(?:\.\w+)?|\b[a-z]+\.[a-z]+[A-Z]\w+|\bpercentageOfNodesToScore: 100"
 )
 
 
