@@ -37,7 +37,7 @@ DEADLINE = "turnout.dev/deadline"
 RESTART_COST = "turnout.dev/restart-cost"  # job: the time that a change of size costs the job: 60s, 2m
 # pod: written by turnout-nominator on a bound pod: the switches above its host, root/.../leaf
 SWITCH_PATH = "turnout.dev/switch-path"
-STEP_SECONDS = "turnout.dev/step-seconds"  # pod: written by turnout-run: workers:seconds of a step, as measured
+STEP_SECONDS = "turnout.dev/step-seconds"  # pod: workers:seconds of a step, as measured by the job itself
 # job: written by turnout-autoscaler: what the job's pods reported of their steps
 MEASURED = "turnout.dev/measured-steps"
 # job: written by turnout-autoscaler: what lent workers had gained the job when its size last changed
@@ -80,17 +80,18 @@ FIELD_MANAGER_NOMINATOR = "turnout-nominator"
 # Volcano.
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"  # pod: the PodGroup that it belongs to
 VOLCANO_GROUP_NEW = "scheduling.volcano.sh/group-name"  # pod: the same, in newer versions
-VOLCANO_TASK_INDEX = "volcano.sh/task-index"  # pod: its index in its task
-VOLCANO_TASK_SPEC = "volcano.sh/task-spec"  # pod: the name of its task
+VOLCANO_TASK_INDEX = "volcano.sh/task-index"  # pod, label: its index in its task
+VOLCANO_TASK_SPEC = "volcano.sh/task-spec"  # pod, label or annotation: the name of its task
 VOLCANO_COOLDOWN = "volcano.sh/cooldown-time"  # job: the time between two changes of its size, as turnout.dev/cooldown
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"  # pod, job: its queue
-VOLCANO_JOB = "volcano.sh/job-name"  # pod: its Volcano Job
+VOLCANO_JOB = "volcano.sh/job-name"  # pod, label: its Volcano Job
 VOLCANO_TASK_PRIORITY = "volcano.sh/task-priority"  # pod: written by turnout-autoscaler, which pods may go first
 VOLCANO_PREEMPTABLE = "volcano.sh/preemptable"  # pod: written by turnout-autoscaler, whether it may be preempted
 
 # Kueue.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"  # job, label: its LocalQueue
-KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"  # job: Kueue does not evict it whole for a waiting job
+# job: a change of its priority in Kueue; such a job may grow although its ClusterQueue preempts its own jobs
+KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"  # job: Kueue admits changes of its size
 
 # koordinator.

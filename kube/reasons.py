@@ -43,6 +43,7 @@ AUTOSCALER: Mapping[str, Meaning] = {
     "Cooldown": Meaning(
         "Its size was changed a short while ago.",
         "Wait until the cooldown is over, or set a shorter turnout.dev/cooldown.",
+        "turnout why JOB: the row bank.",
     ),
     "NoFreeRoom": Meaning(
         "There is no room for one more step of it, on the nodes or in its queue.",
@@ -64,11 +65,12 @@ AUTOSCALER: Mapping[str, Meaning] = {
     "MarginalGainTooSmall": Meaning(
         "Its next worker would make it hardly faster, or not pay for the restart.",
         "Make it scale better, or correct turnout.dev/scaling-curve and turnout.dev/restart-cost.",
-        "turnout why JOB: the row size has the measured speed.",
+        "turnout why JOB: the rows size and bank, and the job's annotation turnout.dev/scaling-curve.",
     ),
     "RestartBudgetSpent": Meaning(
         "Restarts have cost it more time than lending has gained it.",
         "It grows again once that time is made up for. Cheaper restarts (turnout.dev/restart-cost) make it sooner.",
+        "turnout why JOB: the row bank.",
     ),
     "NotReady": Meaning(
         "Its last change is not done yet: not every worker has a node.",
@@ -254,7 +256,7 @@ EXTENDER: Mapping[str, Meaning] = {
     "OffMap": Meaning(
         "Members of the gang run on hosts that the map does not have, or outside the tier that the gang allows.",
         "Complete the map, or delete the gang's pods so that all of them start afresh.",
-        "turnout topology: nodes off the map.",
+        "turnout topology: the line (not on the map).",
     ),
     "NoMap": Meaning(
         "The gang requires a tier, and the map names no host.",

@@ -284,12 +284,24 @@ def reasons() -> str:
             if (meaning := group.meanings.get(word)) is None:
                 continue
             rows = [
-                ("what it means", meaning.means),
-                ("where to look", meaning.look or group.look),
-                ("what to do", meaning.next),
+                ("what it means", _marked(meaning.means)),
+                ("where to look", _marked(meaning.look or group.look)),
+                ("what to do", _marked(meaning.next)),
             ]
             parts.append(_table((group.program, ""), rows))
     return "\n\n".join(parts)
+
+
+_CODE = re.compile(
+    r"\bturnout (?:topo(?:logy)? check|[a-z]+(?:-[a-z]+)*)(?: PODSxGPUS| JOB| FILE| --[a-z]+(?: N)?)*"
+    r"|\bkubectl (?:describe|get \w+)|--[a-z][a-z-]+|\bturnout\.dev/[a-z-]+(?:: [a-z-]+)?|\bturnout_\w+"
+    r"|\bspec\.\w+(?:\.\w+)?|\b[a-z]+\.[a-z]+[A-Z]\w+|\bpercentageOfNodesToScore: 100"
+)
+
+
+def _marked(text: str) -> str:
+    """Mark the commands, flags, fields and names in a sentence as code."""
+    return _CODE.sub(lambda match: f"`{match[0]}`", text)
 
 
 def labels_page(text: str) -> str:
