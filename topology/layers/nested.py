@@ -114,6 +114,8 @@ def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Ref
         if isinstance(found, Refusal):
             return found
         counts.update(dict(found.slots))
+    if _short_runs(there + counts, size) > max(1, _short_runs(there, size)):
+        return Refusal(Reason.NO_ROOM, f"a begun run of {size} finds no room under its switch of tier {tier}")
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
         part = _inside(fabric, room, ask, tier, switch, count)
@@ -121,6 +123,11 @@ def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Ref
             return part
         slots += part
     return gathered(fabric, slots, ask)
+
+
+def _short_runs(pods: Counter[int], size: int) -> int:
+    """Count the switches whose pods are no whole runs. A gang has one at most: its last run, or one that is begun."""
+    return sum(count % size != 0 for count in pods.values())
 
 
 def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | Refusal:
