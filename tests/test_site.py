@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hack.docs.__main__ import repository_files
-from hack.docs.stage import abroad, placed, stage
+from hack.docs.stage import abroad, placed, stage, with_own_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = tomllib.loads((ROOT / "hack/docs/zensical.toml").read_text())
@@ -75,6 +75,19 @@ def test_every_page_is_in_the_navigation_once():
 def test_where_links_of_a_page_lead_on_the_site(path, before, after, files):
     staged = stage(path, before, FILES)
     assert (staged.text, staged.files) == (after, files)
+
+
+@pytest.mark.parametrize(
+    ("page", "way"),
+    [
+        pytest.param("index.html", "iframe-worker.js", id="at the top"),
+        pytest.param("zh/jobs.html", "../iframe-worker.js", id="in a folder"),
+    ],
+)
+def test_search_without_a_server_runs_a_script_of_ours(page, way):
+    html = with_own_worker(page, '<script src="https://cdn.example.com/iframe-worker/shim"></script>')
+    assert html == f'<script src="{way}"></script>'
+    assert abroad(html) == []
 
 
 @pytest.mark.parametrize(

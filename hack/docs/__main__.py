@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.docs.stage import abroad, place, placed, stage
+from hack.docs.stage import abroad, place, placed, stage, with_own_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "build" / "docs-source"
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     shutil.move(SOURCE / "site", SITE)
     pages = sorted(SITE.rglob("*.html"))
+    for page in pages:
+        page.write_text(with_own_worker(page.relative_to(SITE).as_posix(), page.read_text()))
     loads = [
         f"{page.relative_to(ROOT)}: {each}"
         for page in (*pages, *SITE.rglob("*.css"))
@@ -60,7 +62,8 @@ def lay_out(folder: Path) -> None:
     for path in linked:
         shutil.copyfile(ROOT / path, _written(folder / "pages" / place(path)))
     (folder / "zensical.toml").write_text(placed((ROOT / "hack/docs/zensical.toml").read_text()))
-    shutil.copyfile(ROOT / "hack/docs/site.css", folder / "pages" / "site.css")
+    for name in ("site.css", "iframe-worker.js"):
+        shutil.copyfile(ROOT / "hack/docs" / name, folder / "pages" / name)
 
 
 def repository_files() -> frozenset[str]:

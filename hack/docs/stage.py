@@ -63,6 +63,15 @@ def placed(configuration: str) -> str:
     return re.sub(r'"([\w./-]+\.md)"', lambda match: f'"{place(match[1])}"', configuration)
 
 
+def with_own_worker(page: str, html: str) -> str:
+    """Return a page of the site with our script in the place of another host's that runs the search without a server.
+
+    page: its path on the site.
+    """
+    way = posixpath.relpath("iframe-worker.js", posixpath.dirname(page) or ".")
+    return re.sub(r'src="[^"]*iframe-worker/shim"', f'src="{way}"', html)
+
+
 def abroad(html: str) -> list[str]:
     """Find the addresses of other hosts from which a browser would load a part of this page, in order."""
     return [next(filter(None, found)) for found in _LOADS.findall(html)]
