@@ -162,11 +162,11 @@ CASES = {
     ),
     "a certificate that ends in a week": (
         replace(FINE, pages={"a": page(ends_s=NOW_S + 7 * DAY_S)}),
-        (DOUBTFUL, "certificate", "for 7 more days", "renew its Secret"),
+        (DOUBTFUL, "certificate", "for 7 more days", "renew it: helm upgrade"),
     ),
     "a certificate that has ended": (
         replace(FINE, pages={"a": page(ends_s=NOW_S - 1), "b": page()}),
-        (WRONG, "certificate", "has ended", "renew its Secret"),
+        (WRONG, "certificate", "has ended", "renew it: helm upgrade"),
     ),
     "a kind with two controllers": (
         replace(FINE, others=[("kubeflow", "training-operator")]),
