@@ -194,9 +194,19 @@ def _certificate(seen: Seen) -> Iterator[Line]:
         left_s = min(ends) - seen.now_s
         told = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
         if left_s <= 0:
-            yield Line(Word.WRONG, "certificate", "the extender's certificate has ended", "renew it: helm upgrade, cert-manager, or its Secret by hand")
+            yield Line(
+                Word.WRONG,
+                "certificate",
+                "the extender's certificate has ended",
+                "renew it: helm upgrade, cert-manager, or its Secret by hand",
+            )
         elif left_s < CERTIFICATE_S:
-            yield Line(Word.DOUBTFUL, "certificate", told, "renew it: helm upgrade, cert-manager, or its Secret by hand; no restart is needed")
+            yield Line(
+                Word.DOUBTFUL,
+                "certificate",
+                told,
+                "renew it: helm upgrade, cert-manager, or its Secret by hand; no restart is needed",
+            )
         else:
             yield Line(Word.FINE, "certificate", told)
 

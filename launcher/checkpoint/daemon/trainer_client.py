@@ -126,8 +126,8 @@ class TrainerClient:
         except OSError as error:
             self.close()
             raise DaemonLost(f"{self._path}: {error.strerror}") from error
-        self._reader = threading.Thread(target=self._read_on, name="turnout-checkpoint-client", daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read_on, name="turnout-checkpoint-client", daemon=True)
+        self.reader.start()
         self.arena = self._ask(hello)
 
     def _begin_own(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
@@ -286,9 +286,9 @@ class TrainerClient:
                 answer = read_at_client(body) if body is not None else None
                 if isinstance(answer, Arena) and (answer.path or not self._saves):
                     again.settimeout(None)
-                    self._resume(again, number)
-                    return True
+                    return self._resume(again, number)
                 if isinstance(answer, Arena | Refused):
+                    again.close()
                     return False  # it has not taken over the memory, so that nothing can be continued
             except (OSError, BadFrame):
                 pass
@@ -296,8 +296,12 @@ class TrainerClient:
             time.sleep(PAUSE_S)
         return False
 
-    def _resume(self, again: socket.socket, number: int) -> None:
+    def _resume(self, again: socket.socket, number: int) -> bool:
+        """Continue on the new connection. False if this client was closed meanwhile."""
         with self._sending, self._news:
+            if self._closed:
+                again.close()
+                return False
             self._socket.close()
             self._socket = again
             for save in self._saves.values():
@@ -306,6 +310,7 @@ class TrainerClient:
             self._connected = number
             self._news.notify_all()
         log.warning("daemon_found", extra={"at": self._path, "saves": len(self._saves)})
+        return True
 
     def _read(self) -> str:
         """Read from the daemon until the connection ends; return why."""
@@ -341,11 +346,12 @@ class TrainerClient:
 
     def close(self) -> None:
         """Disconnect. A daemon started by this process first finishes what is in flight."""
-        self._closed = True
-        with suppress(OSError):
-            self._socket.sendall(encode(Bye()))
-            self._socket.shutdown(socket.SHUT_RDWR)  # else the reading thread keeps the connection open
-        self._socket.close()
+        with self._sending:
+            self._closed = True  # a connection that is being made is closed by the reading thread
+            with suppress(OSError):
+                self._socket.sendall(encode(Bye()))
+                self._socket.shutdown(socket.SHUT_RDWR)  # else the reading thread keeps the connection open
+            self._socket.close()
         if self._own is not None:
             assert self._own.stdin is not None
             with suppress(OSError):

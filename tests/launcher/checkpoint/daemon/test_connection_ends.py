@@ -1,0 +1,90 @@
+"""A training process that ends while it connects to the next daemon leaves no connection open."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
+from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, Arena, Hello, Refused, encode
+from turnout.launcher.env import DAEMON
+from turnout.launcher.framing import read_frame
+
+ANSWERS_S = 20.0
+
+
+class Daemon:
+    """A daemon that answers each connection as the test says."""
+
+    def __init__(self, folder):
+        self.path = str(folder / "keeper")
+        self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listens.bind(self.path)
+        self._listens.listen()
+        self._listens.settimeout(ANSWERS_S)
+
+    def accept(self):
+        """Take the next connection, and read the greeting of the training process."""
+        connection, _ = self._listens.accept()
+        connection.settimeout(ANSWERS_S)
+        with connection.makefile("rb") as file:
+            assert read_frame(file.read, MOST_BYTES) is not None
+        return connection
+
+    def close(self):
+        self._listens.close()
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    made = Daemon(tmp_path)
+    yield made
+    made.close()
+
+
+def client_of(daemon, folder):
+    """A connected client, and the daemon's end of its connection."""
+    found = []
+    environ = os.environ | {DAEMON: daemon.path}
+    hello = Hello("job", "w0", 0, 0, 1, 1)
+    thread = threading.Thread(
+        target=lambda: found.append(TrainerClient(hello, environ, folder, lambda message: None)), daemon=True
+    )
+    thread.start()
+    connection = daemon.accept()
+    connection.sendall(encode(Arena("/dev/shm/a.arena", 3)))
+    thread.join(ANSWERS_S)
+    return found[0], connection
+
+
+def rest(connection):
+    """Read until the client's end of the connection is closed."""
+    data = b""
+    while part := connection.recv(4096):
+        data += part
+    connection.close()
+    return data
+
+
+def test_a_client_that_is_closed_while_it_reconnects_closes_the_new_connection(daemon, tmp_path):
+    client, first = client_of(daemon, tmp_path)
+    first.close()
+    second = daemon.accept()
+    client.close()
+    second.sendall(encode(Arena("/dev/shm/a.arena", 3)))
+    rest(second)
+    client.reader.join(ANSWERS_S)
+    assert not client.reader.is_alive()
+
+
+def test_a_connection_on_which_the_next_daemon_refuses_is_closed(daemon, tmp_path):
+    client, first = client_of(daemon, tmp_path)
+    first.close()
+    second = daemon.accept()
+    second.sendall(encode(Refused("memory", "the arena is not taken over")))
+    rest(second)
+    client.reader.join(ANSWERS_S)
+    client.close()
