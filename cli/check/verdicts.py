@@ -27,6 +27,7 @@ OTHERS = {
     "ms-operator-controller-manager": "MSJob",
     "volcano-controllers": "VolcanoJob",
 }
+_RENEW = "renew it: helm upgrade, cert-manager, or its Secret by hand"
 
 
 def lines(seen: Seen) -> list[Line]:
@@ -198,14 +199,14 @@ def _certificate(seen: Seen) -> Iterator[Line]:
                 Word.WRONG,
                 "certificate",
                 "the extender's certificate has ended",
-                "renew it: helm upgrade, cert-manager, or its Secret by hand",
+                _RENEW,
             )
         elif left_s < CERTIFICATE_S:
             yield Line(
                 Word.DOUBTFUL,
                 "certificate",
                 told,
-                "renew it: helm upgrade, cert-manager, or its Secret by hand; no restart is needed",
+                f"{_RENEW}; no restart is needed",
             )
         else:
             yield Line(Word.FINE, "certificate", told)

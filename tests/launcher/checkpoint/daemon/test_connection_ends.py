@@ -69,7 +69,7 @@ def rest(connection):
     return data
 
 
-def test_a_client_that_is_closed_while_it_reconnects_closes_the_new_connection(daemon, tmp_path):
+def test_a_client_that_is_closed_while_it_reconnects_leaves_no_connection(daemon, tmp_path):
     client, first = client_of(daemon, tmp_path)
     first.close()
     second = daemon.accept()
