@@ -71,7 +71,7 @@ def _topology(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> None:
         async def seen() -> Listing[Branch]:
-            return tree_of(await look(client, wanted, "default"), wanted, args.nodes)
+            return tree_of(await look(client, wanted, "default", sizes=False), wanted, args.nodes)
 
         await show(args, seen, say, RealClock())
 
