@@ -96,6 +96,16 @@ def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
     return name._replace(namespace=name.namespace or args.namespace or context_namespace(args))
 
 
+def check_object(text: str, flag: str) -> None:
+    """Check the value of a flag that names an object as namespace/name. Raises BadWord."""
+    from turnout.kube.cli_flags import BadSetting, check_name
+
+    try:
+        check_name(text, flag)
+    except BadSetting as error:
+        raise BadWord(str(error)) from error
+
+
 def context_namespace(args: argparse.Namespace) -> str:
     """Return the namespace of the context in use; inside a pod without one, `default`."""
     from turnout.kube.client import plain_kubeconfig
