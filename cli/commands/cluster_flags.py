@@ -75,8 +75,8 @@ def add_cluster(parser: argparse.ArgumentParser, *, inner: bool = False) -> None
 
 def add_no_namespace(parser: argparse.ArgumentParser, of: str) -> None:
     """Accept -n and -A, as kubectl does, for what has no namespace. of: what is listed."""
-    parser.add_argument("-n", "--namespace", default="", help=f"taken and not used: {of} have no namespace")
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="likewise")
+    parser.add_argument("-n", "--namespace", default="", help=f"accepted and ignored: {of} have no namespace")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="accepted and ignored")
 
 
 def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:

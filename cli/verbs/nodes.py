@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     _add_key(nodes)
     add_cluster(nodes)
     nodes.set_defaults(run=_list)
-    more = nodes.add_subparsers(metavar="COMMAND")
+    more = nodes.add_subparsers(metavar="[COMMAND]")
     untaint = add_verb(more, "untaint", "free a node: it is tainted again when a check finds it faulty anew", _UNTAINT)
     untaint.add_argument("node", metavar="NODE", help="its name")
     _add_key(untaint)

@@ -60,7 +60,7 @@ def _add_topology(commands: Any) -> None:
     add_cluster(topology)
     add_flags(topology, SEEING)
     topology.set_defaults(run=_topology)
-    topology_check.add(topology.add_subparsers(metavar="COMMAND"))
+    topology_check.add(topology.add_subparsers(metavar="[COMMAND]"))
 
 
 def _topology(args: argparse.Namespace) -> int:
