@@ -40,6 +40,11 @@ class JobName(NamedTuple):
         return "/".join(filter(None, self))
 
 
+def can_be_name(text: str) -> bool:
+    """True if an object may have this name."""
+    return bool(_NAME.fullmatch(text))
+
+
 def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return {a kind as people write it, in lower case: its name}. paths: of the objects of a kind, of those known."""
     names = tuple(kinds)

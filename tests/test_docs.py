@@ -44,8 +44,9 @@ OF_PODS = {kubelet.RUNS_FOR, kubelet.EXIT_CODE, kubelet.IGNORES_TERM}
 ELSEWHERE = {"venv", "pip", "pytest", "torch.distributed.run"}  # not ours, as `python -m` names them
 # of our bench and CLI, of helm, kube-scheduler and kubectl
 OTHER_PROGRAMS_FLAGS = {
-    *("--quick", "--clear", "--set", "--config", "--server-side", "--tail", "--follow", "--previous"),
+    *("--quick", "--set", "--config", "--server-side", "--tail", "--follow", "--previous"),
     *("--nnodes", "--node_unit", "--min-np", "--max-np"),  # of torchrun, DLRover and Horovod
+    "--json",  # of py-spy
 }
 ANNOTATION = r"(?:\w+\.)?turnout\.dev/[a-z-]+"
 

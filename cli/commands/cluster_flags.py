@@ -75,8 +75,8 @@ def add_cluster(parser: argparse.ArgumentParser, *, inner: bool = False) -> None
 
 def add_no_namespace(parser: argparse.ArgumentParser, of: str) -> None:
     """Accept -n and -A, as kubectl does, for what has no namespace. of: what is listed."""
-    parser.add_argument("-n", "--namespace", default="", help=f"taken and not used: {of} have no namespace")
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="likewise")
+    parser.add_argument("-n", "--namespace", default="", help=f"accepted and ignored: {of} have no namespace")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="accepted and ignored")
 
 
 def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
@@ -94,6 +94,16 @@ def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
     if name.namespace and args.namespace and name.namespace != args.namespace:
         raise BadWord(f"{args.job!r} is in namespace {name.namespace}, and -n says {args.namespace}")
     return name._replace(namespace=name.namespace or args.namespace or context_namespace(args))
+
+
+def check_object(text: str, flag: str) -> None:
+    """Check the value of a flag that names an object as namespace/name. Raises BadWord."""
+    from turnout.kube.cli_flags import BadSetting, check_name
+
+    try:
+        check_name(text, flag)
+    except BadSetting as error:
+        raise BadWord(str(error)) from error
 
 
 def context_namespace(args: argparse.Namespace) -> str:

@@ -34,9 +34,7 @@ def add_output(parser: argparse.ArgumentParser, columns: Sequence[str] = ()) -> 
 
 def add_form(parser: argparse.ArgumentParser) -> None:
     """Add -o alone, for a verb whose answer is not watched."""
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("-o", "--output", choices=FORMS, default="table", help="how it is written (%(default)s)")
-    form.add_argument("--json", dest="output", action="store_const", const="json", default="table", help="-o json")
+    parser.add_argument("-o", "--output", choices=FORMS, default="table", help="how it is written (%(default)s)")
 
 
 def add_selector(parser: argparse.ArgumentParser, of: str) -> None:

@@ -45,10 +45,11 @@ class SchedulerView:
     unseen: tuple[str, ...]
 
 
-async def look(client: Lists, wanted: Settings, namespace: str) -> SchedulerView:
+async def look(client: Lists, wanted: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:
     """List once all that the extender watches. Raises CannotSee.
 
-    namespace: listed by itself where the whole cluster may not be.
+    namespace: listed by itself where the whole cluster may not be. sizes: the sizes of gangs are wanted, which
+    PodGroups and owners tell; without them only nodes, pods and the map are listed.
     """
     once, aside = Once(client, namespace), Once(client, namespace)
     gangs = GangView(wanted.gpu_resource)
@@ -56,6 +57,8 @@ async def look(client: Lists, wanted: Settings, namespace: str) -> SchedulerView
     pods: list[Pod] = []
     maps: list[ConfigMap] = []
     where, name = wanted.configmap.split("/", 1)
+    groups = POD_GROUP_PATHS if sizes else {}
+    owners = OWNERS if sizes else {}
     works = [
         _take(once, "/api/v1/nodes", Node, nodes.append),
         _take(once, "/api/v1/pods", Pod, pods.append, UNFINISHED),
@@ -66,8 +69,8 @@ async def look(client: Lists, wanted: Settings, namespace: str) -> SchedulerView
             maps.append,
             {"fieldSelector": f"metadata.name={name}"},
         ),
-        *(_take(aside, path, PodGroup, partial(gangs.put_group, dialect)) for dialect, path in POD_GROUP_PATHS.items()),
-        *(_take(aside, path, Owner, partial(gangs.put_owner, kind)) for kind, path in OWNERS.items()),
+        *(_take(aside, path, PodGroup, partial(gangs.put_group, dialect)) for dialect, path in groups.items()),
+        *(_take(aside, path, Owner, partial(gangs.put_owner, kind)) for kind, path in owners.items()),
     ]
     await asyncio.gather(*works)
     once.check()

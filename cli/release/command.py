@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb, check_object
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -60,6 +60,8 @@ def _release(args: argparse.Namespace) -> int:
     if args.if_unplaced and args.older_than < LEAST_S:
         print(f"turnout release: --if-unplaced needs --older-than, at least {LEAST_S}", file=sys.stderr)
         return Exit.USAGE
+
+    check_object(args.lease, "--lease")
 
     async def work(client: Client) -> Exit:
         from turnout.kube.client.clock import RealClock

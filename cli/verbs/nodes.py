@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, add_verb
 from turnout.cli.commands.listing_output import add_output, add_selector, show
-from turnout.cli.commands.run_verb import NoSuch, run_verb, say
+from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb, say
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     _add_key(nodes)
     add_cluster(nodes)
     nodes.set_defaults(run=_list)
-    more = nodes.add_subparsers(metavar="COMMAND")
+    more = nodes.add_subparsers(metavar="[COMMAND]")
     untaint = add_verb(more, "untaint", "free a node: it is tainted again when a check finds it faulty anew", _UNTAINT)
     untaint.add_argument("node", metavar="NODE", help="its name")
     _add_key(untaint)
@@ -79,7 +79,11 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _untaint(args: argparse.Namespace) -> int:
+    from turnout.cli.job_names import can_be_name
     from turnout.cli.nodes import NotTainted
+
+    if not can_be_name(args.node):
+        raise BadWord(f"{args.node!r:.90} cannot be the name of a node")
 
     async def free(client: Client) -> None:
         from turnout.kube.errors import Forbidden, NotFound

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb, job_of
+from turnout.cli.commands.cluster_flags import add_cluster, add_verb, check_object, job_of
 from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
 from turnout.cli.job_names import FORMS, JobName
 
@@ -137,6 +137,7 @@ def _missing(wanted: JobName) -> str:
 
 def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
     """Write the order for all jobs."""
+    check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:
         from turnout.kube.client.apply import put

@@ -56,6 +56,7 @@ def _simulate(args: argparse.Namespace) -> int:
     from turnout.cli.simulate import model
     from turnout.cli.simulate.page import Origin, page, verdict
     from turnout.cli.simulate.summary import lines
+    from turnout.cli.views.listing import written
     from turnout.kube.version import build
     from turnout.simulator.replay.traces import BadTrace
 
@@ -74,7 +75,7 @@ def _simulate(args: argparse.Namespace) -> int:
         scene = f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
         say("\n".join([scene, *lines(found), verdict(found)]))
     else:
-        say(_written(asdict(found), args.output))
+        say(written(asdict(found), args.output))
     if args.report is not None:
         origin = Origin(Path(args.trace).name, shlex.join(["turnout", *_typed(args)]), str(build()))
         try:
@@ -125,17 +126,6 @@ def _progress(whole: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("jobs replayed", total=whole)
         yield lambda count: progress.update(task, completed=count)
-
-
-def _written(value: Any, form: str) -> str:
-    import json
-
-    if form == "json":
-        return json.dumps(value, indent=2)
-    import yaml
-
-    told: str = yaml.safe_dump(value, sort_keys=False)
-    return told.rstrip("\n")
 
 
 def _typed(args: argparse.Namespace) -> list[str]:

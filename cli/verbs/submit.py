@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb, context_namespace
 from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
 from turnout.cli.exit_codes import Exit
-from turnout.cli.job_names import JOB_KINDS
+from turnout.cli.job_names import JOB_KINDS, can_be_name
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -47,6 +47,8 @@ def _submit(args: argparse.Namespace) -> int:
     try:
         if not command:
             raise BadSubmission("a command is needed after --")
+        if not can_be_name(args.name):
+            raise BadSubmission(f"--name {args.name!r:.90}: small letters, digits, dashes and dots")
         body = submission(args.kind, wish)
     except BadSubmission as error:
         raise BadWord(str(error)) from error

@@ -67,7 +67,7 @@ def _add_topology(commands: Any) -> None:
     add_cluster(topology)
     add_flags(topology, SEEING)
     topology.set_defaults(run=_topology)
-    topology_check.add(topology.add_subparsers(metavar="COMMAND"))
+    topology_check.add(topology.add_subparsers(metavar="[COMMAND]"))
 
 
 def _topology(args: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _topology(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> None:
         async def seen() -> Listing[Branch]:
-            return tree_of(await look(client, wanted, "default"), wanted, args.nodes)
+            return tree_of(await look(client, wanted, "default", sizes=False), wanted, args.nodes)
 
         await show(args, seen, say, RealClock())
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from turnout.autoscaler.reporting.explain import Chain
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import ClusterView
+    from turnout.cli.commands.terminal import Page
     from turnout.cli.controlled import Account
     from turnout.cli.job_names import JobName
     from turnout.cli.partly import Partly
@@ -30,7 +31,7 @@ _LABEL = 11  # columns
 _EXAMPLES = (
     ("why bert", "a job of the namespace of your context"),
     ("why job/bert -n team-a", "where several kinds have a job of that name"),
-    ("why VolcanoJob/team-a/bert --json", "for a program"),
+    ("why VolcanoJob/team-a/bert -o json", "for a program"),
 )
 
 
@@ -38,7 +39,13 @@ def add(commands: Any) -> None:
     """Add the command to the parser's."""
     why = add_verb(commands, "why", "why a job waits, or is as large as it is, and when it may start", _EXAMPLES)
     add_job(why)
-    why.add_argument("--json", action="store_true", help="as JSON, times in seconds since 1970, null for never")
+    why.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml"),
+        default="text",
+        help="how it is written (%(default)s); for programs times are in seconds since 1970, null for never",
+    )
     why.add_argument("--plain", action="store_true", help="plain text, as for a file")
     add_cluster(why)
     add_flags(why, DECIDING)
@@ -166,11 +173,12 @@ def _tell(
     from turnout.cli import partly, why
     from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate
+    from turnout.cli.views.listing import written
     from turnout.kube.client.logs import printable
     from turnout.kube.reasons import pointer
 
-    if args.json:
-        print(_in_json(found, account, gate, repair))
+    if args.output != "text":
+        print(written(_document(found, account, gate, repair), args.output))
         return
     page = Page.of_stdout(args.plain)
     if isinstance(found, str):
@@ -189,21 +197,27 @@ def _tell(
         told_rows += _unknown(cluster_view)
         told_rows += [("docs", pointer(found.reason.value, args.docs_base_url))] if isinstance(found, Chain) else []
     for label, text in told_rows:
-        width = max(40, page.columns - _LABEL)
-        lines = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
-        for number, line in enumerate(lines):
-            head = page.cyan((label if not number else "").ljust(_LABEL))
-            print(f"{head}{page.bold(line) if label == 'decision' else line}")
+        _print_row(page, label, printable(text))
 
 
-def _in_json(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> str:
+def _print_row(page: Page, label: str, text: str) -> None:
+    """Print a row with its label in front of the first line."""
+    width = max(40, page.columns - _LABEL)
+    for number, line in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)):
+        head = page.cyan((label if not number else "").ljust(_LABEL))
+        print(f"{head}{page.bold(line) if label == 'decision' else line}")
+
+
+def _document(found: Told, account: Account | None, gate: Gate | None, repair: str | None) -> Mapping[str, Any]:
+    """Return what programs read."""
     import msgspec
 
     told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
     told["controller"] = None if account is None else msgspec.to_builtins(account)
     told["gate"] = None if gate is None else msgspec.to_builtins(gate)
     told["repair"] = repair
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(told))  # null for never
+    return plain
 
 
 def _unknown(cluster_view: ClusterView) -> list[tuple[str, str]]:

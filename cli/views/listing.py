@@ -77,13 +77,18 @@ def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
     """Write a listing in one of FORMS, without the last line's end. headers: a table has a line over its columns."""
     if form in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
-        return json.dumps(values, indent=2) if form == "json" else _yaml(values)
+        return written(values, form)
     if form == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)
     table = _table(listing, form == "wide")[0 if headers else 1 :]
     if not headers:
         return "\n".join(table)
     return "\n".join([*(table or [listing.empty]), *map(printable, listing.notes)])
+
+
+def written(values: Any, form: str) -> str:
+    """Write values as JSON or YAML, without the last line's end."""
+    return json.dumps(values, indent=2) if form == "json" else _yaml(values)
 
 
 def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, Any]]) -> str:

@@ -36,7 +36,7 @@ class Access:
 
     def bearer(self) -> str:
         """Return the token as it is now, "" for none. Raises OSError."""
-        return self.token_file.read_text() if self.token_file is not None else self.token
+        return self.token if self.token_file is None else self.token_file.read_text().strip()
 
 
 def path_of(named: str | None) -> Path | None:

@@ -69,7 +69,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
     assert text["docs"] == "https://docs.example.com/reference/reasons.html#needsmore"
     assert "\x1b" not in out
 
-    code, out, _ = await turnout("why", "volcanojob/default/lends", "--json", *config)
+    code, out, _ = await turnout("why", "volcanojob/default/lends", "-o", "json", *config)
     assert code == 0
     now = json.loads(out)
     assert (now["state"], now["reason"], now["size"]["elastic"], now["start"]) == ("runs", "AtMax", 6, None)
@@ -92,7 +92,7 @@ async def test_pods_behind_our_gate_are_told_and_room_is_no_question_of_theirs(c
     assert "No nominator is installed in this cluster, so nobody lifts it" in text  # a template from elsewhere
     assert "take the gate out of the pod template" in text
     assert "no whole worker fits" not in text
-    _, out, _ = await turnout("why", "held", "--json", "--kubeconfig", str(cluster.kubeconfig))
+    _, out, _ = await turnout("why", "held", "-o", "json", "--kubeconfig", str(cluster.kubeconfig))
     assert json.loads(out)["gate"] == {"pods": 2, "placer": "absent", "reason": "", "detail": "", "said_s": None}
 
 
@@ -213,7 +213,7 @@ async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served)
     assert f"the ClusterRole {VIEWER} has these rights" in " ".join(out.split())
     assert "decision" not in text
 
-    code, out, _ = await turnout("why", "Pod/team-a/bert", "--json", "--kubeconfig", config)
+    code, out, _ = await turnout("why", "Pod/team-a/bert", "-o", "json", "--kubeconfig", config)
     told = json.loads(out)
     assert (code, told["there"], told["has"], told["least"]) == (0, 2, 0, 4)
     assert "nodes" in told["missing"]
@@ -261,7 +261,7 @@ async def test_how_a_job_stands_with_its_controller_is_told(served):
     event = {"reason": "CreationFailed", "message": "exceeded quota", "metadata": {"name": "e"}}
     items["/api/v1/namespaces/team-a/events"] = [{**event, "involvedObject": {"uid": "u"}}]
     torch_job(items, status={"conditions": [quota]})
-    code, out, _ = await turnout("why", "PyTorchJob/team-a/bert", "--json", "--kubeconfig", config)
+    code, out, _ = await turnout("why", "PyTorchJob/team-a/bert", "-o", "json", "--kubeconfig", config)
     told = json.loads(out)["controller"]
     assert told["text"].endswith("exceeded quota")
     assert told["next"].startswith("kubectl describe quota -n team-a")

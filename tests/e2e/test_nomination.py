@@ -216,8 +216,7 @@ async def test_a_person_takes_every_nomination_back_with_one_command(stage):
             sys.executable,
             "-m",
             "turnout.cli",
-            "nominate",
-            "--clear",
+            "clear-nominations",
             "--kubeconfig",
             str(stage.plane.kubeconfig),
         ]

@@ -84,7 +84,7 @@ async def measured(plane: ControlPlane, size: Size, compiled: str) -> Timed:
             "turnout --version": lambda: _process(compiled, "-m", "turnout.cli", "--version"),
             **{
                 f"why, of {what}": lambda job=job: _process(  # type: ignore[misc]
-                    compiled, "-m", "turnout.cli", "why", job, "--json", "--kubeconfig", kubeconfig
+                    compiled, "-m", "turnout.cli", "why", job, "-o", "json", "--kubeconfig", kubeconfig
                 )
                 for what, job in ASKED.items()
             },
@@ -162,7 +162,7 @@ async def _process(compiled: str, *argv: str) -> float:
     took_s = time.perf_counter() - began_s
     if child.returncode:
         raise RuntimeError(f"{argv}: {complaint.decode()}")
-    if "--json" in argv and not json.loads(out)["job"]:
+    if "json" in argv and not json.loads(out)["job"]:
         raise RuntimeError(f"{argv}: nothing was decided: {out.decode()}")
     return took_s
 

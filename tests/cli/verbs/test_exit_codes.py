@@ -61,6 +61,13 @@ USAGE = [
     ["why", "PyTorchJob/team-a/bert", "-n", "team-b"],
     ["history", "b e r t"],
     ["explain", "4"],
+    ["pause", "--all", "--orders", "no-namespace"],
+    ["resume", "--all", "--orders", "a/b/c"],
+    ["release", "--all", "--lease", "no-namespace"],
+    ["release", "--all", "--if-unplaced"],
+    ["submit", "--image", "i", "--name", "BERT", "--", "true"],
+    ["submit", "--image", "i", "--name", "bert", "--workers", "0", "--", "true"],
+    ["nodes", "untaint", "GPU 7"],
     ["jobs", "--sort-by", "colour"],
     ["jobs", "--request-timeout", "soon"],
 ]
@@ -187,7 +194,7 @@ def test_the_version_of_each_installed_part_is_told_with_its_namespace():
 @pytest.mark.parametrize("argv", USAGE, ids=" ".join)
 def test_what_makes_no_sense_is_usage_before_anybody_is_asked(argv, tmp_path, capsys):
     try:
-        code = main([*argv, "--kubeconfig", away(tmp_path)])
+        code = main([*argv[:1], "--kubeconfig", away(tmp_path), *argv[1:]])
     except SystemExit as ended:
         code = ended.code
     assert code == Exit.USAGE

@@ -161,6 +161,33 @@ async def test_another_user_is_asked_for_in_every_request(tmp_path):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("words", "lists"),
+    [
+        pytest.param(["nodes", "-l", "zone=a"], {"/api/v1/nodes"}, id="nodes"),
+        pytest.param(
+            ["topology"],
+            {"/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces/turnout-system/configmaps"},
+            id="the map and what is on it",
+        ),
+        pytest.param(
+            ["history", "vcjob/bert", "-n", "a"],
+            {
+                "/apis/batch.volcano.sh/v1alpha1/namespaces/a/jobs",
+                "/api/v1/namespaces/a/events",
+                "/api/v1/namespaces/a/pods",
+            },
+            id="history of a kind and a name",
+        ),
+    ],
+)
+async def test_only_what_is_shown_is_asked_for(words, lists, tmp_path):
+    async with scripted() as script:
+        await typed(kubeconfig(tmp_path, script.url), *words)
+    assert {asked.path for asked in script.asked} == lists
+
+
+@pytest.mark.asyncio
 async def test_a_request_ends_when_its_time_is_over(tmp_path):
     from tests.kube.world import mute
 

@@ -50,7 +50,7 @@ def configs(module_plane, tmp_path_factory):
 
 def asked(configs, who, *argv, capsys):
     """The answer of a verb to one of both, as JSON, and its exit code."""
-    code = main([*argv, "--json", "--kubeconfig", configs[who]])
+    code = main([*argv, "-o", "json", "--kubeconfig", configs[who]])
     out, complaint = capsys.readouterr()
     assert complaint == ""
     return code, json.loads(out)

@@ -140,7 +140,6 @@ def test_a_watch_goes_on_over_an_api_server_that_is_away():
     ("argv", "output"),
     [
         pytest.param([], "table", id="a table without any word"),
-        pytest.param(["--json"], "json", id="the older word for JSON"),
         *(pytest.param(["-o", form], form, id=form) for form in FORMS),
     ],
 )
@@ -164,7 +163,7 @@ def test_the_namespace_is_named_all_or_the_contexts(argv, namespace, tmp_path):
     assert namespace_of(args("--kubeconfig", str(config), *argv)) == namespace
 
 
-@pytest.mark.parametrize("argv", [["-o", "xml"], ["-n", "a", "-A"], ["--json", "-o", "yaml"]])
+@pytest.mark.parametrize("argv", [["-o", "xml"], ["-n", "a", "-A"], ["--json"]])
 def test_what_makes_no_sense_is_usage(argv):
     with pytest.raises(SystemExit) as ended:
         args(*argv)

@@ -101,7 +101,7 @@ async def checks(stage, crew, pod, folder):
 
 async def freed(stage, node):
     """`turnout nodes` lists the node and frees it, for who may."""
-    (row,) = json.loads(await turnout(stage, "nodes", "--json"))
+    (row,) = json.loads(await turnout(stage, "nodes", "-o", "json"))
     assert (row["node"], row["state"], row["reason"], row["times"]) == (node, "tainted", "switchbox_failed", 1)
     assert "0 of 4 links" in row["evidence"]
     assert "no node 'node-9'" in await turnout(stage, "nodes", "untaint", "node-9", code=1)

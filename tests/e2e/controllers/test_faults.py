@@ -44,7 +44,7 @@ async def namespace(api, name):
 
 async def why(plane, name):
     """Return what `turnout why` says of a job's controller, and of what to do next."""
-    code, out, complaint = await turnout("why", name, "--json", "--kubeconfig", str(plane.kubeconfig))
+    code, out, complaint = await turnout("why", name, "-o", "json", "--kubeconfig", str(plane.kubeconfig))
     assert code == 0, complaint
     found = json.loads(out)["controller"]
     return found["text"], found["next"]
