@@ -59,6 +59,7 @@ def _page(
         page |= {"open": queue.open, "gpus": {what: amount for what, amount in told.items() if amount is not None}}
     page["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
     page["elasticWorkers"] = sum(_elastic(each) for each in lent)
+    page["elasticGpus"] = sum(_elastic(each) * each.job.shape.gpus(gpus) for each in lent)
     for title, some in (("waiting", waiting), ("lent", lent)):
         page[title] = [_line(each, decided) for each in some[:MOST_JOBS]]
         if len(some) > MOST_JOBS:

@@ -108,7 +108,7 @@ def _written(name: str, status: Mapping[str, Any]) -> QueueRow:
         share,
         gpus.get("limit"),
         used,
-        int(status["elasticWorkers"]),
+        int(status["elasticGpus"]),
         0 if share is None else max(0, used - int(share)),
         gpus.get("free"),
         int(jobs["running"]),

@@ -13,7 +13,7 @@ from turnout.cli.verbs.queues import queues_of
 from turnout.cli.verbs.topology import explained, tree_of
 from turnout.cli.views.explain import gang_of
 
-STATUS = {"mode": "act", "gpus": {"used": 6, "deserved": 4}, "jobs": {"running": 1, "waiting": 2}, "elasticWorkers": 3}
+STATUS = {"mode": "act", "gpus": {"used": 6, "deserved": 4}, "jobs": {"running": 1, "waiting": 2}, "elasticGpus": 3}
 SETTINGS = Settings()
 
 

@@ -48,7 +48,18 @@ def test_what_the_autoscaler_wrote_down_tells_the_same():
     wrote = pages(at, decide(at, POLICY, 1_000_000.0), GPUS, dry_run=False)
     (row,) = written([{"data": page} for page in wrote.values()])
     ours = told(at)["q"]
-    for field in ("queue", "open", "share_gpus", "limit_gpus", "used_gpus", "borrowed_gpus", "free_gpus", "waiting"):
+    fields = (
+        "queue",
+        "open",
+        "share_gpus",
+        "limit_gpus",
+        "used_gpus",
+        "lent_gpus",
+        "borrowed_gpus",
+        "free_gpus",
+        "waiting",
+    )
+    for field in fields:
         assert getattr(row, field) == getattr(ours, field), field
 
 
