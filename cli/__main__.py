@@ -135,7 +135,7 @@ def parser(word: str = "") -> argparse.ArgumentParser:
         _COMPLETION,
         "It needs pip install 'turnout[completion]'.",
     )
-    completion.add_argument("shell", choices=SHELLS, help="what it is for")
+    completion.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
     completion.set_defaults(run=_completion)
     return top
 

@@ -51,7 +51,7 @@ class CallError(KubeError):
     def __init__(
         self, method: str, path: str, status: int, message: str, *, reason: str = "", retry_after_s: float = 0.0
     ) -> None:
-        words = filter(None, (str(status or "no answer"), reason, message[:300]))
+        words = filter(None, (str(status or ("" if message else "no answer")), reason, message[:300]))
         super().__init__(f"{method} {path}: {' '.join(words)}")
         self.method, self.path, self.status = method, path, status
         self.reason, self.message, self.retry_after_s = reason, message, retry_after_s

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         "look over what is installed, whether it is asked, the map, certificates and clocks; exit 3 if wrong",
         _EXAMPLES,
     )
-    check.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
+    check.add_argument("-o", "--output", choices=("table", "json"), default="table", help="output format (%(default)s)")
     add_cluster(check)
     check.set_defaults(run=_check)
 

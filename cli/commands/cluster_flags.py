@@ -59,17 +59,25 @@ def add_cluster(parser: argparse.ArgumentParser, *, inner: bool = False) -> None
     """
     defaults: dict[str, Any] = {"default": argparse.SUPPRESS} if inner else {}
     group = parser.add_argument_group("the cluster")
-    group.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own", **defaults)
-    group.add_argument("--context", help="of the kubeconfig", **defaults)
     group.add_argument(
-        "--as", dest="as_user", metavar="USER", help="ask in the name of this user", **(defaults or {"default": ""})
+        "--kubeconfig",
+        help="path of the kubeconfig; without it the account of the pod, else $KUBECONFIG or ~/.kube/config",
+        **defaults,
+    )
+    group.add_argument("--context", help="context of the kubeconfig (the current one)", **defaults)
+    group.add_argument(
+        "--as",
+        dest="as_user",
+        metavar="USER",
+        help="send the requests in the name of this user",
+        **(defaults or {"default": ""}),
     )
     group.add_argument(
         "--request-timeout",
         type=duration_s,
         metavar="TIME",
-        help="the longest that one request may take, as in 5, 10s or 1m; 0 for the program's own limit of 30 s",
-        **(defaults or {"default": 0.0}),
+        help="the longest time that one request may take, as in 5, 10s or 1m (30 s)",
+        **defaults,
     )
 
 
@@ -82,7 +90,9 @@ def add_no_namespace(parser: argparse.ArgumentParser, of: str) -> None:
 def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
     """Add the job that a verb is about, and its namespace. kinds: those that the verb knows, as a text."""
     parser.add_argument("job", metavar="JOB", help=f"{FORMS}{f'; kinds are {kinds}' if kinds else ''}")
-    parser.add_argument("-n", "--namespace", default="", help="of a job named without one (that of your context)")
+    parser.add_argument(
+        "-n", "--namespace", default="", help="namespace of the job, where its name has none (that of your context)"
+    )
 
 
 def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:

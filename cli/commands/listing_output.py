@@ -19,8 +19,10 @@ Look = Callable[[], Awaitable[Listing[Any]]]
 def add_output(parser: argparse.ArgumentParser, columns: Sequence[str] = ()) -> None:
     """Add -o, -w and --no-headers. columns: by which the rows may be sorted, as they stand over them."""
     add_form(parser)
-    parser.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes, until Ctrl-C")
-    parser.add_argument("--no-headers", action="store_true", help="leave the line over a table out")
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="continue, and print each row that changes, until Ctrl-C"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="print only the rows of a table")
     if columns:
         parser.add_argument(
             "--sort-by",
@@ -28,13 +30,13 @@ def add_output(parser: argparse.ArgumentParser, columns: Sequence[str] = ()) -> 
             choices=columns,
             default="",
             metavar="COLUMN",
-            help=f"sort the rows by a column: {', '.join(columns).lower()}",
+            help=f"sort the rows by this column: {', '.join(columns).lower()}",
         )
 
 
 def add_form(parser: argparse.ArgumentParser) -> None:
     """Add -o alone, for a verb whose answer is not watched."""
-    parser.add_argument("-o", "--output", choices=FORMS, default="table", help="how it is written (%(default)s)")
+    parser.add_argument("-o", "--output", choices=FORMS, default="table", help="output format (%(default)s)")
 
 
 def add_selector(parser: argparse.ArgumentParser, of: str) -> None:
@@ -48,9 +50,9 @@ def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool 
     """Add -n and -A. of: what is listed, as in "jobs". everywhere: all namespaces unless one is named."""
     where = parser.add_mutually_exclusive_group()
     usual = "all" if everywhere else "that of your context"
-    where.add_argument("-n", "--namespace", default="", help=f"{of} of this namespace ({usual})")
+    where.add_argument("-n", "--namespace", default="", help=f"only {of} in this namespace ({usual})")
     where.add_argument(
-        "-A", "--all-namespaces", action="store_true", default=everywhere, help=f"{of} of all namespaces"
+        "-A", "--all-namespaces", action="store_true", default=everywhere, help=f"{of} in all namespaces"
     )
 
 

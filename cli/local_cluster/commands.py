@@ -41,10 +41,12 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
     many = parser.add_mutually_exclusive_group()
-    many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="how many (%(default)s)")
+    many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="number of nodes (%(default)s)")
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
-    parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="of each node (%(default)s)")
-    parser.add_argument("--port", type=_from_0(65_535), default=0, help="of the API; 0 for a free one")
+    parser.add_argument("--gpus", type=_from_0(_MOST_GPUS), default=_GPUS, help="GPUs of each node (%(default)s)")
+    parser.add_argument(
+        "--port", type=_from_0(65_535), default=0, help="port of the API; 0 for a free one (%(default)s)"
+    )
     parser.add_argument("--processes", action="store_true", help="pods run their commands, as processes of yours")
     parser.add_argument("--real", action="store_true", help="on the control plane that `make controlplane` has built")
     parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")

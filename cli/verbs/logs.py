@@ -28,13 +28,15 @@ def add(commands: Any) -> None:
     """Add it to the parser's commands."""
     logs = add_verb(commands, "logs", "print what a worker of a job has written", _EXAMPLES)
     add_job(logs, ", ".join(JOB_KINDS))
-    logs.add_argument("--rank", type=int, default=0, help="of the worker among its job's (%(default)s)")
-    logs.add_argument("-c", "--container", default="", metavar="NAME", help="of its pod (the one that trains)")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on, across restarts, until the job ends")
-    logs.add_argument("-p", "--previous", action="store_true", help="of the run before this one of the container")
-    logs.add_argument("--tail", type=int, default=-1, metavar="LINES", help="only so many of the last lines (all)")
+    logs.add_argument("--rank", type=int, default=0, help="rank of the worker in its job (%(default)s)")
     logs.add_argument(
-        "--since", type=duration_s, default=0.0, metavar="TIME", help="only what is newer, as in 5s, 10m or 2h"
+        "-c", "--container", default="", metavar="NAME", help="container of its pod (the one that trains)"
+    )
+    logs.add_argument("-f", "--follow", action="store_true", help="continue, across restarts, until the job ends")
+    logs.add_argument("-p", "--previous", action="store_true", help="the log of the container before its last restart")
+    logs.add_argument("--tail", type=int, metavar="LINES", help="how many of the last lines are printed (all)")
+    logs.add_argument(
+        "--since", type=duration_s, metavar="TIME", help="only lines that are newer than this, as in 5s, 10m or 2h"
     )
     add_cluster(logs)
     logs.set_defaults(run=_logs)
@@ -59,7 +61,7 @@ def _logs(args: argparse.Namespace) -> int:
 
 def _parameters(args: argparse.Namespace) -> Mapping[str, str]:
     """Return which part of a log is wanted, as the API server takes it."""
-    found = {"tailLines": str(args.tail)} if args.tail >= 0 else {}
+    found = {"tailLines": str(args.tail)} if args.tail is not None and args.tail >= 0 else {}
     found |= {"sinceSeconds": str(max(1, round(args.since)))} if args.since else {}
     return found | ({"previous": "true"} if args.previous else {})
 

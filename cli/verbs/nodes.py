@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="[COMMAND]")
     untaint = add_verb(more, "untaint", "free a node: it is tainted again when a check finds it faulty anew", _UNTAINT)
-    untaint.add_argument("node", metavar="NODE", help="its name")
+    untaint.add_argument("node", metavar="NODE", help="name of the node")
     _add_key(untaint)
     add_cluster(untaint, inner=True)
     untaint.set_defaults(run=_untaint)
@@ -46,7 +46,9 @@ def add(commands: Any) -> None:
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
     # A subcommand's default would hide what stands before it.
-    parser.add_argument("--taint-key", default=argparse.SUPPRESS, help="as the autoscaler's (turnout.dev/faulty)")
+    parser.add_argument(
+        "--taint-key", default=argparse.SUPPRESS, help="key of the taint, as the autoscaler has it (turnout.dev/faulty)"
+    )
 
 
 def _key(args: argparse.Namespace) -> str:

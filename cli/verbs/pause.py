@@ -49,7 +49,9 @@ def _target(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", metavar="JOB", help=f"one job: {FORMS}")
     what.add_argument("--all", action="store_true", help="every job that the autoscaler sees")
-    parser.add_argument("-n", "--namespace", default="", help="of a job named without one (that of your context)")
+    parser.add_argument(
+        "-n", "--namespace", default="", help="namespace of the job, where its name has none (that of your context)"
+    )
     parser.add_argument("--orders", default=ORDERS, help="the autoscaler's --orders, for --all (%(default)s)")
 
 

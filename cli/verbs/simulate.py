@@ -46,7 +46,9 @@ def add(commands: Any) -> None:
     simulate.add_argument("--backfill", action="store_true", help="a job may pass an older one that does not fit")
     simulate.add_argument("--seed", type=int, default=0, help="which jobs are elastic, what is drawn (%(default)s)")
     simulate.add_argument("--report", type=Path, metavar="FILE", help="write a page with plots there, as HTML")
-    simulate.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="(%(default)s)")
+    simulate.add_argument(
+        "-o", "--output", choices=("table", "json", "yaml"), default="table", help="output format (%(default)s)"
+    )
     simulate.set_defaults(run=_simulate)
 
 

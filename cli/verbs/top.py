@@ -26,7 +26,7 @@ _EXAMPLES = (
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
     top = add_verb(commands, "top", "who holds the GPUs: jobs, queues, namespaces or nodes, most first", _EXAMPLES)
-    top.add_argument("--by", choices=BY, default="job", help="what is told of (%(default)s)")
+    top.add_argument("--by", choices=BY, default="job", help="what each row is (%(default)s)")
     add_namespace(top, "pods", everywhere=True)
     add_output(top, COLUMNS)
     add_cluster(top)

@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     version = add_verb(
         commands, "version", "the version of this program, of Kubernetes and of the installed parts", _EXAMPLES
     )
-    version.add_argument("--client", action="store_true", help="only of this program")
+    version.add_argument("--client", action="store_true", help="only the version of this program")
     add_cluster(version)
     version.set_defaults(run=_version)
 

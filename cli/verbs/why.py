@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         "--output",
         choices=("text", "json", "yaml"),
         default="text",
-        help="how it is written (%(default)s); for programs times are in seconds since 1970, null for never",
+        help="output format (%(default)s); in json and yaml times are in seconds since 1970, null for never",
     )
     why.add_argument("--plain", action="store_true", help="plain text, as for a file")
     add_cluster(why)
