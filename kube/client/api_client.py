@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,6 +31,7 @@ Body = bytes | dict[str, Any] | list[Any]
 CALL_S = 30.0  # the longest that any call but a watch may take, etcd's slow days included
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
+_LIBRARY = "kubernetes"  # what the extra brings
 _MAX_ERROR_BYTES = 65_536
 _DATES = 31  # of the last answers
 
@@ -102,8 +105,11 @@ class Client:
         """Use the kubeconfig named, else the pod's service account, else the user's own kubeconfig.
 
         brief: the program ends in a moment, so that a library which only some kubeconfigs need is imported for those
-        alone. Raises NoCluster when there is no kubeconfig, and BadKubeconfig when none can be used.
+        alone. Raises NoCluster when there is no kubeconfig, BadKubeconfig when none can be used, and
+        ModuleNotFoundError where the extra with the Kubernetes client is not installed.
         """
+        if find_spec(_LIBRARY) is None:  # before anything is said of a kubeconfig: without the extra none is of use
+            raise ModuleNotFoundError(f"No module named {_LIBRARY!r}", name=_LIBRARY)
         find_kubeconfig(kubeconfig)
         try:
             transport = (_brief(kubeconfig, context) if brief else None) or await _library(kubeconfig, context)
@@ -272,6 +278,14 @@ class Client:
             raise Unauthorised(ask.method, ask.path, 0, f"credentials cannot be read: {error}") from error
         except OSError as error:  # TimeoutError is an OSError
             raise Unreachable(ask.method, ask.path, 0, str(error) or repr(error)) from error
+
+
+def load_library() -> None:
+    """Import the Kubernetes library, which takes up to a second of CPU: call it in a thread before `Client.open`.
+
+    Raises ModuleNotFoundError where the extra is not installed.
+    """
+    import_module("turnout.kube.client.library_transport")
 
 
 async def _library(kubeconfig: str | None, context: str | None) -> Transport:

@@ -162,6 +162,7 @@ class OwnPod:
 def _client() -> tuple[Any, Any]:
     """Import the API client and its errors, which takes about a second; call it in a thread."""
     from turnout.kube import errors
-    from turnout.kube.client.api_client import Client
+    from turnout.kube.client.api_client import Client, load_library
 
+    load_library()
     return Client, errors

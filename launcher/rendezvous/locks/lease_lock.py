@@ -127,9 +127,10 @@ class LeaseLock:
         """
 
         def load() -> tuple[Any, type[Exception]]:  # the import takes a second, in which the loop goes on
-            from turnout.kube.client.api_client import Client
+            from turnout.kube.client.api_client import Client, load_library
             from turnout.kube.errors import BadKubeconfig
 
+            load_library()
             return Client, BadKubeconfig
 
         try:
