@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lay_out(folder: Path) -> None:
-    """Write the configuration and the pages, with what they link to, into a folder that is made anew."""
+    """Write the configuration and the pages, with what they link to, into a folder that is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     files = repository_files()
     linked = {each for each in files if each.startswith("docs/") and not each.endswith(".md")}

@@ -248,7 +248,7 @@ class Client:
             answer.release()
 
     async def _send(self, ask: _Ask) -> Answer:
-        """The answer, its body unread. On 401 the credentials are read anew and the call repeated, once."""
+        """Return the answer before its body is read. On 401, read the credentials again and repeat the call once."""
         try:
             return await self._send_once(ask)
         except Unauthorised as refused:

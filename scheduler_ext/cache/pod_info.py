@@ -33,6 +33,7 @@ class Controller(NamedTuple):
     uid: str
 
 
+MOST_NAME = 253  # characters; an API server bounds no field of an owner reference, and tenants write them
 _controller = lru_cache(maxsize=4_096)(Controller)  # the pods of one job share one value
 
 
@@ -95,15 +96,17 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         prefers=soft_terms(pod),
         never_preempts=pod.spec.preemption_policy == "Never",
         most_on_host=most_on_host(pod),
-        controller=next(
-            (
-                _controller(owner.api_version, owner.kind, owner.name, owner.uid)
-                for owner in pod.metadata.owner_references or ()
-                if owner.controller
-            ),
-            None,
-        ),
+        controller=_controller_of(pod),
     )
+
+
+def _controller_of(pod: Pod) -> Controller | None:
+    """Return the controller of a pod; None if it has none, or one with a field of more than MOST_NAME characters."""
+    owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
+    if owner is None:
+        return None
+    fields = owner.api_version, owner.kind, owner.name, owner.uid
+    return _controller(*fields) if all(len(field) <= MOST_NAME for field in fields) else None
 
 
 def gates_of(pod: Pod) -> set[str]:

@@ -34,8 +34,8 @@ def bound_members(gang: Gang) -> list[Member]:
 
 def is_whole(view: GangView, gang: Gang) -> bool:
     """True if the minimum of the gang is bound, no member waits, and no announced member is missing."""
-    bound = bound_members(gang)
-    return len(bound) >= max(gang.least, 1) and len(bound) == len(gang.living()) and not view.missing(gang)
+    living = gang.living()
+    return len(living) >= max(gang.least, 1) and all(each.node for each in living) and not view.missing(gang)
 
 
 def placed_notice(view: GangView, gang: Gang) -> Notice | None:

@@ -9,6 +9,7 @@ from tests.scheduler_ext.server.test_extender import Story
 from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
+from turnout.scheduler_ext.cache.pod_info import member_of
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.placement_report import default_hosts
 
@@ -88,6 +89,12 @@ def test_a_gang_whose_pods_have_no_controller_is_reported_on_its_podgroup():
     (notice,) = reports(story)
     assert (notice.kind, notice.api_version) == ("PodGroup", "scheduling.volcano.sh/v1beta1")
     assert (notice.name, notice.uid) == ("g", "uid-group-g")
+
+
+def test_an_owner_with_a_name_longer_than_kubernetes_has_is_not_kept():
+    (pod, *_) = indexed(1)
+    pod.metadata.owner_references[0].api_version = "v" * 100_000
+    assert member_of(pod).controller is None
 
 
 def test_nothing_is_reported_where_the_map_knows_no_node():
