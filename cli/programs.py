@@ -21,6 +21,8 @@ _SERVICE = (*_API, "prometheus_client", "yaml", "networkx", "cryptography")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "controllers": _SERVICE,
     "cli": (*_SERVICE, "rich"),
+    "preprocess": ("tokenizers", "tiktoken", "gigatoken", "ftfy", "zstandard", "fsspec"),
+    "spark": ("pyspark",),
     "launcher": ("torch", "safetensors", "fsspec", "py_spy", "prometheus_client", "yaml", "networkx"),
     "kubernetes": _API,
     "completion": ("shtab",),
