@@ -1,4 +1,4 @@
-"""Shared by the tests of preprocessing: small vocabularies, files of documents, and the ten lines that ours must equal."""
+"""Shared by the tests of preprocessing: small vocabularies, files, and the ten lines that ours must equal."""
 
 from __future__ import annotations
 

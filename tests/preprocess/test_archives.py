@@ -20,8 +20,7 @@ JSON_ARRAY = b"[" + b",".join(b'"%d"' % number for number in range(40)) + b"]"
 def read(form: Form, content: bytes, limits: Limits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
     taken = []
     try:
-        for block in blocks(BytesIO(content), form, len(content), limits):
-            taken.append(block.raw)
+        taken.extend(block.raw for block in blocks(BytesIO(content), form, len(content), limits))
     except ArchiveFault as fault:
         return taken, fault.reason
     return taken, None

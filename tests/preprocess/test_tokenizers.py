@@ -204,7 +204,8 @@ def test_pieces_of_a_text_give_the_tokens_of_the_whole(name, text, most, files):
         kind, changes = VOCABULARIES[name]
         settings = loaded(files, kind, **changes)
     else:
-        rule = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        rule = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        rule += r"|\s*[\r\n]+|\s+(?!\S)|\s+"
         split = {"type": "Split", "pattern": {"Regex": rule}, "behavior": "Isolated", "invert": False}
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         settings = _changed(files, pre_tokenizer={"type": "Sequence", "pretokenizers": [split, byte_level]})

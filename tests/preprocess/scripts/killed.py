@@ -60,7 +60,7 @@ def look(folder: Path) -> dict[str, bytes]:
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
     chance = random.Random(seed)
-    documents = corpus.texts(chance.randint(10, 20), seed) + [" ".join(corpus.texts(30, seed))]
+    documents = [*corpus.texts(chance.randint(10, 20), seed), " ".join(corpus.texts(30, seed))]
     raw = corpus.lines(documents) + b'{"broken\n'
     (folder / "a.jsonl").write_bytes(raw)
     (folder / "b.jsonl.gz").write_bytes(corpus.gz(corpus.lines(documents[:9])))
