@@ -26,8 +26,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "launcher": ("torch", "safetensors", "fsspec", "py_spy", "prometheus_client", "yaml", "networkx"),
     "kubernetes": _API,
     "completion": ("shtab",),
-    "preprocess": ("tokenizers", "tiktoken", "gigatoken", "ftfy", "zstandard", "fsspec"),
-    "spark": ("pyspark",),
 }
 
 # A short life of many objects that stay: the garbage collector would take a fifth of it.
