@@ -10,6 +10,7 @@ import argparse
 import gc
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 from zipimport import zipimporter
 
@@ -34,6 +36,10 @@ log = logging.getLogger("turnout.preprocess")
 
 PROGRAM = "pyspark_preprocess.py"
 REPORT_S = 0.5  # between two looks at what the tasks have done
+MAX_NAMED_INPUTS = 3  # of a task that failed
+MAX_MESSAGE_CHARACTERS = 1000
+_PYTHON_ERROR = re.compile(r"\w*(Error|Exception): ")
+_TASK = re.compile(r"Task (\d+) in stage")
 # A task's data reach Python 0.04 s earlier than by TCP, whose delayed acknowledgements hold them up.
 SPARK_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
 
@@ -79,9 +85,9 @@ class Task:
     settings: Any  # a broadcast of ShardSettings: an executor's process fetches it once, and builds its encoder once
     results: Any  # an accumulator of lists of Result
 
-    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Result]:
-        """Do the chunks. Spark's `mapPartitions` calls this."""
-        yield from process_chunks(self.settings.value, chunks, self.results.add)
+    def __call__(self, partition: Iterable[Sequence[Chunk]]) -> Iterator[Result]:
+        """Do the chunks of a partition, whose only element they are. Spark's `mapPartitions` calls this."""
+        yield from process_chunks(self.settings.value, chain.from_iterable(partition), self.results.add)
         if os.environ.get("SPARK_REUSE_WORKER"):
             shorten_next_tasks()
 
@@ -112,9 +118,12 @@ class ResultLists:
         return total
 
 
-def partition_count(run_options: Options, chunks: int) -> int:
-    """Return how many partitions so many chunks have: each has at least one. chunks: >= 1"""
-    return min(run_options.partitions, chunks)
+def partitions(chunks: Sequence[Chunk], count: int) -> list[tuple[Chunk, ...]]:
+    """Return the chunks of each partition: at most `count` partitions, none of them empty.
+
+    Neighbours in the input go to different partitions, so that a stretch of large archives is shared by all.
+    """
+    return [tuple(chunks[first::count]) for first in range(min(count, len(chunks)))]
 
 
 def for_executors(settings: ShardSettings, folder: str) -> ShardSettings:
@@ -164,13 +173,13 @@ def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecor
     """Turn the pending chunks of a run into shards on Spark.
 
     run: has one pending chunk or more. context: a SparkContext. show: takes lines of progress. Raises the first failure
-    in the order of the input, and LostWorker if Spark gave up a task.
+    in the order of the input among those that were found, and LostWorker if Spark gave up a task.
     """
-    chunks = run.pending
+    parts = partitions(run.pending, run.options.partitions)
     report = Report(run, time.monotonic())
     accumulator = context.accumulator([], ResultLists())
     broadcast = context.broadcast(for_executors(run.settings, os.getcwd()))
-    rdd = context.parallelize(chunks, partition_count(run.options, len(chunks)))
+    rdd = context.parallelize(parts, len(parts))
     try:
         with _reported(context, accumulator, report, show):
             results: list[Result] = rdd.mapPartitions(Task(broadcast, accumulator)).collect()
@@ -179,7 +188,7 @@ def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecor
             raise failure.error from None
         if not hasattr(error, "java_exception"):
             raise
-        raise LostWorker(f"Spark gave up a task: {_cause(error)}") from error
+        raise LostWorker(given_up(str(error), run, parts)) from error
     finally:
         broadcast.destroy()
     if (failure := first_failure(results)) is not None:
@@ -189,12 +198,19 @@ def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecor
     return [result for result in results if isinstance(result, ShardRecord)]
 
 
-def _cause(error: Exception) -> str:
-    """Return the last line that says something of what Spark tells of a failed job."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(("at ", "Driver stacktrace", "Caused by", "..."))]
-    python = [line for line in said if line.partition(":")[0].isidentifier() and "Error" in line.partition(":")[0]]
-    return (python or said or ["no reason given"])[-1]
+def given_up(message: str, run: Run, parts: Sequence[Sequence[Chunk]]) -> str:
+    """Return what a user has to know of Spark's message on a failed job: the inputs of the task, and the cause."""
+    lines = [line.strip().lstrip(": ") for line in message.splitlines()]
+    python = [line for line in lines if _PYTHON_ERROR.match(line)]
+    java = [line for line in lines if line.startswith("org.apache.spark.")]
+    cause = (python or java[:1] or lines)[-1].removeprefix("org.apache.spark.SparkException: ")
+    cause = cause.partition(" Consider setting ")[0]
+    task = _TASK.search(message)
+    chunks = parts[int(task[1])] if task else ()
+    sources = sorted({piece.source for chunk in chunks for piece in chunk.pieces})
+    paths = ", ".join(run.settings.sources[source].path for source in sources[:MAX_NAMED_INPUTS])
+    more = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
+    return f"Spark gave up the task of {paths}{more}: {cause}"[:MAX_MESSAGE_CHARACTERS]
 
 
 @contextmanager
@@ -252,8 +268,7 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
         if chunks := len(run.pending):
             with open_session(f"turnout preprocess {run_options.output_prefix}") as spark:
                 context = spark.sparkContext
-                partitions = partition_count(run_options, chunks)
-                log.info("spark_started", extra={"master": context.master, "chunks": chunks, "partitions": partitions})
+                log.info("spark_started", extra={"master": context.master, "chunks": chunks})
                 records = work(run, context, _show)
         return finish(run, records)
 
