@@ -57,7 +57,8 @@ def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
     except BadOption as error:
         return _failed(program, str(error), 2)
     except ModuleNotFoundError as error:
-        return _failed(program, f"{error.name} is missing: pip install 'turnout[preprocess]'", 2)
+        extra = "spark" if error.name == "pyspark" else "preprocess"
+        return _failed(program, f"{error.name} is missing: pip install 'turnout[{extra}]'", 2)
     except (PreprocessError, OSError) as error:
         return _failed(program, str(error), 1)
     except KeyboardInterrupt:

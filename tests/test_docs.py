@@ -47,6 +47,7 @@ OTHER_PROGRAMS_FLAGS = {
     *("--quick", "--set", "--config", "--server-side", "--tail", "--follow", "--previous"),
     *("--nnodes", "--node_unit", "--min-np", "--max-np"),  # of torchrun, DLRover and Horovod
     "--json",  # of py-spy
+    *("--num-executors", "--executor-cores"),  # of spark-submit
 }
 ANNOTATION = r"(?:\w+\.)?turnout\.dev/[a-z-]+"
 

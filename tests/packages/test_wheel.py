@@ -208,6 +208,19 @@ def test_a_version_tells_the_commit_if_its_installer_noted_one(noted, commit):
     assert commit_of(noted) == commit
 
 
+@pytest.mark.contract("DL-68")
+def test_the_script_for_spark_is_found_by_the_metadata_of_the_package(base):
+    code = (
+        "from importlib.metadata import files\n"
+        "print(*(path.locate() for path in files('turnout') if path.name == 'pyspark_preprocess.py'))"
+    )
+    script = Path(run(base, "python", "-c", code).stdout.strip())
+    assert script.is_relative_to(base)
+    asked = run(base, "python", script, "--help")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith("usage: pyspark_preprocess.py ")
+
+
 @pytest.mark.contract("DL-28")
 def test_what_runs_is_the_wheels_and_not_the_checkouts(clean):
     done = run(clean, "python", "-c", "import turnout.launcher; print(turnout.launcher.__file__)")
