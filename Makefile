@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-launcher demo demo-train test test-real test-slow test-long test-all wheels image chart release image-test docker-build docker-push mutants check contract sbom advisories docs format bench controlplane deploy lock clean
+.PHONY: help setup setup-launcher setup-spark demo demo-train test test-real test-slow test-long test-all wheels image chart release image-test docker-build docker-push mutants check contract sbom advisories docs format bench controlplane deploy lock clean
 
 help: ## List the targets
 	@awk -F ' *## *' '/^[a-z-]+:.*## /{split($$1, target, ":"); printf "  make %-14s %s\n", target[1], $$2}' Makefile
@@ -52,7 +52,7 @@ setup: .venv/ready ## Make .venv with everything but torch, from the lock file
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-index --no-deps --no-build-isolation -e deploy/packages/dlrover-names
 	@touch .venv/ready
 
-setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
+setup-launcher: .venv/adapters .venv/colossalai .venv/preprocess ## Add torch, and the trainers it saves for, from lock files of their own: 3 GB the first time
 
 .venv/launcher: .venv/ready hack/locks/launcher.txt
 	@echo 'setup-launcher: torch from hack/locks/launcher.txt (3 GB the first time)'
@@ -71,6 +71,20 @@ setup-launcher: .venv/adapters .venv/colossalai ## Add torch, and the trainers i
 	@rm -rf .venv/colossalai-cli
 	@$(UV) --no-binary colossalai --no-build-isolation --no-deps --target .venv/colossalai-cli -r hack/locks/colossalai.txt
 	@touch .venv/colossalai
+
+# Tokenizers, and readers of compressed text. Nothing that is already there changes its version.
+.venv/preprocess: .venv/adapters hack/locks/preprocess.txt
+	@echo 'setup-launcher: tokenizers and readers for turnout preprocess from hack/locks/preprocess.txt (15 MB the first time)'
+	@$(UV) -r hack/locks/preprocess.txt
+	@touch .venv/preprocess
+
+setup-spark: .venv/spark ## Add Spark, which `make test-slow` needs beside Java 17: 456 MB the first time
+
+# Spark comes as source alone: Python files and jars, of which nothing is compiled.
+.venv/spark: .venv/preprocess hack/locks/spark.txt
+	@echo 'setup-spark: pyspark from hack/locks/spark.txt (456 MB the first time)'
+	@$(UV) --no-binary pyspark --no-build-isolation -r hack/locks/spark.txt
+	@touch .venv/spark
 
 # Where there was no `make setup`, the demo brings what it runs on and no tools; a later `make setup` adds the rest.
 DEMO_READY := $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)
@@ -99,7 +113,7 @@ test-real: setup-launcher ## Run what needs a real kube-apiserver, kube-schedule
 	@$(PY) -m tests.support.needed_parts -m 'real and not slow and not long' $(TESTS) $(ARGS)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=ci -m 'real and not slow and not long' $(TESTS) $(ARGS)
 
-test-slow: setup-launcher ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
+test-slow: setup-launcher setup-spark ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
 	@$(PY) -m tests.support.needed_parts -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=usual -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
 

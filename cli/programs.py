@@ -21,9 +21,13 @@ _SERVICE = (*_API, "prometheus_client", "yaml", "networkx", "cryptography")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "controllers": _SERVICE,
     "cli": (*_SERVICE, "rich"),
+    "preprocess": ("tokenizers", "tiktoken", "gigatoken", "ftfy", "zstandard", "fsspec"),
+    "spark": ("pyspark",),
     "launcher": ("torch", "safetensors", "fsspec", "py_spy", "prometheus_client", "yaml", "networkx"),
     "kubernetes": _API,
     "completion": ("shtab",),
+    "preprocess": ("tokenizers", "tiktoken", "gigatoken", "ftfy", "zstandard", "fsspec"),
+    "spark": ("pyspark",),
 }
 
 # A short life of many objects that stay: the garbage collector would take a fifth of it.

@@ -27,6 +27,8 @@ NAMES = [
     "advisories.txt",
     "colossalai.txt",
     "docs.txt",
+    "preprocess.txt",
+    "spark.txt",
     "uv.txt",
 ]
 LINE = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -42,6 +44,11 @@ def asked(*extras):
     setup.read(ROOT / "setup.cfg")
     texts = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]
     return [Requirement(line) for text in texts for line in text.split("\n") if line]
+
+
+def differences(one, other):
+    """The packages that two locks share in different versions, with both versions."""
+    return {name: (one[name], other[name]) for name in one.keys() & other.keys() if one[name] != other[name]}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,6 +69,8 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
         pytest.param("launcher.txt", ["launcher"], id="launcher"),
         pytest.param("launcher-floor.txt", ["launcher"], id="the floor"),
         pytest.param("adapters.txt", ["launcher", "adapters"], id="adapters"),
+        pytest.param("preprocess.txt", ["preprocess"], id="preprocess"),
+        pytest.param("spark.txt", ["spark"], id="Spark"),
     ],
 )
 def test_a_lock_keeps_what_setup_cfg_asks_for(name, extras):
@@ -97,11 +106,21 @@ def test_dev_and_launcher_go_into_one_environment():
 
 
 def test_adapters_change_nothing_that_is_there():
-    dev, launcher, adapters = pinned("dev.txt"), pinned("launcher.txt"), pinned("adapters.txt")
+    launcher, adapters = pinned("launcher.txt"), pinned("adapters.txt")
     assert launcher.items() <= adapters.items()
-    assert {name: adapters[name] for name in dev.keys() & adapters.keys()} == {
-        name: dev[name] for name in dev.keys() & adapters.keys()
-    }
+    assert differences(pinned("dev.txt"), adapters) == {}
+
+
+@pytest.mark.parametrize("name", ["preprocess.txt", "spark.txt"])
+def test_preprocessing_changes_nothing_that_is_there(name):
+    installed = pinned("dev.txt") | pinned("adapters.txt") | pinned("preprocess.txt")
+    assert differences(installed, pinned(name)) == {}
+
+
+def test_spark_is_a_lock_of_its_own():
+    assert {"pyspark", "py4j"} <= pinned("spark.txt").keys()
+    others = [name for name in NAMES if name != "spark.txt"]
+    assert [name for name in others if "pyspark" in pinned(name)] == []
 
 
 def test_the_colossalai_runner_shadows_nothing():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCKS = Path("hack/locks")
-CHECKED = ("controllers.txt", "launcher.txt", "dev.txt")
+CHECKED = ("controllers.txt", "launcher.txt", "dev.txt", "preprocess.txt", "spark.txt")
 KNOWN, NOTHING_ASKED = 1, 3
 
 

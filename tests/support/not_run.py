@@ -1,7 +1,7 @@
 """Report tests that need what this machine lacks as not run, with the line that brings it.
 
-A mark says what a test needs: `debian(package, program)`, `root`, `peers`, `mindspore`, `gpu`. Under CI no package of
-Debian may be missing: the run fails then, although every test that ran has passed.
+A mark says what a test needs: `debian(package)`, `spark`, `root`, `peers`, `mindspore`, `gpu`. Under CI no package of
+Debian and no target of the Makefile may be missing: the run fails then, although every test that ran has passed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 PREFIX = "not run: "
 # Of Debian, each with a program of it.
-PACKAGES = {"openssl": "openssl", "iproute2": "ip", "util-linux": "unshare", "openssh-server": "/usr/sbin/sshd"}
+PACKAGES = {
+    "openssl": "openssl",
+    "iproute2": "ip",
+    "util-linux": "unshare",
+    "openssh-server": "/usr/sbin/sshd",
+    "openjdk-17-jre-headless": "java",
+}
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 
@@ -25,6 +32,8 @@ def missing(item) -> str | None:
         (package,) = mark.args
         if shutil.which(PACKAGES[package]) is None:
             return f"apt-get install {package}"
+    if item.get_closest_marker("spark") and find_spec("pyspark") is None:
+        return "make setup-spark"
     if item.get_closest_marker("root") and os.geteuid() != 0:
         return "be root"
     if item.get_closest_marker("peers") and not os.environ.get("TURNOUT_PEERS"):
@@ -65,10 +74,11 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
-    """Fail under CI if a package of Debian was missing: there all of them are installed."""
+    """Fail under CI if a package of Debian or a target of the Makefile was missing: there all of them are installed."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None or not os.environ.get("CI"):
         return
-    lacks = [remedy for remedy in not_run(terminal.stats.get("skipped", ())) if remedy.startswith("apt-get")]
+    left_out = not_run(terminal.stats.get("skipped", ()))
+    lacks = [remedy for remedy in left_out if remedy.startswith(("apt-get ", "make "))]
     if lacks and session.exitstatus == 0:
         session.exitstatus = 1

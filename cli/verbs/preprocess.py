@@ -1,0 +1,34 @@
+"""`turnout preprocess`: text becomes Megatron's indexed datasets; `turnout preprocess check PREFIX` verifies one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from turnout.cli.commands.cluster_flags import add_verb
+from turnout.preprocess import command
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = add_verb(
+        commands,
+        "preprocess",
+        "turn text into Megatron's indexed datasets, or check one; exit 1 when it fails",
+        (
+            (
+                "preprocess --input 'corpus/*.jsonl.zst' --output-prefix data/corpus --tokenizer-type HFTokenizer"
+                " --vocab-file tokenizer.json --append-eod --workers 8",
+                "on this machine",
+            ),
+            ("preprocess check data/corpus_text_document", "sizes, offsets, counts and the last document"),
+        ),
+        "A run that was ended goes on from its finished shards when the same command is given again.",
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    return command.run(args, "turnout preprocess")

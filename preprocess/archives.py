@@ -1,0 +1,235 @@
+"""Documents of archives, streamed: never a whole archive in memory, never more output than its size allows.
+
+A block is either whole lines of JSON or one text. An archive that breaks ends with ArchiveFault after the blocks that
+came before. Source of the formats: lm_dataformat 0.0.20, `Reader`
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, NamedTuple
+
+import msgspec
+
+from turnout.preprocess.model import FaultReason, Form
+
+# Compressed bytes that are decompressed at once: a block of 4 bytes may hold 128 kB, so these hold 128 MiB at most.
+FEED_BYTES = 4096
+FREE_EXPANSION_BYTES = 64 << 20  # the limit of an archive's growth holds beyond this output
+MAX_ZSTD_WINDOW_BYTES = 1 << 27  # what the reference decompressor allows
+DAT_LENGTH_DIGITS = 16
+READ_BYTES = 1 << 20
+
+
+class Limits(NamedTuple):
+    """The bounds of what one archive may cost."""
+
+    block_bytes: int  # lines that are read at once, >= 1
+    max_document_bytes: int  # >= 1
+    max_expansion: int  # decompressed bytes for each compressed byte, >= 1
+
+
+class Block(NamedTuple):
+    """Some of an archive's documents."""
+
+    raw: bytes
+    is_text: bool  # one document as it stands; else lines of JSON
+
+
+class ArchiveFault(Exception):
+    """An archive cannot be read from here on. The blocks before it are good."""
+
+    def __init__(self, reason: FaultReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class _Bounded(io.RawIOBase):
+    """Decompressed bytes with a limit of what an archive of this size may grow to."""
+
+    def __init__(self, source: Iterator[bytes], limit: int) -> None:
+        self._source, self._limit, self._total, self._rest = source, limit, 0, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._rest:
+            self._rest = next(self._source, b"")
+            if not self._rest:
+                return 0
+            self._total += len(self._rest)
+            if self._total > self._limit:
+                raise ArchiveFault(FaultReason.EXPANSION_LIMIT, f"more than {self._limit} bytes decompressed")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: Limits) -> Iterator[Block]:
+    """Yield the documents of an archive in its order. Raises ArchiveFault where it breaks."""
+    try:
+        yield from _READERS[form](file, size_bytes, limits)
+    except (EOFError, tarfile.ReadError) as error:
+        raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, str(error) or "the archive ends early") from error
+    except (zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
+
+
+def _gzip_lines(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    return _lines(_gunzip(file, size_bytes, limits), limits)
+
+
+def _zstd_lines(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    return _lines(_unzstd(file, size_bytes, limits), limits)
+
+
+def _zstd_array(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    raw = _read_at_most(_unzstd(file, size_bytes, limits), limits.max_document_bytes)
+    try:
+        texts = msgspec.json.decode(raw, type=list[str])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ArchiveFault(FaultReason.BAD_JSON, f"expected an array of texts: {error}") from error
+    for text in texts:
+        yield Block(text.encode(), is_text=True)
+
+
+def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    with tarfile.open(fileobj=file, mode="r|") as archive:
+        for member in archive:
+            if member.isreg() and (content := archive.extractfile(member)) is not None:
+                yield from _lines(_unzstd(content, member.size, limits), limits)
+
+
+def _text(file: IO[bytes], _size_bytes: int, limits: Limits) -> Iterator[Block]:
+    yield Block(_read_at_most(file, limits.max_document_bytes), is_text=True)
+
+
+def _zip_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    total, limit = 0, _growth_limit(size_bytes, limits)
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.is_dir():
+                continue
+            try:
+                content = archive.open(member)
+            except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
+                raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
+            with content:
+                raw = _read_at_most(content, min(limits.max_document_bytes, limit - total))
+            total += len(raw)
+            yield Block(raw, is_text=True)
+
+
+def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
+        for member in archive:
+            if member.isreg() and (content := archive.extractfile(member)) is not None:
+                yield Block(_read_at_most(content, limits.max_document_bytes), is_text=True)
+
+
+def _zstd_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+    stream = _unzstd(file, size_bytes, limits)
+    while head := stream.read(DAT_LENGTH_DIGITS):
+        if len(head) < DAT_LENGTH_DIGITS:
+            raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, "the archive ends within a length")
+        if not head.isdigit():
+            raise ArchiveFault(FaultReason.BAD_ARCHIVE, f"expected {DAT_LENGTH_DIGITS} digits, got {head!r}")
+        if (length := int(head)) > limits.max_document_bytes:
+            raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a document of {length} bytes")
+        raw = stream.read(length)
+        if len(raw) < length:
+            raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, f"the last document has {len(raw)} of {length} bytes")
+        yield Block(raw, is_text=True)
+
+
+_READERS: dict[Form, Callable[[IO[bytes], int, Limits], Iterator[Block]]] = {
+    Form.GZIP_JSON_LINES: _gzip_lines,
+    Form.ZSTD_JSON_LINES: _zstd_lines,
+    Form.ZSTD_JSON_ARRAY: _zstd_array,
+    Form.TAR_ZSTD_JSON_LINES: _tar_of_zstd_lines,
+    Form.TEXT: _text,
+    Form.ZIP_TEXT: _zip_texts,
+    Form.TAR_GZIP_TEXT: _tar_gzip_texts,
+    Form.ZSTD_TEXTS: _zstd_texts,
+}
+
+
+def _lines(stream: io.BufferedReader, limits: Limits) -> Iterator[Block]:
+    """Yield blocks of whole lines. A line beyond the limit of a document ends the archive.
+
+    What came before a break of the archive is yielded first, but not its last line, which is not whole.
+    """
+    rest = bytearray()
+    while True:
+        try:
+            output = stream.read1(READ_BYTES)
+        except Exception:
+            if whole := rest.rfind(b"\n") + 1:
+                yield Block(bytes(rest[:whole]), is_text=False)
+            raise
+        rest += output
+        if output and len(rest) < limits.block_bytes:
+            continue
+        whole = rest.rfind(b"\n") + 1 if output else len(rest)
+        if whole:
+            yield Block(bytes(rest[:whole]), is_text=False)
+            del rest[:whole]
+        if not output:
+            return
+        if len(rest) > limits.max_document_bytes:
+            raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a line of more than {limits.max_document_bytes} bytes")
+
+
+def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
+    raw = stream.read(limit + 1)
+    if len(raw) > limit:
+        raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a document of more than {limit} bytes")
+    return raw
+
+
+def _growth_limit(size_bytes: int, limits: Limits) -> int:
+    return max(FREE_EXPANSION_BYTES, size_bytes * limits.max_expansion)
+
+
+def _bounded(source: Iterator[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
+    return io.BufferedReader(_Bounded(source, _growth_limit(size_bytes, limits)), READ_BYTES)
+
+
+def _gunzip(file: IO[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
+    stream = gzip.GzipFile(fileobj=file)
+    return _bounded(iter(lambda: stream.read(1 << 18), b""), size_bytes, limits)
+
+
+def _unzstd(file: IO[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
+    return _bounded(_zstd_output(file), size_bytes, limits)
+
+
+def _zstd_output(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield what Zstandard frames hold. Raises EOFError in the middle of a frame, which its stream reader does not."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
+    frame = None
+    feed = b""
+    while True:
+        feed = feed or file.read(FEED_BYTES)
+        if not feed:
+            break
+        frame = frame or decompressor.decompressobj()
+        try:
+            output = frame.decompress(feed)
+        except zstandard.ZstdError as error:
+            raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
+        feed = b""
+        if frame.eof:
+            feed, frame = frame.unused_data, None
+        if output:
+            yield output
+    if frame is not None:
+        raise EOFError("the archive ends within a Zstandard frame")

@@ -1,0 +1,112 @@
+"""The command line: make a dataset, or check one. Exit status: 0 done, 1 failed or not good, 2 for a wrong command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from turnout.preprocess import dataset, options
+from turnout.preprocess.errors import BadOption, BrokenDataset, PreprocessError
+from turnout.preprocess.options import Options
+from turnout.preprocess.run import Totals
+
+Runner = Callable[[Options], Totals | None]
+
+DESCRIPTION = "Turn text into Megatron's indexed datasets, <prefix>_<key>_document.bin and .idx."
+EPILOG = "A run that was ended goes on from its finished shards when the same command is given again."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m turnout.preprocess`."""
+    program = "python -m turnout.preprocess"
+    parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=DESCRIPTION, epilog=EPILOG)
+    add_arguments(parser)
+    return run(parser.parse_args(argv), program)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run, and the command that checks a dataset."""
+    options.add_arguments(parser, required=False)
+    actions = parser.add_subparsers(dest="action", metavar="check")
+    check = actions.add_parser("check", help="verify a dataset and print a summary")
+    check.add_argument("prefix", help="path of the dataset without .bin and .idx")
+    check.add_argument(
+        "-o", "--output", choices=["text", "json"], default="text", help="form of the summary (default: text)"
+    )
+
+
+def run(arguments: argparse.Namespace, program: str) -> int:
+    """Make a dataset on this machine or check one, as a parser with these arguments has read."""
+    if arguments.action == "check":
+        return _check(arguments.prefix, arguments.output, f"{program} check")
+    from turnout.preprocess.local_runner import run_local
+
+    return make(arguments, program, run_local)
+
+
+def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
+    """Make the dataset that a command line describes with a runner, and say what was made."""
+    _log_to_stderr()
+    try:
+        run_options = options.read_options(arguments)
+        totals = runner(run_options)
+    except BadOption as error:
+        return _failed(program, str(error), 2)
+    except ModuleNotFoundError as error:
+        return _failed(program, f"{error.name} is missing: pip install 'turnout[preprocess]'", 2)
+    except (PreprocessError, OSError) as error:
+        return _failed(program, str(error), 1)
+    except KeyboardInterrupt:
+        return _failed(program, "ended; the same command goes on from the finished shards", 130)
+    print(_made(run_options, totals))
+    return 0
+
+
+def _failed(program: str, message: str, status: int) -> int:
+    print(f"{program}: {message}", file=sys.stderr)
+    return status
+
+
+def _made(run_options: Options, totals: Totals | None) -> str:
+    if totals is None:
+        return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.faults.items())
+    return (
+        f"{totals.documents:,} documents, {totals.tokens:,} tokens in {run_options.output_prefix}_"
+        f"{{{','.join(run_options.keys)}}}_document" + (f"; left out: {left_out}" if left_out else "")
+    )
+
+
+def _check(prefix: str, form: str, program: str) -> int:
+    """Check a dataset and print its summary."""
+    try:
+        summary = dataset.check(prefix)
+    except (BrokenDataset, OSError) as error:
+        return _failed(program, str(error), 1)
+    print(summary.text() if form == "text" else json.dumps(dataclasses.asdict(summary)))
+    return 0
+
+
+class _Line(logging.Formatter):
+    """A log line of an event and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        known = logging.makeLogRecord({}).__dict__
+        fields = " ".join(
+            f"{name}={value}" for name, value in record.__dict__.items() if name not in known and name != "message"
+        )
+        return f"{record.getMessage()} {fields}".rstrip()
+
+
+def _log_to_stderr() -> None:
+    logger = logging.getLogger("turnout.preprocess")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Line())
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

@@ -1,0 +1,122 @@
+"""Run the stages in processes of this machine. A worker that dies takes no shard with it: its chunks are done again."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+
+from turnout.preprocess.errors import LostWorker
+from turnout.preprocess.model import Chunk, ShardRecord
+from turnout.preprocess.options import Options
+from turnout.preprocess.progress import Progress
+from turnout.preprocess.run import Run, Totals, finish, prepared
+from turnout.preprocess.shards import ShardSettings, process
+from turnout.preprocess.tokenizers.encoders import encoder
+
+log = logging.getLogger("turnout.preprocess")
+
+# Chunks that each worker has beside the one it works on, so that it never waits for the next.
+QUEUED_CHUNKS = 1
+
+_settings: ShardSettings | None = None  # of this worker process
+
+
+def run_local(options: Options) -> Totals | None:
+    """Make the dataset that the options describe. Gives None while other processes of the same run are at work."""
+    with prepared(options) as run:
+        if isinstance(run, Totals):
+            log.info("already_complete", extra={"prefix": options.output_prefix})
+            return run
+        return finish(run, work(run, _show))
+
+
+def work(run: Run, report: Callable[[str], None]) -> list[ShardRecord]:
+    """Turn the pending chunks of a run into shards. report: takes lines of progress."""
+    progress = Progress(
+        total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
+        log_interval=run.options.log_interval,
+        started_s=time.monotonic(),
+        expected_documents=run.options.num_docs,
+        done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
+    )
+    records: list[ShardRecord] = []
+
+    def take(chunk: Chunk, record: ShardRecord) -> None:
+        records.append(record)
+        progress.add(chunk, record)
+        if (line := progress.line(time.monotonic())) is not None:
+            report(line)
+
+    remaining = run.pending
+    if remaining:
+        lost = _in_pool(run.settings, min(run.options.workers, len(remaining)), remaining, take)
+        for chunk in lost:  # one at a time, so that the chunk that ends its worker is known
+            if _in_pool(run.settings, 1, [chunk], take):
+                raise LostWorker(_lost_text(run.settings, chunk))
+        report(progress.text(time.monotonic()))
+    return records
+
+
+def _in_pool(
+    settings: ShardSettings, workers: int, todo: Sequence[Chunk], take: Callable[[Chunk, ShardRecord], None]
+) -> list[Chunk]:
+    """Do chunks in a pool of processes, and return those that were not done because a worker ended."""
+    waiting = deque(todo)
+    running: dict[Future[ShardRecord], Chunk] = {}
+    context = multiprocessing.get_context("spawn")  # threads of a tokenizer do not survive a fork
+    with ProcessPoolExecutor(workers, context, _set_up, (settings,)) as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers * (1 + QUEUED_CHUNKS):
+                    chunk = waiting.popleft()
+                    running[pool.submit(_process, chunk)] = chunk
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    record = future.result()
+                    take(running.pop(future), record)
+        except BrokenProcessPool:
+            log.warning("worker_lost", extra={"chunks": len(running)})
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return _without(running, take) + list(waiting)
+
+
+def _without(running: dict[Future[ShardRecord], Chunk], take: Callable[[Chunk, ShardRecord], None]) -> list[Chunk]:
+    """Take what was done before a worker ended, and return the rest in its order."""
+    lost = []
+    for future, chunk in running.items():
+        if future.done() and not future.cancelled() and future.exception() is None:
+            take(chunk, future.result())
+        else:
+            lost.append(chunk)
+    return sorted(lost, key=lambda chunk: chunk.index)
+
+
+def _set_up(settings: ShardSettings) -> None:
+    global _settings
+    _settings = settings
+    encoder(settings.tokenizer)
+
+
+def _process(chunk: Chunk) -> ShardRecord:
+    assert _settings is not None
+    return process(_settings, chunk)
+
+
+def _lost_text(settings: ShardSettings, chunk: Chunk) -> str:
+    piece = chunk.pieces[0]
+    path = settings.sources[piece.source].path
+    return (
+        f"{path}, bytes {piece.start} to {chunk.pieces[-1].end}: the worker ended each time, often for want of memory;"
+        " try a smaller --chunk-bytes or --max-document-bytes"
+    )
+
+
+def _show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

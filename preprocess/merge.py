@@ -1,0 +1,123 @@
+"""Merge shards into one dataset in the order of the input, in constant memory.
+
+`.bin` is on the disk under its name before `.idx` is: a reader that finds an `.idx` finds the whole dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.preprocess import storage
+from turnout.preprocess.indexed_dataset import MAX_SEQUENCE_TOKENS, Header, dtype_for, pointers
+from turnout.preprocess.model import Chunk, FaultReason, ShardRecord
+from turnout.preprocess.shards import tokens_path
+
+# Sequences whose index entries are in memory at once: 20 bytes each.
+BATCH_SEQUENCES = 1 << 20
+
+
+def dataset_path(prefix: str, key: str, suffix: str) -> str:
+    """Return the name of a dataset's file: `<prefix>_<key>_document.bin` or `.idx`. Source: DL-76"""
+    return f"{prefix}_{key}_document.{suffix}"
+
+
+def merge_key(
+    prefix: str, folder: str, key: int, name: str, vocabulary: int, shards: Sequence[tuple[Chunk, ShardRecord]]
+) -> Header:
+    """Write the dataset of one key from finished shards, in their order, and return its header.
+
+    folder: of the shards. key, name: the key's position and text. Raises OSError if storage fails.
+    """
+    dtype = dtype_for(vocabulary)
+    with storage.whole_file(dataset_path(prefix, name, "bin"), durable=True) as file:
+        for _, record in shards:
+            totals = record.keys[key]
+            if totals.tokens:
+                storage.copy_start(tokens_path(folder, record.index, key), totals.tokens * dtype.itemsize, file)
+    sequences = sum(_sequences_of(chunk, record, key) for chunk, record in shards)
+    header = Header(dtype, sequences, sequences)
+    with storage.whole_file(dataset_path(prefix, name, "idx"), durable=True) as file:
+        _write_index(file, header, folder, key, shards)
+    return header
+
+
+def complete_documents(
+    shards: Sequence[tuple[Chunk, ShardRecord]],
+) -> list[tuple[Chunk, ShardRecord]]:
+    """Return the shards without those of long documents that have too many tokens or a part with a fault."""
+    result: list[tuple[Chunk, ShardRecord]] = []
+    group: list[tuple[Chunk, ShardRecord]] = []
+    for chunk, record in shards:
+        if chunk.part is None:
+            result.append((chunk, record))
+            continue
+        group.append((chunk, record))
+        if chunk.part.is_last:
+            if is_complete(record for _, record in group):
+                result += group
+            group = []
+    return result
+
+
+def is_complete(parts: Iterator[ShardRecord]) -> bool:
+    """True if the parts of a long document make one sequence."""
+    records = list(parts)
+    tokens = sum(record.keys[0].tokens for record in records)
+    return not any(record.fault_counts for record in records) and tokens <= MAX_SEQUENCE_TOKENS
+
+
+def group_fault(records: Sequence[ShardRecord]) -> str:
+    """Return the reason why a long document was left out."""
+    reasons = [reason for record in records for reason in record.fault_counts]
+    return reasons[0] if reasons else FaultReason.DOCUMENT_TOO_LONG.value
+
+
+def _sequences_of(chunk: Chunk, record: ShardRecord, key: int) -> int:
+    """Return how many sequences of the dataset end in a shard. A part of a long document ends none but in the last."""
+    if chunk.part is None:
+        return record.keys[key].sequences
+    return int(chunk.part.is_last)
+
+
+def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[Chunk, ShardRecord]]) -> Iterator[Any]:
+    """Yield the lengths of the dataset's sequences in batches."""
+    open_document = 0
+    for chunk, record in shards:
+        totals = record.keys[key]
+        if chunk.part is not None:
+            open_document += totals.tokens
+            if chunk.part.is_last:
+                yield np.array([open_document], "<i4")
+                open_document = 0
+            continue
+        at = totals.tokens * itemsize
+        end = at + 4 * totals.sequences
+        path = tokens_path(folder, record.index, key)
+        while at < end:
+            batch_end = min(end, at + 4 * BATCH_SEQUENCES)
+            yield np.frombuffer(storage.read_range(path, at, batch_end), "<i4")
+            at = batch_end
+
+
+def _write_index(
+    file: IO[bytes], header: Header, folder: str, key: int, shards: Sequence[tuple[Chunk, ShardRecord]]
+) -> None:
+    """Write an `.idx` file from front to back: lengths, then pointers from the same lengths, then the documents."""
+    itemsize = header.dtype.itemsize
+    storage.write_all(file, header.pack())
+    for lengths in _lengths(folder, key, itemsize, shards):
+        storage.write_all(file, np.ascontiguousarray(lengths, "<i4"))
+    start = 0
+    for lengths in _lengths(folder, key, itemsize, shards):
+        storage.write_all(file, pointers(lengths, start, itemsize))
+        start += int(lengths.sum(dtype=np.int64)) * itemsize
+    for first in range(0, header.documents + 1, BATCH_SEQUENCES):
+        storage.write_all(file, _range(first, min(header.documents + 1, first + BATCH_SEQUENCES)))
+
+
+def _range(first: int, last: int) -> NDArray[np.int64]:
+    return np.arange(first, last, dtype="<i8")

@@ -1,0 +1,310 @@
+"""One run from its options to its dataset: plan or resume, hand out chunks, merge.
+
+Runners only carry chunks to workers.
+
+Beside the output lies `<prefix>.shards/` while a run is under way: plan, locks, shards. It goes when the dataset is
+whole. What a run leaves behind is the dataset, `<prefix>.preprocess.json`, and the lists of what was left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from turnout.preprocess import storage
+from turnout.preprocess.documents import LineReader
+from turnout.preprocess.errors import BadOption, OutputExists, ResumeRefused, RunInProgress
+from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
+from turnout.preprocess.model import Chunk, ShardRecord, Source
+from turnout.preprocess.options import Engine, OnError, Options
+from turnout.preprocess.plan import Division, chunks, find_sources
+from turnout.preprocess.run_lock import run_lock
+from turnout.preprocess.run_record import (
+    PADDING_MULTIPLE,
+    Identity,
+    difference,
+    fault_counts,
+    identity_of,
+    input_entries,
+    located_faults,
+    versions,
+)
+from turnout.preprocess.sample import sample_texts
+from turnout.preprocess.shards import (
+    ShardSettings,
+    has_whole_shard,
+    input_digests,
+    record_path,
+    shard_path,
+)
+from turnout.preprocess.tokenizers.agreement import SAMPLE_DOCUMENTS, Choice, choose
+from turnout.preprocess.tokenizers.load import load
+from turnout.preprocess.tokenizers.settings import EncoderSettings, is_splittable
+
+log = logging.getLogger("turnout.preprocess")
+
+VERIFY_THREADS = 8
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The plan that all processes of a run follow. It is written before the first shard."""
+
+    identity: Identity
+    engine: str
+    engine_reason: str
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is ready to work."""
+
+    options: Options
+    settings: ShardSettings
+    plan: Plan
+    chunks: tuple[Chunk, ...]  # this process's share
+    finished: dict[int, ShardRecord]  # shards of this share that an earlier run left, by the chunk's index
+
+    @property
+    def pending(self) -> tuple[Chunk, ...]:
+        """The chunks that are still to be done."""
+        return tuple(chunk for chunk in self.chunks if chunk.index not in self.finished)
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """The counts of a finished run."""
+
+    documents: int
+    tokens: int  # of all keys
+    faults: dict[str, int]  # documents that were left out, by reason
+
+
+def shards_folder(prefix: str) -> str:
+    """Return the folder of a run's shards."""
+    return f"{prefix}.shards"
+
+
+def run_record_path(prefix: str) -> str:
+    """Return the name of the JSON file beside a dataset."""
+    return f"{prefix}.preprocess.json"
+
+
+@contextmanager
+def prepared(options: Options) -> Iterator[Run | Totals]:
+    """Plan a run or take up an earlier one, and hold the right to its output while the block runs.
+
+    Gives the totals instead if the output is there already and was made from the same inputs with the same options.
+    Raises BadOption, RunInProgress, ResumeRefused, OutputExists.
+    """
+    sources = find_sources(options)
+    tokenizer = load(options, storage.read_bytes, storage.is_folder)
+    if options.append_eod and tokenizer.eod is None:
+        raise BadOption(f"--append-eod: the vocabulary {options.vocab_file} has no end-of-document token")
+    identity = identity_of(options, sources, tokenizer)
+    folder = shards_folder(options.output_prefix)
+    if (totals := _complete_output(options, identity)) is not None:
+        yield totals
+        return
+    storage.make_folder(folder)
+    with run_lock(f"{folder}/run-{options.index}.lock"):
+        if (totals := _complete_output(options, identity)) is not None:  # another process has finished it meanwhile
+            yield totals
+            return
+        yield _resumed(options, sources, tokenizer, identity)
+
+
+def _complete_output(options: Options, identity: Identity) -> Totals | None:
+    """Return the totals of an output that is whole and the same. Raises OutputExists if it is another one."""
+    path = run_record_path(options.output_prefix)
+    if storage.exists(path):
+        try:
+            record = msgspec.json.decode(storage.read_bytes(path))
+            made_from = msgspec.convert(record["identity"], Identity)
+            totals = msgspec.convert(record["totals"], Totals)
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
+        if (what := difference(made_from, identity)) is not None:
+            raise OutputExists(
+                f"{path}: the dataset exists and is another one: {what}; remove it or choose another prefix"
+            )
+        return totals
+    if not storage.exists(_plan_path(options)):
+        for key in options.keys:
+            for suffix in ("idx", "bin"):
+                if storage.exists(dataset := dataset_path(options.output_prefix, key, suffix)):
+                    raise OutputExists(
+                        f"{dataset}: exists, and no run of ours made it; remove it or choose another prefix"
+                    )
+    return None
+
+
+def _plan_path(options: Options) -> str:
+    return f"{shards_folder(options.output_prefix)}/plan.json"
+
+
+def _resumed(options: Options, sources: tuple[Source, ...], tokenizer: EncoderSettings, identity: Identity) -> Run:
+    """Read the plan of an earlier run, or make one, and find out which shards are finished."""
+    path = _plan_path(options)
+    if storage.exists(path):
+        try:
+            plan = msgspec.json.decode(storage.read_bytes(path), type=Plan)
+        except msgspec.MsgspecError as error:
+            raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
+        if (what := difference(plan.identity, identity)) is not None:
+            raise ResumeRefused(
+                f"{path}: an earlier run was another one: {what}; remove the folder, or choose another prefix"
+            )
+    else:
+        plan = _new_plan(options, sources, tokenizer, identity)
+        with storage.whole_file(path, durable=True) as file:
+            storage.write_all(file, msgspec.json.encode(plan))
+    engine = Engine(plan.engine) if options.engine is Engine.AUTO else options.engine
+    log.info("engine_chosen", extra={"engine": engine.value, "reason": plan.engine_reason})
+    settings = ShardSettings(
+        folder=shards_folder(options.output_prefix),
+        sources=sources,
+        keys=options.keys,
+        tokenizer=msgspec.structs.replace(tokenizer, engine=engine),
+        append_eod=options.append_eod,
+        ftfy=options.ftfy,
+        on_error=options.on_error,
+        block_bytes=options.chunk_bytes,
+        max_document_bytes=options.max_document_bytes,
+        max_expansion=options.max_expansion,
+    )
+    share = tuple(chunk for chunk in plan.chunks if chunk.index % options.indexes == options.index)
+    return Run(options, settings, plan, share, _finished(settings, share))
+
+
+def _new_plan(options: Options, sources: Sequence[Source], tokenizer: EncoderSettings, identity: Identity) -> Plan:
+    may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
+    division = Division(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
+    all_chunks = chunks(sources, division)
+    choice = Choice(options.engine, "asked for")
+    if options.engine is Engine.AUTO:
+        reader = LineReader(options.keys, options.max_document_bytes)
+        choice = choose(tokenizer, sample_texts(sources, all_chunks, reader, SAMPLE_DOCUMENTS))
+    return Plan(identity, choice.engine.value, choice.reason, all_chunks)
+
+
+def _finished(settings: ShardSettings, share: Sequence[Chunk]) -> dict[int, ShardRecord]:
+    """Return the records of shards that can be used. Raises ResumeRefused if their inputs have changed since."""
+    names = set(storage.names_in(settings.folder))
+    candidates = [chunk for chunk in share if record_path("", chunk.index).lstrip("/") in names]
+    with ThreadPoolExecutor(VERIFY_THREADS) as threads:
+        records = threads.map(lambda chunk: _finished_record(settings, chunk), candidates)
+        return {record.index: record for record in records if record is not None}
+
+
+def _finished_record(settings: ShardSettings, chunk: Chunk) -> ShardRecord | None:
+    try:
+        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardRecord)
+    except msgspec.MsgspecError:
+        return None
+    try:
+        is_same = input_digests(settings, chunk) == record.input_xxh3
+    except OSError:
+        is_same = False
+    if not is_same:
+        paths = ", ".join(sorted({settings.sources[piece.source].path for piece in chunk.pieces}))
+        raise ResumeRefused(
+            f"{paths}: changed since an earlier run read it; remove {settings.folder}, or restore the input"
+        )
+    # Faults are handled as this run was told, which the earlier one may not have been.
+    is_usable = not record.fault_counts or (
+        settings.on_error is not OnError.STOP and (settings.on_error is OnError.SKIP or record.has_rejected_lines)
+    )
+    return record if is_usable and has_whole_shard(settings, record) else None
+
+
+def finish(run: Run, records: Sequence[ShardRecord]) -> Totals | None:
+    """Merge all shards into the output and remove them. Gives None while shards of other processes are missing.
+
+    records: of the chunks that this process has done now. Raises ResumeRefused if an input changed its size meanwhile.
+    """
+    by_index = run.finished | {record.index: record for record in records}
+    if run.options.indexes > 1:
+        for chunk in run.plan.chunks:
+            path = record_path(run.settings.folder, chunk.index)
+            if chunk.index not in by_index:
+                if not storage.exists(path):
+                    return None
+                by_index[chunk.index] = msgspec.json.decode(storage.read_bytes(path), type=ShardRecord)
+        try:
+            with run_lock(f"{run.settings.folder}/merge.lock"):
+                return _merge(run, by_index)
+        except RunInProgress:
+            return None
+    return _merge(run, by_index)
+
+
+def _merge(run: Run, by_index: dict[int, ShardRecord]) -> Totals:
+    options, settings = run.options, run.settings
+    for source in settings.sources:
+        if storage.size_of(source.path) != source.size_bytes:
+            raise ResumeRefused(f"{source.path}: changed while it was read; remove {settings.folder} and start again")
+    shards = [(chunk, by_index[chunk.index]) for chunk in run.plan.chunks]
+    good = complete_documents(shards)
+    headers = [
+        merge_key(options.output_prefix, settings.folder, key, name, settings.tokenizer.size, good)
+        for key, name in enumerate(settings.keys)
+    ]
+    totals = Totals(
+        documents=sum(record.documents for _, record in good),
+        tokens=sum(totals.tokens for _, record in good for totals in record.keys),
+        faults=fault_counts(shards),
+    )
+    _write_left_out(run, shards)
+    sequences = {name: header.sequences for name, header in zip(settings.keys, headers, strict=True)}
+    with storage.whole_file(run_record_path(options.output_prefix), durable=True) as file:
+        storage.write_all(
+            file, msgspec.json.format(msgspec.json.encode(_record(run, shards, totals, sequences)), indent=1)
+        )
+    storage.remove_folder(settings.folder)
+    return totals
+
+
+def _record(
+    run: Run, shards: Sequence[tuple[Chunk, ShardRecord]], totals: Totals, sequences: dict[str, int]
+) -> dict[str, Any]:
+    tokenizer = run.settings.tokenizer
+    padded = -(-tokenizer.size // PADDING_MULTIPLE) * PADDING_MULTIPLE
+    return {
+        "identity": run.plan.identity,
+        "totals": totals,
+        "sequences": sequences,
+        "inputs": input_entries(run.settings.sources, shards),
+        "tokenizer": {
+            "type": run.options.tokenizer_type.value,
+            "engine": tokenizer.engine.value,
+            "engine_reason": run.plan.engine_reason,
+            "vocabulary": tokenizer.size,
+            "padded_vocabulary": padded,
+            "eod": tokenizer.eod,
+            "eod_text": tokenizer.eod_text,
+        },
+        "versions": versions(),
+        "on_error": run.options.on_error.value,
+    }
+
+
+def _write_left_out(run: Run, shards: Sequence[tuple[Chunk, ShardRecord]]) -> None:
+    """Write the list of faults and, if asked for, the raw lines of faulty documents."""
+    prefix, settings = run.options.output_prefix, run.settings
+    if any(record.faults for _, record in shards):
+        with storage.whole_file(f"{prefix}.faults.jsonl", durable=True) as file:
+            for source, line, fault in located_faults(settings.sources, shards):
+                entry = {"file": source.path, "line": line, "reason": fault.reason.value, "detail": fault.detail}
+                storage.write_all(file, msgspec.json.encode(entry) + b"\n")
+    if any(record.has_rejected_lines for _, record in shards):
+        with storage.whole_file(f"{prefix}.quarantine.jsonl", durable=True) as file:
+            for _, record in shards:
+                if record.has_rejected_lines:
+                    path = shard_path(settings.folder, record.index, "rejected")
+                    storage.copy_start(path, storage.size_of(path), file)

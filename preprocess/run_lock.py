@@ -1,0 +1,100 @@
+"""The right to write one output, which one run has at a time.
+
+On disk the kernel keeps it (flock), so it ends with the process. Object storage has no such lock: there the run writes
+its name and renews it, and a name that was not renewed for LOCK_LIFE_S counts no more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from turnout.preprocess import storage
+from turnout.preprocess.errors import RunInProgress
+
+LOCK_LIFE_S = 60.0
+RENEWAL_S = 15.0
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The run that has the right to write."""
+
+    host: str
+    process: int  # its process id on that host
+    started: float  # Unix time in seconds
+    renewed: float  # Unix time in seconds
+
+    def name(self) -> str:
+        """Return the run's name for people."""
+        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started))
+        return f"process {self.process} on {self.host}, started {began}"
+
+
+@contextmanager
+def run_lock(path: str) -> Iterator[None]:
+    """Hold the lock of this name while the block runs. Raises RunInProgress with the name of the run that holds it."""
+    now = time.time()
+    holder = Holder(socket.gethostname(), os.getpid(), now, now)
+    if storage.is_remote(path):
+        with _renewed_lock(path, holder):
+            yield
+        return
+    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunInProgress(f"{path}: held by {_holder_name(os.pread(number, 4096, 0))}") from None
+        os.ftruncate(number, 0)
+        os.pwrite(number, msgspec.json.encode(holder), 0)
+        yield
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def _renewed_lock(path: str, holder: Holder) -> Iterator[None]:
+    if storage.exists(path):
+        content = storage.read_bytes(path)
+        if holder.started - _renewed(content) < LOCK_LIFE_S:
+            raise RunInProgress(
+                f"{path}: held by {_holder_name(content)}; if that run is dead, start again in {LOCK_LIFE_S:.0f} s"
+            )
+    ended = threading.Event()
+
+    def renew() -> None:
+        while True:
+            with storage.whole_file(path) as file:
+                storage.write_all(file, msgspec.json.encode(msgspec.structs.replace(holder, renewed=time.time())))
+            if ended.wait(RENEWAL_S):
+                return
+
+    thread = threading.Thread(target=renew, name="preprocess-lock", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        storage.remove(path)
+
+
+def _holder_name(content: bytes) -> str:
+    try:
+        return msgspec.json.decode(content, type=Holder).name()
+    except msgspec.MsgspecError:
+        return "a run that has not written its name yet"
+
+
+def _renewed(content: bytes) -> float:
+    try:
+        return msgspec.json.decode(content, type=Holder).renewed
+    except msgspec.MsgspecError:
+        return 0.0

@@ -1,0 +1,46 @@
+"""Token ids of many documents as a shard holds them: without empty ones, each with its end-of-document token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.preprocess.indexed_dataset import MAX_SEQUENCE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Documents that follow each other, as token ids."""
+
+    tokens: NDArray[Any]  # of all documents, one after the other
+    lengths: NDArray[np.int32]  # tokens of each document, >= 1
+    out_of_range: tuple[int, ...]  # positions of documents that were left out for an id beyond the vocabulary
+    too_long: tuple[int, ...]  # positions of documents of more than MAX_SEQUENCE_TOKENS
+
+
+def assemble(ids: Sequence[NDArray[np.uint32]], vocabulary: int, dtype: np.dtype[Any], eod: int | None) -> Sequences:
+    """Return the documents as one array of `dtype`.
+
+    ids: one array for each document. eod: the token that ends each document, None for none.
+    A document without tokens is left out, as is one with an id that is not below `vocabulary`. Source: DL-74, DL-78
+    """
+    flat = np.concatenate(ids) if len(ids) else np.empty(0, np.uint32)
+    out_of_range: tuple[int, ...] = ()
+    too_long = tuple(position for position, tokens in enumerate(ids) if len(tokens) >= MAX_SEQUENCE_TOKENS)
+    if flat.size and int(flat.max()) >= vocabulary:
+        out_of_range = tuple(p for p, tokens in enumerate(ids) if tokens.size and int(tokens.max()) >= vocabulary)
+    if out_of_range or too_long:
+        left_out = {*out_of_range, *too_long}
+        ids = [tokens for position, tokens in enumerate(ids) if position not in left_out]
+        flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
+    ids = [tokens for tokens in ids if tokens.size]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    if eod is None:
+        return Sequences(flat.astype(dtype), lengths.astype("<i4"), out_of_range, too_long)
+    end = np.array([eod], dtype=np.uint32)
+    woven = np.concatenate([part for tokens in ids for part in (tokens, end)]) if ids else flat
+    return Sequences(woven.astype(dtype), (lengths + 1).astype("<i4"), out_of_range, too_long)

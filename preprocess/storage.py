@@ -1,0 +1,196 @@
+"""Files on disk or, where a path is a URL, on object storage by fsspec. A written file appears whole or not at all."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+COPY_BYTES = 8 << 20
+
+
+def is_remote(path: str) -> bool:
+    """True if a path is a URL, which fsspec opens."""
+    return "://" in path
+
+
+def open_input(path: str) -> IO[bytes]:
+    """Open a file for reading; it can be sought in."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        remote_file: IO[bytes] = filesystem.open(name, "rb")
+        return remote_file
+    return open(path, "rb", buffering=0)
+
+
+def read_range(path: str, start: int, end: int) -> bytes:
+    """Return the bytes of a range. Raises OSError if the file is shorter."""
+    with open_input(path) as file:
+        file.seek(start)
+        parts, missing = [], end - start
+        while missing and (part := file.read(missing)):
+            parts.append(part)
+            missing -= len(part)
+    if missing:
+        raise OSError(f"{path}: {missing} bytes before byte {end} are not there any more")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_bytes(path: str) -> bytes:
+    """Return a whole file."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        content: bytes = filesystem.cat_file(name)
+        return content
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def size_of(path: str) -> int:
+    """Return a file's size in bytes. Raises FileNotFoundError."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        return int(filesystem.size(name))
+    return os.stat(path).st_size
+
+
+def exists(path: str) -> bool:
+    """True if there is a file of this name."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        return bool(filesystem.isfile(name))
+    return os.path.isfile(path)
+
+
+def is_folder(path: str) -> bool:
+    """True if there is a folder of this name."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        return bool(filesystem.isdir(name))
+    return os.path.isdir(path)
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of the files in a folder, sorted; none if there is no folder."""
+    if is_remote(folder):
+        filesystem, name = _remote(folder)
+        if not filesystem.isdir(name):
+            return []
+        return sorted(path.rsplit("/", 1)[-1] for path in filesystem.ls(name, detail=False))
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the files that a glob names, sorted."""
+    if is_remote(pattern):
+        filesystem, name = _remote(pattern)
+        return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(name))
+    return sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
+
+
+@contextmanager
+def whole_file(path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file for writing that appears under its name when the block ends well, and never otherwise.
+
+    durable: the bytes are on the disk before the name is, so that a power cut leaves no torn file under it.
+    """
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        file = filesystem.open(name, "wb", autocommit=False)
+        try:
+            yield file
+            file.close()
+        except BaseException:
+            file.discard()
+            raise
+        file.commit()
+        return
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    try:
+        with open(temporary, "wb", buffering=0) as local_file:
+            yield local_file
+            if durable:
+                os.fsync(local_file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def write_all(file: IO[bytes], content: Any) -> None:
+    """Write the whole of a buffer: an unbuffered file may take a part of it."""
+    rest = memoryview(content).cast("B")
+    while len(rest):
+        rest = rest[file.write(rest) :]
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        filesystem.makedirs(name, exist_ok=True)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def remove(path: str) -> None:
+    """Remove a file if it is there."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        if filesystem.exists(name):
+            filesystem.rm_file(name)
+    elif os.path.exists(path):
+        os.unlink(path)
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder with everything in it."""
+    if is_remote(path):
+        filesystem, name = _remote(path)
+        if filesystem.exists(name):
+            filesystem.rm(name, recursive=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
+    """Append the first bytes of a file to an open one; between local files the kernel copies."""
+    with open_input(path) as source:
+        copied = size_bytes - _copy_by_kernel(source, target, size_bytes)
+        while copied < size_bytes:
+            part = source.read(min(COPY_BYTES, size_bytes - copied))
+            if not part:
+                raise OSError(f"{path}: shorter than the {size_bytes} bytes of its record")
+            write_all(target, part)
+            copied += len(part)
+
+
+def _copy_by_kernel(source: IO[bytes], target: IO[bytes], size_bytes: int) -> int:
+    """Copy with copy_file_range as far as it goes, and return how many bytes are missing."""
+    try:
+        source_number, target_number = source.fileno(), target.fileno()
+    except (OSError, AttributeError):
+        return size_bytes
+    missing = size_bytes
+    while missing:
+        try:
+            copied = os.copy_file_range(source_number, target_number, missing)
+        except OSError:  # two file systems, or one without the call
+            break
+        if not copied:
+            break
+        missing -= copied
+    source.seek(size_bytes - missing)
+    return missing
+
+
+def _remote(path: str) -> tuple[Any, str]:
+    import fsspec
+
+    filesystem, name = fsspec.core.url_to_fs(path)
+    return filesystem, name

@@ -1,0 +1,79 @@
+"""Choose the engine: gigatoken where it gives the tokens of the reference library, otherwise the reference.
+
+Tokens are compared on documents of the input, and on texts in which tokenizers differ most often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from turnout.preprocess.errors import BadOption
+from turnout.preprocess.options import Engine
+from turnout.preprocess.tokenizers.encoders import Encoder, Ids, encoder
+from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary
+
+SAMPLE_DOCUMENTS = 1000
+SAMPLE_CHARACTERS = 2048  # the beginning of each sampled document
+HARD_TEXTS = (
+    "",
+    " ",
+    "\n",
+    "\x00a\x00",
+    "a  b   c \t\n\n  d \r\n e ",
+    " leading and trailing ",
+    "don't DON'T we'll I'M l'été",
+    "12345 1,234.56 0x7f ²³ ٣٤٥",
+    "naïve café ﬁ Å Å é é",
+    "北京大学的训练 日本語テキスト 한국어 русский العربية हिन्दी ไทย",
+    "🙂👩‍👩‍👧‍👦🇩🇪 a‍b​c\ufeffd�",
+    "def f(x):\n    return {'a': [x**2, \"b\"]}\n\t# ...\n",
+    "a" * 300 + " " * 300 + "." * 300,
+)
+
+
+class Choice(NamedTuple):
+    """Which library tokenizes, and why."""
+
+    engine: Engine
+    reason: str
+
+
+def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
+    """Return the engine for these settings. texts: the sampled documents. Raises BadOption as `encoder` does."""
+    if settings.vocabulary is Vocabulary.UTF8_BYTES:
+        return Choice(Engine.REFERENCE, "bytes need no library")
+    reference = encoder(msgspec.structs.replace(settings, engine=Engine.REFERENCE))
+    try:
+        candidate = encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN))
+    except (BadOption, ModuleNotFoundError) as error:
+        return Choice(Engine.REFERENCE, str(error))
+    probes = [*HARD_TEXTS, *_special_texts(settings), *(text[:SAMPLE_CHARACTERS] for text in texts)]
+    for text, wanted, given in zip(probes, reference.encode(probes), _encoded(candidate, probes), strict=True):
+        if given is None or not np.array_equal(wanted, given):
+            return Choice(Engine.REFERENCE, f"gigatoken gives other tokens for {text[:60]!r}")
+    return Choice(Engine.GIGATOKEN, f"tokens are equal on {len(texts)} documents of the input")
+
+
+def _encoded(candidate: Encoder, probes: Sequence[str]) -> list[Ids | None]:
+    """Encode each text by itself, so that a panic counts for its text only."""
+    result: list[Ids | None] = []
+    for text in probes:
+        try:
+            result.append(candidate.encode([text])[0])
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of Rust code derives from BaseException
+            result.append(None)
+    return result
+
+
+def _special_texts(settings: EncoderSettings) -> list[str]:
+    """Return texts with each special token between words, with and without blanks."""
+    if settings.vocabulary is not Vocabulary.TOKENIZER_JSON:
+        return []
+    added = msgspec.json.decode(settings.content).get("added_tokens") or []
+    return [text for token in added for text in (f"a{token['content']}b", f"a {token['content']} b")]

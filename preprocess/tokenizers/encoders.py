@@ -1,0 +1,147 @@
+"""Encoders: texts become token ids. None adds the special tokens of a template, as Megatron's own tokenizers do not.
+
+A special token that stands in a text is one token for Hugging Face vocabularies, and ordinary text for tiktoken's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.preprocess.errors import BadOption
+from turnout.preprocess.options import Engine
+from turnout.preprocess.tokenizers.load import tiktoken_ranks
+from turnout.preprocess.tokenizers.settings import (
+    GIGATOKEN_PATTERNS,
+    TIKTOKEN_PATTERNS,
+    EncoderSettings,
+    Vocabulary,
+    cut_text,
+    is_splittable,
+)
+
+# Characters that the reference libraries take at once: they use about 150 bytes of memory for each token.
+BATCH_CHARACTERS = 1 << 20
+
+Ids = NDArray[np.uint32]
+
+
+class Encoder(Protocol):
+    """A tokenizer that is ready."""
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the token ids of each text."""
+        ...
+
+
+@lru_cache(maxsize=2)
+def encoder(settings: EncoderSettings) -> Encoder:
+    """Return the encoder of this process for these settings. Raises BadOption if the library refuses the vocabulary."""
+    if settings.vocabulary is Vocabulary.UTF8_BYTES:
+        return _Utf8Bytes()
+    if settings.engine is Engine.GIGATOKEN:
+        return _Gigatoken(settings)
+    if settings.vocabulary is Vocabulary.TIKTOKEN:
+        return _Tiktoken(settings)
+    return _HuggingFace(settings)
+
+
+class _Utf8Bytes:
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
+
+
+class _Gigatoken:
+    """Gigatoken on the calling thread. A call for each text is faster than its batches, which build awkward arrays."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        try:
+            self._encode = _gigatoken_backend(settings).encode
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of its Rust code derives from BaseException
+            raise BadOption(f"gigatoken cannot read this vocabulary: {error}; use --engine reference") from error
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        encode = self._encode
+        return [encode(text) for text in texts]
+
+
+def _gigatoken_backend(settings: EncoderSettings) -> Any:
+    import gigatoken
+
+    if settings.vocabulary is Vocabulary.TOKENIZER_JSON:
+        return gigatoken.Tokenizer.from_json(settings.content).backend
+    assert settings.pattern is not None
+    with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+        file.write(settings.content)
+        file.flush()
+        return gigatoken.Tokenizer.from_tiktoken(
+            file.name, pretokenizer=GIGATOKEN_PATTERNS[settings.pattern], special_tokens={}
+        ).backend
+
+
+class _HuggingFace:
+    def __init__(self, settings: EncoderSettings) -> None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker is one process of several
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_buffer(settings.content)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._may_cut = is_splittable(settings)
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        result = []
+        for batch in _batches(texts):
+            if self._may_cut and len(batch) == 1 and len(batch[0]) > BATCH_CHARACTERS:
+                parts = cut_text(batch[0], BATCH_CHARACTERS)
+                result.append(np.concatenate([ids for part in parts for ids in self._encode_batch([part])]))
+            else:
+                result += self._encode_batch(batch)
+        return result
+
+    def _encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+
+class _Tiktoken:
+    def __init__(self, settings: EncoderSettings) -> None:
+        import tiktoken
+
+        assert settings.pattern is not None
+        assert settings.eod is not None
+        self._encoding = tiktoken.Encoding(
+            "vocabulary",
+            pat_str=TIKTOKEN_PATTERNS[settings.pattern],
+            mergeable_ranks=tiktoken_ranks("the vocabulary", settings.content),
+            special_tokens={str(settings.eod_text): settings.eod},
+        )
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        result = []
+        for text in texts:
+            parts = [
+                self._encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_text(text, BATCH_CHARACTERS)
+            ]
+            result.append(np.concatenate(parts).astype(np.uint32, copy=False))
+        return result
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield runs of texts of about BATCH_CHARACTERS; a text beyond that is alone."""
+    start = size = 0
+    for position, text in enumerate(texts):
+        if size and size + len(text) > BATCH_CHARACTERS:
+            yield texts[start:position]
+            start, size = position, 0
+        size += len(text)
+    if start < len(texts):
+        yield texts[start:]

@@ -1,0 +1,164 @@
+"""Read a vocabulary's files into EncoderSettings. Source: DL-72, DL-73; gpt-neox ea7aefd8 `megatron/tokenizer`"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import posixpath
+from collections.abc import Callable
+from typing import Any
+
+from turnout.preprocess.errors import BadOption
+from turnout.preprocess.options import Options, TokenizerType
+from turnout.preprocess.tokenizers.settings import TIKTOKEN_PATTERNS, EncoderSettings, Vocabulary
+
+END_OF_TEXT = "<|endoftext|>"
+# Names of the end-of-document token, the first that the vocabulary has is taken.
+END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
+# gpt-neox's CharLevelTokenizer: 512 ids, of which 0 ends a document.
+CHAR_LEVEL_SIZE, CHAR_LEVEL_EOD = 512, 0
+# Ranks of the published vocabularies, whose special tokens do not follow the ranks at once: (end of text, size).
+_PUBLISHED_RANKS = {100256: (100257, 100277), 199998: (199999, 200019)}
+
+ReadBytes = Callable[[str], bytes]
+
+
+def load(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
+    """Return the tokenizer that the options describe, for the reference engine.
+
+    read: returns a file's bytes. Raises BadOption, whose text names the file and what is missing.
+    """
+    match options.tokenizer_type:
+        case TokenizerType.CHAR_LEVEL:
+            return EncoderSettings(Vocabulary.UTF8_BYTES, b"", CHAR_LEVEL_SIZE, eod=CHAR_LEVEL_EOD)
+        case TokenizerType.TIKTOKEN:
+            return _tiktoken(_vocabulary_file(options), options, read)
+        case TokenizerType.GPT2_BPE:
+            return _vocabulary_and_merges(_vocabulary_file(options), options.merge_file, read)
+        case TokenizerType.HF:
+            path = _vocabulary_file(options)
+            return _tokenizer_json(posixpath.join(path, "tokenizer.json") if is_folder(path) else path, read)
+        case TokenizerType.HF_GPT2:
+            return _hugging_face_folder(_vocabulary_file(options), options, read, is_folder)
+
+
+def _vocabulary_file(options: Options) -> str:
+    if options.vocab_file is None:
+        raise BadOption(
+            f"--tokenizer-type {options.tokenizer_type.value} needs --vocab-file; nothing is downloaded here"
+        )
+    return options.vocab_file
+
+
+def _content(path: str, option: str, read: ReadBytes) -> bytes:
+    try:
+        return read(path)
+    except (OSError, ValueError) as error:
+        raise BadOption(f"{option} {path}: {error}") from error
+
+
+def _hugging_face_folder(
+    path: str, options: Options, read: ReadBytes, is_folder: Callable[[str], bool]
+) -> EncoderSettings:
+    """Read what GPT2TokenizerFast.from_pretrained reads: a folder with tokenizer.json or vocab.json and merges.txt."""
+    if not is_folder(path):
+        return (
+            _tokenizer_json(path, read)
+            if options.merge_file is None
+            else _vocabulary_and_merges(path, options.merge_file, read)
+        )
+    try:
+        return _tokenizer_json(posixpath.join(path, "tokenizer.json"), read)
+    except BadOption as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+    return _vocabulary_and_merges(posixpath.join(path, "vocab.json"), posixpath.join(path, "merges.txt"), read)
+
+
+def _tokenizer_json(path: str, read: ReadBytes) -> EncoderSettings:
+    content = _content(path, "--vocab-file", read)
+    return _from_tokenizer(_parsed(path, content), content)
+
+
+def _parsed(path: str, content: bytes) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_buffer(content)
+    except Exception as error:  # tokenizers raises the bare class
+        raise BadOption(f"--vocab-file {path}: not a tokenizer.json of Hugging Face tokenizers: {error}") from error
+
+
+def _from_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    eod_text = next((name for name in END_NAMES if name in ids), None)
+    return EncoderSettings(
+        Vocabulary.TOKENIZER_JSON,
+        content,
+        max(ids.values(), default=0) + 1,
+        eod=None if eod_text is None else ids[eod_text],
+        eod_text=eod_text,
+    )
+
+
+def _vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -> EncoderSettings:
+    """Build the byte-level BPE of GPT-2 from its two files."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    if merge_file is None:
+        raise BadOption("a vocab.json needs --merge-file, the merges.txt beside it")
+    try:
+        ids = json.loads(_content(path, "--vocab-file", read))
+        lines = _content(merge_file, "--merge-file", read).decode().splitlines()
+    except ValueError as error:
+        raise BadOption(f"--vocab-file {path}, --merge-file {merge_file}: {error}") from error
+    if not isinstance(ids, dict) or not all(isinstance(value, int) and value >= 0 for value in ids.values()):
+        raise BadOption(f"--vocab-file {path}: expected an object of tokens and their ids")
+    merges = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#version")]
+    try:
+        tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges))
+    except Exception as error:
+        raise BadOption(f"--merge-file {merge_file}: does not fit {path}: {error}") from error
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if END_OF_TEXT in ids:
+        tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, normalized=False, special=True)])
+    return _from_tokenizer(tokenizer, tokenizer.to_str().encode())
+
+
+def _tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
+    content = _content(path, "--vocab-file", read)
+    ranks = tiktoken_ranks(path, content)
+    pattern = options.tiktoken_pattern or _pattern_of(path)
+    if pattern not in TIKTOKEN_PATTERNS:
+        known = ", ".join(TIKTOKEN_PATTERNS)
+        raise BadOption(f"--tiktoken-pattern {pattern}: unknown, there are {known}")
+    end = max(ranks.values()) + 1
+    eod, size = _PUBLISHED_RANKS.get(len(ranks), (end, end + 1))
+    return EncoderSettings(Vocabulary.TIKTOKEN, content, size, eod=eod, pattern=pattern, eod_text=END_OF_TEXT)
+
+
+def _pattern_of(path: str) -> str:
+    name = posixpath.basename(path)
+    known = {"r50k": "gpt2", "p50k": "gpt2", "gpt2": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}
+    for prefix, pattern in known.items():
+        if name.startswith(prefix):
+            return pattern
+    raise BadOption(f"--vocab-file {path}: a .tiktoken file does not say how text is split; give --tiktoken-pattern")
+
+
+def tiktoken_ranks(path: str, content: bytes) -> dict[bytes, int]:
+    """Return the rank of every token of a .tiktoken file. Raises BadOption with the line at fault."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error) as error:
+            raise BadOption(f"--vocab-file {path}, line {number}: expected a token in base64 and its rank") from error
+    if len(set(ranks.values())) != len(ranks) or min(ranks.values(), default=-1) < 0:
+        raise BadOption(f"--vocab-file {path}: ranks must be different numbers from 0 up, one for each token")
+    return ranks
