@@ -1,4 +1,4 @@
-"""The text of `hack.bench preprocess` is like that of the web, and its tables say what was measured and what was not."""
+"""The text of `hack.bench preprocess` is like that of the web, and its tables say what was measured."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def test_equal_numbers_give_equal_blocks_and_others_give_others():
     assert text.block_of_lines(7) != text.block_of_lines(8)
 
 
-def test_a_file_has_whole_lines_and_as_many_processes_as_it_may_change_nothing(tmp_path):
+def test_a_file_has_whole_lines_however_many_processes_make_it(tmp_path):
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     text.write(one, 40 * MB, processes=1)
     text.write(two, 40 * MB, processes=2)
@@ -86,49 +86,39 @@ def test_halves_are_whole_lines_and_lose_nothing(tmp_path):
     assert first.read_bytes() == b"one\ntwo\nthree\n"
 
 
+def touch(folder, names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+TOOL, OLD_TOOL, PYTHON = (
+    f"Megatron-LM/{name}" for name in ("tools/preprocess_data_fast.py", "tools/preprocess_data.py", ".venv/bin/python")
+)
+DATATROVE_PYTHON = "datatrove/bin/python"
+
+
 @pytest.mark.parametrize(
     ("made", "missing"),
     [
-        pytest.param(
-            None, [(FAST, "names no folder"), (OLD, "names no folder"), (DATATROVE, "names no folder")], id="unset"
-        ),
-        pytest.param(
-            [], [(FAST, "preprocess_data_fast.py"), (OLD, "preprocess_data.py"), (DATATROVE, "python")], id="empty"
-        ),
-        pytest.param(
-            [
-                "Megatron-LM/tools/preprocess_data_fast.py",
-                "Megatron-LM/tools/preprocess_data.py",
-                "datatrove/bin/python",
-            ],
-            [(FAST, "/.venv/bin/python"), (OLD, "/.venv/bin/python")],
-            id="Megatron-LM without an environment",
-        ),
-        pytest.param(
-            ["Megatron-LM/tools/preprocess_data_fast.py", "Megatron-LM/.venv/bin/python", "datatrove/bin/python"],
-            [(OLD, "/preprocess_data.py")],
-            id="one script is missing",
-        ),
+        pytest.param(None, dict.fromkeys([FAST, OLD, DATATROVE], "names no folder"), id="nobody names a folder"),
+        pytest.param([], {FAST: TOOL, OLD: OLD_TOOL, DATATROVE: DATATROVE_PYTHON}, id="an empty folder"),
+        pytest.param([TOOL, OLD_TOOL, DATATROVE_PYTHON], {FAST: PYTHON, OLD: PYTHON}, id="no environment"),
+        pytest.param([TOOL, PYTHON, DATATROVE_PYTHON], {OLD: OLD_TOOL}, id="one script is missing"),
+        pytest.param([TOOL, OLD_TOOL, PYTHON, DATATROVE_PYTHON], {}, id="everything is there"),
     ],
 )
 def test_a_peer_that_is_not_there_is_named_with_the_reason(tmp_path, made, missing):
-    for name in made or ():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    touch(tmp_path, made or ())
     found = sides.peers({} if made is None else {"TURNOUT_PEERS": str(tmp_path)}, tmp_path / "tokenizer")
     assert [peer.name for peer in found] == [FAST, OLD, DATATROVE]
     absent = [peer for peer in found if isinstance(peer, NotRun)]
-    assert [peer.name for peer in absent] == [name for name, _ in missing]
-    assert all(reason in peer.note for peer, (_, reason) in zip(absent, missing, strict=True))
-    assert all("not run: " in peer.note for peer in absent)
+    assert [peer.name for peer in absent] == list(missing)
+    assert all(missing[peer.name] in peer.note and "not run: " in peer.note for peer in absent)
 
 
 def test_each_side_reads_the_text_and_writes_behind_the_prefix(tmp_path):
-    for name in ("tools/preprocess_data_fast.py", "tools/preprocess_data.py", ".venv/bin/python"):
-        (tmp_path / "Megatron-LM" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "Megatron-LM" / name).touch()
-    (tmp_path / "datatrove/bin").mkdir(parents=True)
-    (tmp_path / "datatrove/bin/python").touch()
+    touch(tmp_path, [TOOL, OLD_TOOL, PYTHON, DATATROVE_PYTHON])
     every = [*sides.peers({"TURNOUT_PEERS": str(tmp_path)}, tmp_path), sides.ours("auto", tmp_path / "tokenizer.json")]
     for side in every:
         assert isinstance(side, Side)

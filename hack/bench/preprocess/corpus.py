@@ -1,4 +1,4 @@
-"""Make the files that a run reads: generated text, the same text as one long document, and a tokenizer trained on it."""
+"""Make the files that a run reads: generated text, the same text as one long document, and a tokenizer."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ class Corpus:
         parts[1].write_bytes(content[middle:])
         return parts
 
-    def one_document(self) -> Path:
-        """Return a file with one short document: a run over it takes the time of starting and ending."""
-        path = self.folder / "one.jsonl"
-        path.write_text(json.dumps({"text": "One short document."}) + "\n")
-        return path
+    def short_documents(self) -> tuple[Path, Path]:
+        """Return two files with one short document each: a run over them takes the time of starting and ending."""
+        paths = self.folder / "one.jsonl", self.folder / "two.jsonl"
+        for path in paths:
+            path.write_text(json.dumps({"text": "One short document."}) + "\n")
+        return paths
 
     def long_document(self, long_bytes: int, small_bytes: int) -> tuple[Path, Path]:
         """Return two files of the same text: one long document between small documents, and small documents only.

@@ -12,6 +12,8 @@ from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.tokens.megatron_tokenizer import MegatronDocumentTokenizer
 
+END_OF_DOCUMENT = "<|endoftext|>"
+
 
 def main(vocabulary: str, out: str, *paths: str) -> None:
     """Run one task per file, two at a time. One file makes one task."""
@@ -22,7 +24,7 @@ def main(vocabulary: str, out: str, *paths: str) -> None:
     LocalPipelineExecutor(
         pipeline=[
             JsonlReader(str(files[0].parent), paths_file=str(listing), compression=None),
-            MegatronDocumentTokenizer(out, tokenizer_name_or_path=vocabulary, eos_token="<|endoftext|>"),
+            MegatronDocumentTokenizer(out, tokenizer_name_or_path=vocabulary, eos_token=END_OF_DOCUMENT),
         ],
         tasks=len(files),
         workers=len(files),

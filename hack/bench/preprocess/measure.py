@@ -1,4 +1,4 @@
-"""Run a command in a process group of its own, and measure its time, its CPU time and the memory of its process tree."""
+"""Run a command in a process group of its own, and measure its time and the memory of all its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST_LINES = 12  # of a command that failed
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one run of a command took."""
+    """Time and memory of one run of a command."""
 
     wall_s: float  # from its start to its exit
     cpu_s: float  # user and system time of the process and of all children that it waited for

@@ -1,7 +1,8 @@
 """Merge the shards of a run several times, each time beside `cp` of the same files.
 
-`python -m hack.bench.preprocess.merge_script TEXT VOCABULARY FOLDER ROUNDS` prints a JSON list of [bytes, seconds of the
-merge, seconds of cp]. Both end when the bytes are on the disk: the merge calls fsync, `sync` does it for the copies.
+`python -m hack.bench.preprocess.merge_script TEXT VOCABULARY FOLDER ROUNDS` prints a JSON list of [bytes, seconds of
+the merge, seconds of cp]. Both end when the bytes are on the disk: the merge calls fsync, and so does
+`sync` for the copies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results of the preprocess benchmark: tables, figures and the targets of docs/benchmarks.md.
 
-A rate is taken after start-up: the time of a run over one short document is subtracted. Ratios are taken within a round,
-in which every side ran once, and their median counts. A missing measurement has no number and meets no target.
+A rate is taken after start-up: the time of a run over one short document is subtracted. Ratios are taken within a
+round, in which every side ran once, and their median counts. A missing measurement has no number and meets no target.
 """
 
 from __future__ import annotations
@@ -108,25 +108,20 @@ def tables(findings: Findings) -> list[Table]:
     """Return the tables. A side that did not run has no row; the notes say why."""
     found = [_rates(findings)]
     if findings.memory:
-        rows = [
-            (side, f"{run.size_bytes / 1e9:,.2f}", f"{run.usage.peak_mib:,.0f}", f"{run.usage.wall_s:,.1f}")
-            for side, runs in findings.memory.items()
-            for run in runs
-        ]
-        found.append(Table("memory of all processes together (PSS)", ("", "GB of text", "peak MiB", "seconds"), rows))
+        found.append(_memory(findings))
     if findings.long_document:
         found.append(_long_document(findings))
     if findings.merges:
-        rows = [
+        merges = [
             (f"{merge.size_bytes / 1e6:,.0f} MB of tokens", f"{merge.merge_s:.2f}", f"{merge.copy_s:.2f}")
             for merge in findings.merges
         ]
-        found.append(Table("merge beside cp of the same files", ("", "merge s", "cp s"), rows))
+        found.append(Table("merge beside cp of the same files", ("", "merge s", "cp s"), merges))
     if findings.spark:
-        rows = [
+        rounds = [
             (f"round {at}", f"{spark:,.0f}", f"{local:,.0f}") for at, (spark, local) in enumerate(findings.spark, 1)
         ]
-        found.append(Table("tokens a second after start-up", ("", "Spark, local[2]", "local runner"), rows))
+        found.append(Table("tokens a second after start-up", ("", "Spark, local[2]", "local runner"), rounds))
     return found
 
 
@@ -165,6 +160,15 @@ def _rates(findings: Findings) -> Table:
             )
         )
     return Table(f"end to end, {WORKERS} processes or threads; 'ours' is --engine auto", _COLUMNS, rows)
+
+
+def _memory(findings: Findings) -> Table:
+    rows = [
+        (side, f"{run.size_bytes / 1e9:,.2f}", f"{run.usage.peak_mib:,.0f}", f"{run.usage.wall_s:,.1f}")
+        for side, runs in findings.memory.items()
+        for run in runs
+    ]
+    return Table("memory of all processes together (PSS)", ("", "GB of text", "peak MiB", "seconds"), rows)
 
 
 def _cpu_rates(findings: Findings, side: str) -> list[float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -82,11 +81,11 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
 
 
 def _repeated(plan: Plan) -> str:
-    parts = [
-        f"{size_bytes * times / GB:g} GB is {'one file' if times == 1 else f'one file of {size_bytes / GB:g} GB, {times} times'}"
-        for size_bytes, times in plan.memory
-    ]
-    return ", ".join(parts)
+    sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
+    return ", ".join(
+        f"{whole} one file" if times == 1 else f"{whole} one file of {size_bytes / GB:g} GB, read {times} times"
+        for whole, size_bytes, times in sizes
+    )
 
 
 def _versions() -> str:
@@ -137,8 +136,8 @@ class Bench:
 
     def _start(self, side: Side) -> Run | None:
         """Run a side over one short document."""
-        one = self.corpus.one_document()
-        return self._once(side, one, [one, *([shutil.copy(one, one.with_name("two.jsonl"))] if side.halves else [])])
+        one, two = self.corpus.short_documents()
+        return self._once(side, one, [one, two] if side.halves else [one])
 
     def _measure(self, side: Side, text: Path) -> None:
         start, run = self._start(side), self._once(side, text)

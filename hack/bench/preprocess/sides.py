@@ -1,7 +1,7 @@
 """The preprocessors that are compared, as commands: ours, and those of others where they are to be had.
 
 TURNOUT_PEERS names a folder. Its `Megatron-LM` is a copy of that repository with a `.venv` that can run its tools; its
-`datatrove` is a virtual environment. gigatoken runs in this process's environment. Nothing of them is in this repository.
+`datatrove` is a virtual environment. gigatoken runs in this process's environment. They are not in this repository.
 """
 
 from __future__ import annotations
@@ -81,19 +81,17 @@ def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
         return [NotRun(name, f"{FOLDER} names no folder") for name in names]
     megatron, datatrove = Path(folder) / "Megatron-LM", Path(folder) / "datatrove" / "bin" / "python"
     found: list[Side | NotRun] = []
+    python = megatron / ".venv" / "bin" / "python"
     for name, script, further in (
         (FAST, "preprocess_data_fast.py", ("--use-gigatoken",)),
         (OLD, "preprocess_data.py", ("--workers", str(WORKERS))),
     ):
-        python, tool = megatron / ".venv" / "bin" / "python", megatron / "tools" / script
-        lacks = [str(path) for path in (tool, python) if not path.exists()]
-        found.append(
-            NotRun(name, f"there is no {lacks[0]}") if lacks else _megatron(name, tool, python, tokenizer, further)
-        )
-    vocabulary = tokenizer / "tokenizer.json"
-    found.append(
-        _datatrove(datatrove, vocabulary) if datatrove.exists() else NotRun(DATATROVE, f"there is no {datatrove}")
-    )
+        tool = megatron / "tools" / script
+        missing = next((path for path in (tool, python) if not path.exists()), None)
+        side = _megatron(name, tool, python, tokenizer, further)
+        found.append(side if missing is None else NotRun(name, f"there is no {missing}"))
+    side = _datatrove(datatrove, tokenizer / "tokenizer.json")
+    found.append(side if datatrove.exists() else NotRun(DATATROVE, f"there is no {datatrove}"))
     return found
 
 
@@ -117,4 +115,4 @@ def _datatrove(python: Path, vocabulary: Path) -> Side:
 
 def environment() -> dict[str, str]:
     """Return what is added to the environment of every process: two threads where a library makes its own."""
-    return {"RAYON_NUM_THREADS": str(WORKERS), "OMP_NUM_THREADS": str(WORKERS), "PYTHONDONTWRITEBYTECODE": ""}
+    return {"RAYON_NUM_THREADS": str(WORKERS), "OMP_NUM_THREADS": str(WORKERS)}

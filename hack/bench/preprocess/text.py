@@ -31,16 +31,17 @@ _LISTED_WORDS = 60_000  # ranks above are composed of fragments
 _FRAGMENTS = 4_096  # 12 bits each
 _MAX_RANK = 1 << 36
 
-_LATIN = (
-    "a e i o u ba be bi co con de di do en er es ex fa fi for ga ge ha he im in ing ion is it ka la le li lo ly ma me "
-    "men mi mo na ne ni no nt on or ou pa per po pre pro qu ra re ri ro sa se sh si so st su ta te ter th ti tion to "
-    "tr tu un ur ve vi wa we wi y za"
-).split()
-_CYRILLIC = (
-    "а б в го да де е за и ка ко ла ли ло ма на не но о по пра ра ре ро са ста сть та те то ть у хо че ше я".split()
+_LATIN, _CYRILLIC, _ARABIC, _DEVANAGARI = (
+    line.split(" ")
+    for line in (
+        "a e i o u ba be bi co con de di do en er es ex fa fi for ga ge ha he im in ing ion is it ka la le li lo ly"
+        " ma me men mi mo na ne ni no nt on or ou pa per po pre pro qu ra re ri ro sa se sh si so st su ta te ter th"
+        " ti tion to tr tu un ur ve vi wa we wi y za",
+        "а б в го да де е за и ка ко ла ли ло ма на не но о по пра ра ре ро са ста сть та те то ть у хо че ше я",
+        "ال ا ب ت ج د ر س ع ف ق ك ل م ن ه و ي",
+        "का की के है में ने से पर और यह था को हो ना ता या रा ला",
+    )
 )
-_ARABIC = "ال ا ب ت ج د ر س ع ف ق ك ل م ن ه و ي".split()
-_DEVANAGARI = "का की के है में ने से पर और यह था को हो ना ता या रा ला".split()
 _HANGUL = [chr(0xAC00 + 28 * step) for step in range(0, 380, 3)]
 _KANA = [chr(code) for code in range(0x3042, 0x3094)]
 _HANZI = [chr(0x4E00 + 7 * step) for step in range(2_900)]
@@ -131,7 +132,7 @@ class Pieces:
     openings: int
 
 
-# The fixed parts of a line. They are JSON already. Half of the lines begin with the identifier, the others with the text.
+# The fixed parts of a line, as JSON. Half of the lines begin with the identifier, the others with the text.
 _PARTS = ('{"id":"', '","text":"', '","source":"web/2026-31"}\n', '{"text":"', '", "source": "web", "id": "', '"}\n')
 
 
@@ -267,7 +268,8 @@ def _joined(numbers: Numbers, pieces: Pieces) -> bytes:
     shift = pieces.starts[numbers] - (ends - lengths)
     at = np.repeat(shift, lengths)
     at += np.arange(len(at), dtype=np.int32)
-    return pieces.letters[at].tobytes()
+    joined: bytes = pieces.letters[at].tobytes()
+    return joined
 
 
 @cache
