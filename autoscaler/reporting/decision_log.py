@@ -15,7 +15,6 @@ import numpy as np
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Step, TerminatingPod
 from turnout.autoscaler.reporting.log_codec import (
-    OLD_VERSION,
     PLAIN_JOB,
     PLAIN_OBSERVATION,
     PLAIN_SEEN,
@@ -24,7 +23,6 @@ from turnout.autoscaler.reporting.log_codec import (
     BadLog,
     Decision,
     Line,
-    OldLine,
     RoomChange,
     Told,
     admits_of,
@@ -118,7 +116,7 @@ class Reader:
     """Reads lines in their order."""
 
     def __init__(self) -> None:
-        self._decoder, self._old_decoder = msgspec.json.Decoder(Line), msgspec.json.Decoder(OldLine)
+        self._decoder = msgspec.json.Decoder(Line)
         self._number: int | None = None
         self._program = ""
         self._clear()
@@ -134,9 +132,9 @@ class Reader:
     def read(self, text: bytes) -> Told:
         """Read a line. Raises BadLog; then only a line that says everything can be read next."""
         try:
-            line = self._line(text)
-            if line.version != (OLD_VERSION if isinstance(line, OldLine) else VERSION):
-                raise BadLog(f"it is of version {line.version}, and this program reads {OLD_VERSION} and {VERSION}")
+            line = self._decoder.decode(text)
+            if line.version != VERSION:
+                raise BadLog(f"it is of version {line.version}, and this program reads {VERSION}")
             if line.number and line.number - 1 != self._number:
                 raise BadLog("the line that it builds on is missing")
             if not line.number:
@@ -151,12 +149,6 @@ class Reader:
             raise BadLog(f"it cannot be read: {error}") from error
         self._number = line.number
         return told
-
-    def _line(self, text: bytes) -> Line:
-        try:
-            return self._decoder.decode(text)
-        except msgspec.ValidationError:
-            return self._old_decoder.decode(text)
 
     def _taken_in(self, line: Line) -> Told:
         self._shapes += [PodShape(**taken(msgspec.convert(each, PLAIN_SHAPE), PLAIN_SHAPE)) for each in line.shapes]

@@ -16,7 +16,6 @@ from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape
 
 VERSION = 4
-OLD_VERSION = 3  # read for one release: the same with `sight` for `look`
 Decision = tuple[str, int]  # a decision's reason and size
 Kind = tuple[int, list[int], list[int]]  # a shape's number, what a pod of it takes, the runs of nodes that let it in
 
@@ -84,12 +83,6 @@ class Line(msgspec.Struct, omit_defaults=True):
     queues: list[Queue] = []
     queues_gone: list[str] = []
     news: list[Step] = []  # decisions that differ from those of the line before
-
-
-class OldLine(Line, kw_only=True):
-    """A line of OLD_VERSION, to be read only."""
-
-    look: Any = msgspec.field(name="sight")
 
 
 @dataclass(frozen=True, slots=True)

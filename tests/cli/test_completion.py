@@ -30,7 +30,7 @@ def script(tmp_path_factory):
         pytest.param(["lo"], {"local", "logs"}, id="a command"),
         pytest.param(["local", ""], {"up", "down", "status"}, id="the verbs of a command"),
         pytest.param(["local", "up", "--no"], {"--nodes", "--no-extender"}, id="an option of a verb"),
-        pytest.param(["ya"], {""}, id="an old name is never offered"),
+        pytest.param(["ya"], {""}, id="nothing where no command begins so"),
         pytest.param(["demo", "--part", "le"], {"lending"}, id="a choice of an option"),
     ],
 )

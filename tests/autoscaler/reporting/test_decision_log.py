@@ -134,8 +134,6 @@ def zip_parts(room):
         pytest.param(
             lambda line: line.replace(b'"version":4', b'"version":9'), "is of version 9", id="from the future"
         ),
-        pytest.param(lambda line: of_version_3(line, version=4), "is of version 4", id="an old key in a new line"),
-        pytest.param(lambda line: of_version_3(line, version=2), "is of version 2", id="too old"),
         pytest.param(
             lambda line: line.replace(b'"shape":0', b'"shape":77'), "it cannot be read", id="a shape of nobody"
         ),
@@ -160,18 +158,6 @@ def test_a_line_that_contradicts_itself_is_told_and_the_next_is_read():
     (odd, good) = replay([line.replace(b'"kinds"', b'"unknown"'), line])
     assert "contradict one another" in odd.fault
     assert (good.fault, good.differs, good.decisions) == ("", "", 1)
-
-
-def of_version_3(line, version=3):
-    return line.replace(b'"version":4', b'"version":%d' % version).replace(b'"look":', b'"sight":')
-
-
-def test_lines_of_version_3_are_read_for_a_release_before_new_ones():
-    one = world([4, 4], seen(job("a", most=3), [0]))
-    other = world([4, 4], seen(job("a", most=3), [0]), seen(job("b"), [1]))
-    first, second, third = told(one, other, one)
-    assert b'"sight"' not in first + second + third
-    assert results([of_version_3(first), of_version_3(second), third]) == [("", "")] * 3
 
 
 def test_a_decision_that_is_another_one_by_now_is_shown():

@@ -95,7 +95,7 @@ def away(folder):
 
 
 def verbs():
-    """The names of all verbs; old names of one that was renamed are not offered."""
+    """The names of all verbs."""
     (found,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
     return {each.dest for each in found._choices_actions}
 
