@@ -44,7 +44,7 @@ def test_bash_completes(script, typed, offered):
 def test_every_shell_gets_a_script_that_names_the_verbs(shell, capsys):
     assert main(["completion", shell]) == 0
     told = capsys.readouterr().out
-    verbs = ("local", "replay-decisions", "untaint", "queues", "top", "topology", "explain", "history", "simulate")
+    verbs = ("local", "untaint", "queues", "top", "topology", "explain", "history", "simulate")
     assert all(verb in told for verb in verbs)
 
 
