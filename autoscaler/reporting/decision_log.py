@@ -42,7 +42,7 @@ def read(line: bytes) -> DecisionLine:
     """Read one line. Raises BadLine."""
     try:
         decision = _DECODER.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"the line cannot be read: {error}") from error
     if since_1970(decision.at) is None:
         raise BadLine(f"{decision.at!r:.40} is no time")

@@ -41,6 +41,7 @@ def test_each_decision_is_one_line_and_is_read_as_it_was_written():
     [
         pytest.param(GOOD[: len(GOOD) // 2], "cannot be read", id="cut off by a crash"),
         pytest.param(b"\x00" * 40, "cannot be read", id="not JSON"),
+        pytest.param(GOOD.replace(b"team-a", b"\xff"), "cannot be read", id="not UTF-8"),
         pytest.param(GOOD.replace(b'"workers":3', b'"workers":"3"'), "cannot be read", id="a size that is no number"),
         pytest.param(GOOD.replace(b'"reason"', b'"because"'), "cannot be read", id="no reason"),
         pytest.param(GOOD.replace(rfc3339(NOW_S).encode(), b"noon"), "'noon' is no time", id="no time"),
