@@ -54,7 +54,13 @@ def test_the_first_commands_of_the_guide(tmp_path):
     (tmp_path / "tokenizer.json").write_text(tokenizer_json())
     environment = {"PATH": PATH, "HOME": str(tmp_path)}
     done = subprocess.run(
-        ["sh", "-euc", block.text], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        ["sh", "-euc", block.text],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "data/corpus_text_document: good" in done.stdout
