@@ -206,7 +206,7 @@ class TestFaults:
 
 
 def test_a_chunk_of_several_blocks_keeps_order_and_line_numbers(tmp_path):
-    documents = [text * 2_000 for text in DOCUMENTS[:24]]
+    documents = [text * 1_200 for text in DOCUMENTS[:24]]
     raw = corpus.lines(documents).splitlines(keepends=True)
     assert sum(map(len, raw)) > 2 * LINES_BYTES
     (tmp_path / "a.jsonl").write_bytes(b"".join([*raw[:20], b"\n", b"{\n", *raw[20:]]))
