@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine
-from turnout.preprocess.tokenizers.encoders import Encoder, Ids, encoder
+from turnout.preprocess.tokenizers.encoders import Encoder, Ids, encoder, on_all_cores
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary
 
 SAMPLE_DOCUMENTS = 1000
@@ -52,7 +52,9 @@ def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
     except (BadOption, ModuleNotFoundError) as error:
         return Choice(Engine.REFERENCE, str(error))
     probes = [*HARD_TEXTS, *_special_texts(settings), *(text[:SAMPLE_CHARACTERS] for text in texts)]
-    for text, wanted, given in zip(probes, reference.encode(probes), _encoded(candidate, probes), strict=True):
+    with on_all_cores():
+        wanted_ids = reference.encode(probes)
+    for text, wanted, given in zip(probes, wanted_ids, _encoded(candidate, probes), strict=True):
         if given is None or not np.array_equal(wanted, given):
             return Choice(Engine.REFERENCE, f"gigatoken gives other tokens for {text[:60]!r}")
     return Choice(Engine.GIGATOKEN, f"tokens are equal on {len(texts)} documents of the input")

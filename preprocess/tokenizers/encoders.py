@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from turnout.preprocess.tokenizers.settings import (
 BATCH_CHARACTERS = 1 << 20
 # Text that a gigatoken tokenizer meets at least before it is built anew, which takes 50 ms and empties its cache.
 MIN_CACHED_CHARACTERS = 32 << 20
+_THREADS = "TOKENIZERS_PARALLELISM"  # the variable that Hugging Face tokenizers reads before each batch
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Ids = NDArray[np.uint32]
@@ -53,6 +55,19 @@ def encoder(settings: EncoderSettings) -> Encoder:
     if settings.vocabulary is Vocabulary.TIKTOKEN:
         return _Tiktoken(settings)
     return _HuggingFace(settings)
+
+
+@contextmanager
+def on_all_cores() -> Iterator[None]:
+    """Let the reference library use threads while the block runs: no worker of this run is at work yet."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "true"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+        if before is not None:
+            os.environ[_THREADS] = before
 
 
 class _Utf8Bytes:
@@ -115,7 +130,7 @@ def _gigatoken_backend(settings: EncoderSettings) -> Any:
 
 class _HuggingFace:
     def __init__(self, settings: EncoderSettings) -> None:
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker is one process of several
+        os.environ.setdefault(_THREADS, "false")  # a worker is one process of several
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_buffer(settings.content)
