@@ -1,6 +1,6 @@
-"""Print how large and how readable the tree is: lines, names, classes, complexity. `python -m hack.lint.measures [ROOT]`.
+"""Print how large and how readable a tree is: lines, names, classes, complexity. `python -m hack.lint.measures`.
 
-The figures are for people who compare two commits; nothing fails here. ROOT is another checkout of this repository.
+The figures are for people who compare two commits; nothing fails here. Arguments are other checkouts.
 Complexity is counted by radon.
 """
 
