@@ -64,7 +64,6 @@ KINDS = {
     "LeaderWorkerSet": KindRights("leaderworkerset.x-k8s.io", "leaderworkersets", ("spec.replicas",)),
     # Its size is said by a ScalePlan, a new one for each change.
     "ElasticJob": KindRights("elastic.iml.github.io", "elasticjobs", (), creates=("scaleplans",)),
-    "TrainJob": KindRights("trainer.kubeflow.org", "trainjobs"),
     "ColossalAIJob": KindRights("batch.tensorstack.dev", "colossalaijobs"),
 }
 

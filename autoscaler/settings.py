@@ -142,9 +142,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_policy(parser, default)
     _add_taints(parser, default)
-    parser.add_argument(
-        "--decision-log", metavar="FILE", help="where looks are noted so that `turnout replay-decisions` can check them"
-    )
+    parser.add_argument("--decision-log", metavar="FILE", help="changed decisions go here, for `turnout history`")
     add_reporting(parser)
     return parser
 

@@ -32,7 +32,6 @@ ROOMS = (
     (("history",), "turnout.cli.verbs.history"),
     (("nodes",), "turnout.cli.verbs.nodes"),
     (("version",), "turnout.cli.verbs.version"),
-    (("replay-decisions",), "turnout.cli.verbs.replay"),
     (("simulate",), "turnout.cli.verbs.simulate"),
     (("stacks",), "turnout.cli.verbs.stacks"),
     (("preprocess",), "turnout.cli.verbs.preprocess"),
@@ -50,7 +49,7 @@ GROUPS = (
     ("Change something", ("submit", "suspend", "unsuspend", "pause", "resume", "release", "clear-nominations")),
     ("Prepare training data", ("preprocess",)),
     ("Look over an installation", ("check",)),
-    ("Try it without a cluster", ("demo", "local", "simulate", "replay-decisions")),
+    ("Try it without a cluster", ("demo", "local", "simulate")),
     ("Set up the shell", ("completion",)),
 )
 _COMPLETION = (

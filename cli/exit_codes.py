@@ -21,7 +21,7 @@ MEANS: Mapping[Exit, str] = {
     Exit.DONE: "done, and what was looked at is well",
     Exit.FAILED: "failed: the API server cannot be reached or refuses, or what was named is not there",
     Exit.USAGE: "usage: an option or a name that makes no sense, or an extra of pip that is missing",
-    Exit.FOUND_WRONG: "looked, and the answer is no: a fault was found, decisions differ, a gang finds no place",
+    Exit.FOUND_WRONG: "looked, and the answer is no: a fault was found, a gang finds no place",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGINT",
     Exit.NOBODY_READS: "nobody reads the output any more, as a shell tells SIGPIPE",
 }

@@ -21,6 +21,10 @@ _ALIASES = {
     "po": "Pod",
     "pg": "PodGroup",
 }
+# Kinds of other systems that are never resized, with what to ask for instead.
+_FIXED_KINDS = {
+    "trainjob": "a TrainJob is never resized: its spec.trainer cannot be changed. Name one of its Jobs, as in Job/NAME"
+}
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -70,6 +74,8 @@ def read(text: str, known: Mapping[str, str]) -> JobName:
     if len(parts) > 3 or not all(parts):
         raise BadJobName(f"{text!r:.90} is no name of a job: it must be {FORMS}")
     if len(parts) > 1 and not kind:
+        if (fixed := kind_of(parts[0], _FIXED_KINDS)) is not None:
+            raise BadJobName(fixed)
         raise BadJobName(f"{parts[0]!r:.90} is no kind of job here; those are {', '.join(sorted({*known.values()}))}")
     namespace, name = parts[1] if len(parts) == 3 else "", parts[-1]
     if namespace and not _NAMESPACE.fullmatch(namespace):

@@ -6,7 +6,6 @@ came before. Source of the formats: lm_dataformat 0.0.20, `Reader`
 
 from __future__ import annotations
 
-import gzip
 import io
 import tarfile
 import zipfile
@@ -24,6 +23,7 @@ FREE_EXPANSION_BYTES = 64 << 20  # the limit of an archive's growth holds beyond
 MAX_ZSTD_WINDOW_BYTES = 1 << 27  # what the reference decompressor allows
 DAT_LENGTH_DIGITS = 16
 READ_BYTES = 1 << 20
+GZIP_FEED_BYTES = 1 << 16
 
 
 class Limits(NamedTuple):
@@ -77,7 +77,7 @@ def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: Limits) -> Iter
         yield from _READERS[form](file, size_bytes, limits)
     except (EOFError, tarfile.ReadError) as error:
         raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, str(error) or "the archive ends early") from error
-    except (zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
 
 
@@ -121,8 +121,12 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Blo
             except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
                 raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
             with content:
-                raw = _read_at_most(content, min(limits.max_document_bytes, limit - total))
+                raw = content.read(min(limits.max_document_bytes, limit - total) + 1)
             total += len(raw)
+            if len(raw) > limits.max_document_bytes:
+                raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"{member.filename[:100]}: {len(raw)} bytes or more")
+            if total > limit:
+                raise ArchiveFault(FaultReason.EXPANSION_LIMIT, f"more than {limit} bytes decompressed")
             yield Block(raw, is_text=True)
 
 
@@ -165,21 +169,25 @@ def _lines(stream: io.BufferedReader, limits: Limits) -> Iterator[Block]:
 
     What came before a break of the archive is yielded first, but not its last line, which is not whole.
     """
-    rest = bytearray()
+    rest, whole = bytearray(), 0  # bytes that are not yielded yet, and how many of them are whole lines
     while True:
         try:
-            output = stream.read1(READ_BYTES)
+            output = stream.read1(min(READ_BYTES, limits.block_bytes))
         except Exception:
-            if whole := rest.rfind(b"\n") + 1:
+            if whole:
                 yield Block(bytes(rest[:whole]), is_text=False)
             raise
+        if newline := output.rfind(b"\n") + 1:
+            whole = len(rest) + newline
         rest += output
-        if output and len(rest) < limits.block_bytes:
+        if not output:
+            whole = len(rest)
+        elif len(rest) < limits.block_bytes:
             continue
-        whole = rest.rfind(b"\n") + 1 if output else len(rest)
         if whole:
             yield Block(bytes(rest[:whole]), is_text=False)
             del rest[:whole]
+            whole = 0
         if not output:
             return
         if len(rest) > limits.max_document_bytes:
@@ -202,8 +210,31 @@ def _bounded(source: Iterator[bytes], size_bytes: int, limits: Limits) -> io.Buf
 
 
 def _gunzip(file: IO[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
-    stream = gzip.GzipFile(fileobj=file)
-    return _bounded(iter(lambda: stream.read(1 << 18), b""), size_bytes, limits)
+    return _bounded(_gzip_output(file), size_bytes, limits)
+
+
+def _gzip_output(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield what the members of a gzip file hold. Raises EOFError in the middle of one, after all that came before.
+
+    GzipFile would keep back what it read before it met the end.
+    """
+    member, feed, is_first = None, b"", True
+    while feed := feed or file.read(GZIP_FEED_BYTES):
+        if member is None:
+            feed = feed.lstrip(b"\0") if not is_first else feed  # zeros may follow a member
+            if not feed:
+                continue
+            member, is_first = zlib.decompressobj(wbits=31), False
+        output = member.decompress(feed, READ_BYTES)
+        feed = member.unconsumed_tail
+        if member.eof:
+            feed, member = member.unused_data, None
+        if output:
+            yield output
+    while member is not None and (output := member.decompress(b"", READ_BYTES)):  # what the bound kept back
+        yield output
+    if member is not None and not member.eof:
+        raise EOFError("the archive ends within a gzip member")
 
 
 def _unzstd(file: IO[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:

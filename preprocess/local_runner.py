@@ -53,20 +53,24 @@ def work(run: Run, report: Callable[[str], None]) -> list[ShardRecord]:
         if (line := progress.line(time.monotonic())) is not None:
             report(line)
 
-    remaining = run.pending
-    if remaining:
-        lost = _in_pool(run.settings, min(run.options.workers, len(remaining)), remaining, take)
-        for chunk in lost:  # one at a time, so that the chunk that ends its worker is known
-            if _in_pool(run.settings, 1, [chunk], take):
+    waiting: Sequence[Chunk] = run.pending
+    while waiting:
+        suspects, waiting = _in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, take)
+        for chunk in suspects:  # one at a time, so that the chunk that ends its worker is known
+            if _in_pool(run.settings, 1, [chunk], take)[0]:
                 raise LostWorker(_lost_text(run.settings, chunk))
+    if records:
         report(progress.text(time.monotonic()))
     return records
 
 
 def _in_pool(
     settings: ShardSettings, workers: int, todo: Sequence[Chunk], take: Callable[[Chunk, ShardRecord], None]
-) -> list[Chunk]:
-    """Do chunks in a pool of processes, and return those that were not done because a worker ended."""
+) -> tuple[list[Chunk], list[Chunk]]:
+    """Do chunks in a pool of processes until all are done or a worker ends.
+
+    Returns the chunks that were under way when a worker ended, and those that had not begun.
+    """
     waiting = deque(todo)
     running: dict[Future[ShardRecord], Chunk] = {}
     context = multiprocessing.get_context("spawn")  # threads of a tokenizer do not survive a fork
@@ -84,7 +88,7 @@ def _in_pool(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return _without(running, take) + list(waiting)
+    return _without(running, take), list(waiting)
 
 
 def _without(running: dict[Future[ShardRecord], Chunk], take: Callable[[Chunk, ShardRecord], None]) -> list[Chunk]:

@@ -33,14 +33,14 @@ def merge_key(
     folder: of the shards. key, name: the key's position and text. Raises OSError if storage fails.
     """
     dtype = dtype_for(vocabulary)
-    with storage.whole_file(dataset_path(prefix, name, "bin"), durable=True) as file:
+    with storage.whole_file(dataset_path(prefix, name, "bin"), durable=True, staging=folder) as file:
         for _, record in shards:
             totals = record.keys[key]
             if totals.tokens:
                 storage.copy_start(tokens_path(folder, record.index, key), totals.tokens * dtype.itemsize, file)
     sequences = sum(_sequences_of(chunk, record, key) for chunk, record in shards)
     header = Header(dtype, sequences, sequences)
-    with storage.whole_file(dataset_path(prefix, name, "idx"), durable=True) as file:
+    with storage.whole_file(dataset_path(prefix, name, "idx"), durable=True, staging=folder) as file:
         _write_index(file, header, folder, key, shards)
     return header
 

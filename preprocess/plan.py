@@ -49,7 +49,8 @@ def find_sources(options: Options) -> tuple[Source, ...]:
 
 def _paths(part: str) -> list[str]:
     if storage.is_folder(part):
-        names = [name for name in storage.names_in(part) if _form(name) is not None]
+        # A .json file in a folder is more often a description than lines of JSON.
+        names = [name for name in storage.names_in(part) if _form(name) is not None and not name.endswith(".json")]
         if not names:
             raise BadOption(f"--input {part}: the folder holds no file of a known suffix")
         return [f"{part.rstrip('/')}/{name}" for name in names]

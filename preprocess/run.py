@@ -109,6 +109,7 @@ def prepared(options: Options) -> Iterator[Run | Totals]:
     identity = identity_of(options, sources, tokenizer)
     folder = shards_folder(options.output_prefix)
     if (totals := _complete_output(options, identity)) is not None:
+        storage.remove_folder(folder)  # which a run that was killed at its end may have left
         yield totals
         return
     storage.make_folder(folder)
@@ -262,7 +263,7 @@ def _merge(run: Run, by_index: dict[int, ShardRecord]) -> Totals:
     )
     _write_left_out(run, shards)
     sequences = {name: header.sequences for name, header in zip(settings.keys, headers, strict=True)}
-    with storage.whole_file(run_record_path(options.output_prefix), durable=True) as file:
+    with storage.whole_file(run_record_path(options.output_prefix), durable=True, staging=settings.folder) as file:
         storage.write_all(
             file, msgspec.json.format(msgspec.json.encode(_record(run, shards, totals, sequences)), indent=1)
         )
@@ -298,12 +299,12 @@ def _write_left_out(run: Run, shards: Sequence[tuple[Chunk, ShardRecord]]) -> No
     """Write the list of faults and, if asked for, the raw lines of faulty documents."""
     prefix, settings = run.options.output_prefix, run.settings
     if any(record.faults for _, record in shards):
-        with storage.whole_file(f"{prefix}.faults.jsonl", durable=True) as file:
+        with storage.whole_file(f"{prefix}.faults.jsonl", durable=True, staging=settings.folder) as file:
             for source, line, fault in located_faults(settings.sources, shards):
                 entry = {"file": source.path, "line": line, "reason": fault.reason.value, "detail": fault.detail}
                 storage.write_all(file, msgspec.json.encode(entry) + b"\n")
     if any(record.has_rejected_lines for _, record in shards):
-        with storage.whole_file(f"{prefix}.quarantine.jsonl", durable=True) as file:
+        with storage.whole_file(f"{prefix}.quarantine.jsonl", durable=True, staging=settings.folder) as file:
             for _, record in shards:
                 if record.has_rejected_lines:
                     path = shard_path(settings.folder, record.index, "rejected")

@@ -93,10 +93,11 @@ def matches(pattern: str) -> list[str]:
 
 
 @contextmanager
-def whole_file(path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
+def whole_file(path: str, *, durable: bool = False, staging: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for writing that appears under its name when the block ends well, and never otherwise.
 
     durable: the bytes are on the disk before the name is, so that a power cut leaves no torn file under it.
+    staging: the folder, on the same disk, in which the file is written; None for the file's own.
     """
     if is_remote(path):
         filesystem, name = _remote(path)
@@ -106,10 +107,13 @@ def whole_file(path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
             file.close()
         except BaseException:
             file.discard()
+            if filesystem.exists(name):  # not every file system waits for the commit
+                filesystem.rm_file(name)
             raise
         file.commit()
         return
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder if staging is None else staging, f"{name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "wb", buffering=0) as local_file:
             yield local_file

@@ -116,7 +116,7 @@ class AutoscalerController:
         self.seen, self.steps = seen, steps
         news = self._decisions.new(steps)
         if news and self._journal is not None:
-            self._journal.note(seen, self._policy, now_s, steps)
+            self._journal.note(now_s, steps)
         for step in news:
             self._tells.decided(step)
         await self._keep([step.key for step in steps if step.target > step.current], now_s)

@@ -21,7 +21,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.controller import metric_samples
-from turnout.autoscaler.controller.metric_aliases import WithOldNames
 from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, gpus_of
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
@@ -45,7 +44,7 @@ class Metrics:
     def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._counts, self._clock, self._restart_s = gpus, clock or RealClock(), restart_s
-        self.registry = registry = WithOldNames()
+        self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         build_info(registry)
         self.decide_s = Histogram(

@@ -27,8 +27,8 @@ class LocalClusterFailed(Exception):
 
 
 def home() -> Path:
-    """Give the folder of kubeconfig, state file and log. Its old name stays: users have it in KUBECONFIG."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "turnout" / "yard"
+    """Return the folder of kubeconfig, state file and log."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "turnout" / "local"
 
 
 def found(folder: Path) -> Note | None:

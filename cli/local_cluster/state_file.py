@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-KUBECONFIG, NOTE, LOG, PODS = "kubeconfig", "yard.json", "yard.log", "pods"
+KUBECONFIG, NOTE, LOG, PODS = "kubeconfig", "state.json", "log", "pods"
 NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
 MAP = f"{NAMESPACE}/{MAP_NAME}"  # where the extender looks for it
 

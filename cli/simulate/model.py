@@ -1,4 +1,4 @@
-"""The values of `turnout simulate`: what is replayed, how full the cluster was over time, and the figures of both runs.
+"""The values of `turnout simulate`: what is replayed, and the figures of both runs.
 
 The replay itself is simulator/replay.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from random import Random
 
 from turnout.autoscaler.model import Policy
-from turnout.simulator.replay.cluster import World
 from turnout.simulator.replay.compare import Compared, p99
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import Rules, Submission, Tape
@@ -21,7 +19,6 @@ from turnout.simulator.replay.traces import Row
 from turnout.simulator.replay.workload_streams import Labels, labelled
 
 USUAL_LOAD = 0.65  # of a cluster whose size nobody states
-BUCKETS = 240  # of time, in a plot
 
 
 class BadSimulation(ValueError):
@@ -48,59 +45,6 @@ class Wanted:
             raise BadSimulation(f"--elastic is {self.elastic}: it must be from 0 to 1")
         if self.factor < 1 or self.restart_s < 0 or self.headroom_gpus < 0:
             raise BadSimulation("--factor must be at least 1, --restart-s and --headroom-gpus not negative")
-
-
-@dataclass(slots=True)
-class Held:
-    """GPUs that jobs hold over time, and jobs that wait, as (time, GPUs, waiting) at each change.
-
-    The time is in seconds since the first submission.
-    """
-
-    samples: list[tuple[float, int, int]] = field(default_factory=list)
-
-    def saw(self, world: World) -> None:
-        """Note a world at an event."""
-        now = (world.now_s, world.rules.gpus - sum(world.free), len(world.waiting))
-        if self.samples and self.samples[-1][0] == now[0]:
-            self.samples[-1] = now
-        else:
-            self.samples.append(now)
-
-    def buckets(self, end_s: float, count: int = BUCKETS) -> list[tuple[float, float, float]]:
-        """Return the mean of each of `count` equal spans: its middle in seconds, GPUs, waiting jobs."""
-        width = end_s / count or 1.0
-        sums = [[0.0, 0.0] for _ in range(count)]
-        points = [*self.samples, (end_s, 0, 0)]
-        for (at_s, gpus, waiting), (until_s, _, _) in pairwise(points):
-            first, last = int(at_s / width), min(count - 1, int(until_s / width))
-            for bucket in range(min(first, count - 1), last + 1):
-                lasts_s = min(until_s, (bucket + 1) * width) - max(at_s, bucket * width)
-                if lasts_s > 0:
-                    sums[bucket][0] += gpus * lasts_s
-                    sums[bucket][1] += waiting * lasts_s
-        return [((at + 0.5) * width, gpus / width, waiting / width) for at, (gpus, waiting) in enumerate(sums)]
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """Holds both runs. held_without, held: how full the cluster was in each."""
-
-    wanted: Wanted
-    compared: Compared
-    held_without: Held
-    held: Held
-
-    @property
-    def end_s(self) -> float:
-        """The time of the last end in either run, in seconds since the first submission."""
-        return max(ran.ended_s for tape in (self.compared.without, self.compared.lent) for ran in tape.ran)
-
-    @property
-    def most_harm_s(self) -> float:
-        """The most that lending may cost a job in a strict queue: two restarts and a grace, in seconds."""
-        rules = self.compared.lent.rules
-        return 2 * rules.restart_s + rules.grace_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +100,20 @@ def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
 
 def simulate(
     submissions: Sequence[Submission], rules: Rules, wanted: Wanted, ended: Callable[[int], None] = lambda _: None
-) -> Simulated:
-    """Replay twice. ended: told how many jobs have ended, in both runs together, as it goes on."""
+) -> Compared:
+    """Replay without lending and with lending. ended: called with how many jobs have ended, in both runs together."""
     headroom = {GPU: wanted.headroom_gpus} if wanted.headroom_gpus else {}
     policy = Policy(restart_s=wanted.restart_s, headroom=headroom)
-    held_without, held = Held(), Held()
 
-    def run(policy: Policy | None, notes: Held, before: int) -> Tape:
-        def saw(world: World) -> None:
-            notes.saw(world)
-            ended(before + len(world.ended))
+    def run(policy: Policy | None, before: int) -> Tape:
+        return replay(submissions, rules, policy, watch=lambda world: ended(before + len(world.ended)))
 
-        return replay(submissions, rules, policy, watch=saw)
-
-    without = run(None, held_without, 0)
-    return Simulated(wanted, Compared(without, run(policy, held, len(submissions))), held_without, held)
+    return Compared(run(None, 0), run(policy, len(submissions)))
 
 
-def figures(told: Simulated) -> Figures:
-    """Sum up both runs."""
-    compared, rules = told.compared, told.compared.lent.rules
+def figures(compared: Compared) -> Figures:
+    """Return the figures of both runs."""
+    rules = compared.lent.rules
     before, after = ([ran.waited_s for ran in tape.ran] for tape in (compared.without, compared.lent))
     losses = compared.losses_s
     return Figures(

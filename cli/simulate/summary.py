@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.cli.simulate.model import Figures
-from turnout.cli.why import lasting
+from turnout.cli.why import count, lasting
 
 
 def lines(found: Figures) -> list[str]:
@@ -21,3 +21,14 @@ def lines(found: Figures) -> list[str]:
     ]
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     return [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.rjust(widths[2])}".rstrip() for a, b, c in rows]
+
+
+def verdict(found: Figures) -> str:
+    """Return a sentence on what lending gave, and on the jobs that lost."""
+    gain = f"Jobs end {found.faster:.2f} times as fast on average" if found.faster >= 1.005 else "Jobs end no faster"
+    used = f"the cluster is busy to {found.busy:.0%} rather than {found.busy_without:.0%}"
+    paid = "no job ends later by more than a minute"
+    if found.worse:
+        number = round(found.worse * found.jobs)
+        paid = f"{count(number, 'job')} of {found.jobs:,} ({found.worse:.1%}) end more than a minute later"
+    return f"{gain}, and {used}; {paid}."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -120,15 +122,11 @@ def _pods_of(pods: list[Any], kind: str, name: str) -> Iterator[str]:
 
 
 def _read(log: Path, key: JobKey) -> tuple[list[HistoryRow], int]:
-    """Read a decision log, the older file beside it first."""
+    """Read a decision log, the previous file first."""
     from turnout.cli.views.history import of_log
 
-    found: list[HistoryRow] = []
-    unread = 0
-    for path in (log.with_name(log.name + ".1"), log):
-        if path != log and not path.exists():
-            continue
-        with path.open("rb") as lines:
-            more, bad = of_log(lines, key)
-        found, unread = found + more, unread + bad
-    return found, unread
+    previous = log.with_name(log.name + ".1")
+    with ExitStack() as files:
+        paths = [previous, log] if previous.exists() else [log]
+        lines = [files.enter_context(path.open("rb")) for path in paths]
+        return of_log(chain.from_iterable(lines), key)

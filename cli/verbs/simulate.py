@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 DRAWN = "drawn"
 _EXAMPLES = (
     ("simulate drawn --jobs 300 --seed 1", "jobs drawn by chance"),
-    ("simulate trace.csv --nodes 32x8 --report report.html", "your own jobs, with a page of plots"),
+    ("simulate trace.csv --nodes 32x8", "your own jobs"),
     ("simulate trace.csv --elastic 0.5 -o json", "half of the jobs are elastic; for a program"),
 )
 _MOST_NODES = 10_000
@@ -45,7 +44,6 @@ def add(commands: Any) -> None:
     simulate.add_argument("--headroom-gpus", type=int, default=0, help="GPUs that lending leaves free (%(default)s)")
     simulate.add_argument("--backfill", action="store_true", help="a job may pass an older one that does not fit")
     simulate.add_argument("--seed", type=int, default=0, help="which jobs are elastic, what is drawn (%(default)s)")
-    simulate.add_argument("--report", type=Path, metavar="FILE", help="write a page with plots there, as HTML")
     simulate.add_argument(
         "-o", "--output", choices=("table", "json", "yaml"), default="table", help="output format (%(default)s)"
     )
@@ -56,10 +54,8 @@ def _simulate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from turnout.cli.simulate import model
-    from turnout.cli.simulate.page import Origin, page, verdict
-    from turnout.cli.simulate.summary import lines
+    from turnout.cli.simulate.summary import lines, verdict
     from turnout.cli.views.listing import written
-    from turnout.kube.version import build
     from turnout.simulator.replay.traces import BadTrace
 
     try:
@@ -71,21 +67,12 @@ def _simulate(args: argparse.Namespace) -> int:
         print(f"turnout simulate: {args.trace}: {error}", file=sys.stderr)
         return Exit.FAILED
     with _progress(2 * len(submissions)) as ended:
-        told = model.simulate(submissions, rules, wanted, ended)
-    found = model.figures(told)
+        found = model.figures(model.simulate(submissions, rules, wanted, ended))
     if args.output == "table":
         scene = f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
         say("\n".join([scene, *lines(found), verdict(found)]))
     else:
         say(written(asdict(found), args.output))
-    if args.report is not None:
-        origin = Origin(Path(args.trace).name, shlex.join(["turnout", *_typed(args)]), str(build()))
-        try:
-            args.report.write_text(page(told, found, origin), encoding="utf-8")
-        except OSError as error:
-            print(f"turnout simulate: {error}", file=sys.stderr)
-            return Exit.FAILED
-        print(f"written to {args.report}", file=sys.stderr)
     return Exit.DONE
 
 
@@ -128,13 +115,3 @@ def _progress(whole: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("jobs replayed", total=whole)
         yield lambda count: progress.update(task, completed=count)
-
-
-def _typed(args: argparse.Namespace) -> list[str]:
-    """Write the options that make the same page again."""
-    words = ["simulate", Path(args.trace).name if args.trace not in ("-", DRAWN) else args.trace]
-    usual = {"elastic": 1.0, "factor": 4, "restart_s": 60.0, "headroom_gpus": 0, "jobs": 0, "seed": 0, "nodes": None}
-    for name, value in usual.items():
-        if getattr(args, name) != value:
-            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    return [*words, *(["--backfill"] if args.backfill else []), "--report", args.report.name]

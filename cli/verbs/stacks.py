@@ -52,10 +52,9 @@ def _stacks(args: argparse.Namespace) -> int:
 def _gathered(folder: Path) -> Gathered:
     """Read all files of the folder. One that cannot be read is told, and its rank is silent."""
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.flight_recorder.model import Record
     from turnout.launcher.health.rank_sets import MOST_RANKS
     from turnout.launcher.health.stack_traces.model import Gathered, Showing
-    from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, record_of
+    from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:
@@ -66,15 +65,13 @@ def _gathered(folder: Path) -> Gathered:
     (world,) = worlds
     if not 0 < world <= MOST_RANKS or int(names[-1][:5]) >= world:
         raise BadStacks(f"{names[-1]}: there is no such rank or world")
-    showings, why, records = dict[int, Showing](), dict[int, str](), dict[int, Record]()
+    showings, why = dict[int, Showing](), dict[int, str]()
     for name in names:
         rank = int(name[:5])
         try:
             with (folder / name).open("rb") as file:
                 raw = file.read(MOST_BYTES + 1)
-            if (record := record_of(raw)) is not None:
-                records[rank] = record
             showings[rank] = read(raw)
         except (BadStacks, OSError) as error:
             why[rank] = str(error)
-    return Gathered(world, showings, why, records)
+    return Gathered(world, showings, why)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.reporting.decision_log import Reader
-from turnout.autoscaler.reporting.log_codec import BadLog
+from turnout.autoscaler.reporting.decision_log import BadLine, read
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -89,25 +88,25 @@ def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
 
 
 def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
-    """Return the decisions on a job of which a decision log tells, each once, and how many lines cannot be read."""
-    reader, found, unread = Reader(), list[HistoryRow](), 0
-    before: tuple[str, int] | None = None
+    """Return the changed decisions on a job in a decision log, and how many lines cannot be read."""
+    job, rows, unread = str(key), list[HistoryRow](), 0
+    before: tuple[str, int] | None = None  # a new file and a new leader tell a decision again
     for line in lines:
         if not line.strip():
             continue
         try:
-            told = reader.read(line)
-        except BadLog:
+            decision = read(line)
+        except BadLine:
             unread += 1
             continue
-        word = told.words.get(key)
-        if word is not None and word != before:
-            reason, size = word
-            means = AUTOSCALER[reason].means if reason in AUTOSCALER else ""
-            text = f"{size} workers. {means}"
-            found.append(HistoryRow(rfc3339(told.now_s), "decision-log", reason, str(key), text))
-        before = word
-    return found, unread
+        if decision.job != job or (decision.reason, decision.workers) == before:
+            continue
+        before = decision.reason, decision.workers
+        means = AUTOSCALER[decision.reason].means if decision.reason in AUTOSCALER else ""
+        figures = f" ({decision.detail})" if decision.detail else ""
+        text = f"{decision.workers} workers{figures}. {means}"
+        rows.append(HistoryRow(_moment(decision.at), "decision-log", decision.reason, job, text))
+    return rows, unread
 
 
 def in_order(told: Iterable[HistoryRow]) -> list[HistoryRow]:

@@ -22,9 +22,6 @@ from rich.table import Table as RichTable
 from hack.bench.support.outcome import MISSED, Outcome, Table
 
 RESULTS = Path("build/bench")
-# Folders whose benchmark keeps an older name, so that its results stay comparable.
-_NAMES = {"local_cluster": "yard", "recovery": "story"}
-_FOLDERS = {name: folder for folder, name in _NAMES.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,13 +50,12 @@ def shown_status(name: str, outcome: Outcome) -> int:
 
 def names_of_benchmarks() -> list[str]:
     """Return the names of this package's benchmarks, sorted."""
-    folders = (run.parent.name for run in Path(__file__).parent.glob("*/run.py"))
-    return sorted(_NAMES.get(folder, folder) for folder in folders)
+    return sorted(run.parent.name for run in Path(__file__).parent.glob("*/run.py"))
 
 
 def runner(name: str) -> Callable[[bool], Outcome]:
     """Return a benchmark's run."""
-    run: Callable[[bool], Outcome] = importlib.import_module(f"hack.bench.{_FOLDERS.get(name, name)}.run").run
+    run: Callable[[bool], Outcome] = importlib.import_module(f"hack.bench.{name}.run").run
     return run
 
 

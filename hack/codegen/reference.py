@@ -17,7 +17,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
 from turnout.autoscaler import settings as autoscaler
-from turnout.autoscaler.controller.metric_aliases import OLD_NAMES
 from turnout.autoscaler.controller.metrics import Metrics as AutoscalerMetrics
 from turnout.cli import exit_codes
 from turnout.cli.__main__ import parser as cli_parser
@@ -238,21 +237,14 @@ def metrics() -> str:
         "# Metrics",
         "Made from the registries of the programs. A histogram also serves `_bucket`, `_sum` and `_count`.",
     ]
-    names: dict[str, str] = {}  # of a family: as it is served
     for program, registry in registries().items():
         rows = []
         for metric, labels in _families(registry):
-            name = names[metric.name] = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             if not metric.documentation:
                 raise Undocumented(f"the metric {name} has no help: give it one where it is made")
             rows.append((f"`{name}`", metric.type, ", ".join(f"`{each}`" for each in labels), metric.documentation))
         parts += [f"## {program}", _table(("metric", "type", "labels", "what it tells"), rows)]
-    renamed = [(f"`{old}{names[new].removeprefix(new)}`", f"`{names[new]}`") for new, old in OLD_NAMES.items()]
-    parts += [
-        "## Old names",
-        "The autoscaler serves these metrics under their old names too.",
-        _table(("old", "new"), renamed),
-    ]
     return "\n\n".join(parts)
 
 

@@ -12,7 +12,6 @@ from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of,
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes, frame
 from turnout.launcher.health import probe_messages
-from turnout.launcher.health.flight_recorder import parse as recorder
 from turnout.launcher.health.stack_traces import parse as stacks
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 from turnout.launcher.model import Record as Round
@@ -31,7 +30,6 @@ _NOTE = manifest.Note("job", 3, 1, 2, manifest.Shard("shard-0", 0, 4_096, 64, ma
 _STACK = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in step\n'
 _REPORT = probe_messages.Report(next(iter(probe_messages.Stage)))
 _ROUND = round_lock.seal(Round("job", 3, "w0/1", "10.0.0.1", 5))
-_CALLS = [["0", "default_pg", "nccl", "0-3", [[7, "all_reduce", 1.5]]]]
 
 
 def _said(*words: messages.Message) -> tuple[bytes, ...]:
@@ -113,7 +111,6 @@ TARGETS = (
     ),
     Target("a round's record", (_ROUND,), round_lock.unseal, (LauncherError,)),
     Target("stack traces", (_STACK.encode(), stacks.write("py-spy", _STACK, "S")), stacks.read, (LauncherError,)),
-    Target("calls of a rank", (_json([0, 4, True, _CALLS]),), recorder.read, (LauncherError,)),
     Target("a probe's report", (probe_messages.encode(_REPORT),), probe_messages.read_report, (LauncherError,)),
     Target(
         "filter and prioritize",

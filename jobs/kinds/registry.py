@@ -10,7 +10,6 @@ from turnout.jobs.kinds.mpijob import MPI_JOB
 from turnout.jobs.kinds.msjob import MS_JOB
 from turnout.jobs.kinds.pytorchjob import CTYUN_PYTORCH_JOB, PYTORCH_JOB
 from turnout.jobs.kinds.raycluster import RAY_CLUSTER
-from turnout.jobs.kinds.trainjob import TRAIN_JOB
 from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
 
 KINDS = {
@@ -24,7 +23,6 @@ KINDS = {
         RAY_CLUSTER,
         LEADER_WORKER_SET,
         MPI_JOB,
-        TRAIN_JOB,
         COLOSSALAI_JOB,
         MS_JOB,
     )

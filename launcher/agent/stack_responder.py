@@ -9,7 +9,6 @@ from functools import partial
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.health.hang_monitor.stack_merge import pack
 from turnout.launcher.health.messages import Hung, ShowStacks, Stacks
-from turnout.launcher.health.stack_traces.parse import without_record
 from turnout.launcher.workers.worker_backend import WorkerBackend
 
 MOST_WHY = 1_000  # characters
@@ -53,8 +52,6 @@ class StackResponder:
 
 def _answer(order: ShowStacks, local_rank: int, taken: CapturedStack) -> Stacks:
     packed = pack(taken.file)
-    if len(packed) > order.most_bytes:  # drop the recorder's numbers first: stacks say more
-        packed = pack(without_record(taken.file))
     if len(packed) > order.most_bytes:
         why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"
         return Stacks(order.number, local_rank, b"", why)

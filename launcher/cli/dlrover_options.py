@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.launcher.cli import value_types
-from turnout.launcher.cli.option import Effect, Option, Origin
+from turnout.launcher.cli.option import Option, Origin
 
 _CHECKS = "checks.network"
 
@@ -63,57 +63,6 @@ _UPSTREAM = (
     ),
 )
 
-_NOTHING = (
-    Option(
-        "auto-tunning",
-        "batch sizes are the script's; ElasticBatch keeps the global batch size.",
-        also=("auto-tuning",),
-        origin=Origin.DLROVER,
-        effect=Effect.NONE,
-    ),
-    Option(
-        "save-at-breakpoint",
-        "a job that fails writes the newest step in memory to storage in any case.",
-        origin=Origin.DLROVER,
-        effect=Effect.NONE,
-    ),
-    Option(
-        "accelerator",
-        "torch finds the devices.",
-        value="NAME",
-        example="metax-tech.com/gpu",
-        choices=("nvidia.com/gpu", "ascend-npu", "mthreads.com/gpu", "metax-tech.com/gpu"),
-        origin=Origin.DLROVER,
-        effect=Effect.NONE,
-    ),
-    Option(
-        "training-port",
-        "free ports are used, and HCCL_IF_BASE_PORT stays as the pod sets it.",
-        value="PORT",
-        example="60001",
-        read=value_types.port,
-        origin=Origin.DLROVER,
-        effect=Effect.NONE,
-    ),
-    Option(
-        "membind-policy",
-        "only CPUs are bound; Linux allocates memory near them.",
-        value="none|preferred|bind",
-        example="bind",
-        choices=("none", "preferred", "bind"),
-        origin=Origin.DLROVER,
-        effect=Effect.NONE,
-    ),
-    Option(
-        "ucp-device-type",
-        "universal checkpoints are not converted here.",
-        value="NAME",
-        example="cuda",
-        origin=Origin.DLROVER,
-        effect=Effect.NONE,
-    ),
-)
-
 _GUIDE = (
     Option(
         "switchbox-check",
@@ -150,7 +99,7 @@ _GUIDE = (
     ),
 )
 
-DLROVER = (*_UPSTREAM, *_NOTHING, *_GUIDE)
+DLROVER = (*_UPSTREAM, *_GUIDE)
 
 # Turnout's options for DLRover's checks.
 CHECKS = (

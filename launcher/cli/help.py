@@ -30,8 +30,9 @@ WARNINGS = {
 _HEAD = """# The options of turnout-run
 
 `turnout-run [options] script [arguments]`; `dlrover-run`, of the extra `dlrover-names`, is the same program. It takes
-every option of torchrun and of DLRover's command, under the same names. Arguments after the script are passed to it
-unchanged. Names may be written with dashes or underscores, and may not be abbreviated.
+every option of torchrun, and the options of DLRover's command that have an effect here, under the same names.
+Arguments after the script are passed to it unchanged. Names may be written with dashes or underscores, and may not be
+abbreviated.
 
 Each option is also a variable, `PET_` and its name in capitals with underscores, as in `PET_MAX_RESTARTS=3`; a flag is
 1 or 0. Turnout's own options can also be set as `TURNOUT_` and the name. The command line wins over `PET_`, and `PET_`

@@ -32,29 +32,9 @@ def runs_of(ranks: int) -> Iterator[tuple[int, int]]:
         at += skipped + length
 
 
-def ranks_in(ranks: int) -> Iterator[int]:
-    """Give the ranks of a set, ascending."""
-    for first, last in runs_of(ranks):
-        yield from range(first, last + 1)
-
-
 def folded(ranks: int) -> str:
     """Write a set as the guide does: `0-2/5/7-9`."""
     return "/".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(ranks))
-
-
-def unfolded(words: str, world: int) -> int:
-    """Read a set that `folded` wrote. 0 if it is invalid or has a rank outside this world."""
-    bits = 0
-    for run in words.split("/") if words else ():
-        first, to, last = run.partition("-")
-        last = last if to else first
-        if not (first.isascii() and last.isascii() and first.isdecimal() and last.isdecimal()):
-            return 0
-        if len(last) > 9 or not int(first) <= int(last) < world:
-            return 0
-        bits |= (1 << int(last) + 1) - (1 << int(first))
-    return bits
 
 
 def label(held: int, world: int) -> str:

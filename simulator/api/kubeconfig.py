@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 NAME = "turnout-local"  # of its cluster, user and context
-OLD_NAME = "yard"  # of a second context, for one release
 
 
 def prefix(token: str) -> str:
@@ -25,10 +24,7 @@ def kubeconfig(url: str, token: str = "") -> str:
         "kind": "Config",
         "clusters": [{"name": NAME, "cluster": {"server": url}}],
         "users": [{"name": NAME, "user": user}],
-        "contexts": [
-            {"name": name, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}
-            for name in (NAME, OLD_NAME)
-        ],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
         "current-context": NAME,
     }
     return json.dumps(config, indent=2) + "\n"

@@ -12,9 +12,9 @@ from typing import Any
 
 Object = dict[str, Any]
 
-RUNS_FOR = "yard.turnout.dev/runs-for"  # seconds; absent: until it is deleted
-EXIT_CODE = "yard.turnout.dev/exit-code"  # absent: 0
-IGNORES_TERM = "yard.turnout.dev/ignores-sigterm"  # "true": it takes its whole grace
+RUNS_FOR = "local.turnout.dev/runs-for"  # seconds; absent: until it is deleted
+EXIT_CODE = "local.turnout.dev/exit-code"  # absent: 0
+IGNORES_TERM = "local.turnout.dev/ignores-sigterm"  # "true": it takes its whole grace
 
 
 class State(Enum):

@@ -68,12 +68,12 @@ def test_several_names_run_one_after_the_other_in_processes_of_their_own():
 
     def status(command):
         ran.append(command[2:])
-        return {"story": MISSED, "why": 1}.get(command[3], 0)
+        return {"recovery": MISSED, "why": 1}.get(command[3], 0)
 
-    assert run_each(["story", "placement"], True, status) == MISSED
-    assert ran == [["hack.bench", "story", "--quick"], ["hack.bench", "placement", "--quick"]]
-    assert run_each(["placement", "why", "story"], False, status) == 1
-    assert ran[2:] == [["hack.bench", "placement"], ["hack.bench", "why"], ["hack.bench", "story"]]
+    assert run_each(["recovery", "placement"], True, status) == MISSED
+    assert ran == [["hack.bench", "recovery", "--quick"], ["hack.bench", "placement", "--quick"]]
+    assert run_each(["placement", "why", "recovery"], False, status) == 1
+    assert ran[2:] == [["hack.bench", "placement"], ["hack.bench", "why"], ["hack.bench", "recovery"]]
     assert run_each(["placement"], False, status) == 0
 
 

@@ -148,7 +148,7 @@ def test_why_a_job_never_came_to_an_act_is_told():
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_the_quick_run_tells_every_row(tmp_path):
-    command = [sys.executable, "-m", "hack.bench", "story", "--quick"]
+    command = [sys.executable, "-m", "hack.bench", "recovery", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_150, check=True)
     figures = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert len([name for name in figures if name.endswith("_new_step_s")]) == len(QUICK) * len(Act)

@@ -30,7 +30,7 @@ def script(tmp_path_factory):
         pytest.param(["lo"], {"local", "logs"}, id="a command"),
         pytest.param(["local", ""], {"up", "down", "status"}, id="the verbs of a command"),
         pytest.param(["local", "up", "--no"], {"--nodes", "--no-extender"}, id="an option of a verb"),
-        pytest.param(["ya"], {""}, id="an old name is never offered"),
+        pytest.param(["ya"], {""}, id="nothing where no command begins so"),
         pytest.param(["demo", "--part", "le"], {"lending"}, id="a choice of an option"),
     ],
 )
@@ -44,7 +44,7 @@ def test_bash_completes(script, typed, offered):
 def test_every_shell_gets_a_script_that_names_the_verbs(shell, capsys):
     assert main(["completion", shell]) == 0
     told = capsys.readouterr().out
-    verbs = ("local", "replay-decisions", "untaint", "queues", "top", "topology", "explain", "history", "simulate")
+    verbs = ("local", "untaint", "queues", "top", "topology", "explain", "history", "simulate")
     assert all(verb in told for verb in verbs)
 
 

@@ -43,7 +43,7 @@ def turnout(tmp_path):
 
 def test_it_comes_up_tells_how_it_is_and_goes(turnout, tmp_path):
     told = turnout("local", "up", "--nodes", "3", "--gpus", "4")
-    kubeconfig = tmp_path / "turnout/yard/kubeconfig"
+    kubeconfig = tmp_path / "turnout/local/kubeconfig"
     assert f"export KUBECONFIG={kubeconfig}" in told
     assert "3 nodes, 4 GPUs each" in told
     assert kubeconfig.stat().st_mode & 0o077 == 0 or kubeconfig.parent.stat().st_mode & 0o077 == 0
@@ -82,7 +82,7 @@ def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
     told = turnout("local", "up", "--nodes", "3", "--gpus", "2", "--processes", *flags)
     assert "run their commands as processes" in told
     assert ("on a real control plane" in told) is bool(flags)
-    kubeconfig = tmp_path / "turnout/yard/kubeconfig"
+    kubeconfig = tmp_path / "turnout/local/kubeconfig"
 
     def kubectl(*args, stdin=None):
         argv = [cache.binary("kubectl"), "--kubeconfig", kubeconfig, "--cache-dir", tmp_path / "cache", *args]
@@ -98,7 +98,7 @@ def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
     if flags:
         a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig, tmp_path)
     turnout("local", "down")
-    assert not (tmp_path / "turnout/yard/pods").exists() or not any((tmp_path / "turnout/yard/pods").iterdir())
+    assert not (tmp_path / "turnout/local/pods").exists() or not any((tmp_path / "turnout/local/pods").iterdir())
 
 
 def a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig, folder):
@@ -174,7 +174,7 @@ async def stands(file, note):
 
 @pytest.mark.asyncio
 async def test_a_local_cluster_of_which_a_part_fails_is_up_no_more_and_says_why(turnout, tmp_path):
-    folder = tmp_path / "turnout/yard"
+    folder = tmp_path / "turnout/local"
     folder.mkdir(parents=True)
     with pytest.raises(KeyError):
         await stands(folder / NOTE, Note(os.getpid(), begun_at(os.getpid()), "http://127.0.0.1:9", 1, 8))

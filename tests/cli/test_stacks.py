@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from turnout.cli.__main__ import main
-from turnout.launcher.health.flight_recorder.model import Call, Group, Record
 from turnout.launcher.health.stack_traces.parse import write
 
 WRITTEN = ["cpp_stack", "cpp_stack.svg", "py_stack", "py_stack.svg", "stacks.json", "stacks.txt"]
@@ -46,16 +45,6 @@ def test_the_stacks_of_a_folder_are_merged(tmp_path, capsys):
     assert json.loads((tmp_path / "stacks.json").read_bytes())["outliers"] == "7"
     drawn = ElementTree.parse(tmp_path / "py_stack.svg").getroot()
     assert "sleep@train.py@7|0-6 (1 of 8 ranks, line 7)" in [each.text for each in drawn.iter() if "title" in each.tag]
-
-
-def test_where_stacks_are_alike_the_recorded_calls_name_the_rank(tmp_path, capsys):
-    def called(rank, last, open_s=None):
-        group = Group("0", "", "nccl", "0-2", (Call(last, "all_reduce", open_s),))
-        return write("faulthandler", standing_in("step"), "S", "", Record(rank, 3, True, (group,)))
-
-    assert left(tmp_path, {0: called(0, 5, 9.0), 1: called(1, 4), 2: called(2, 5, 9.0)}, 3) == 0
-    assert "rank 1 has not begun call 5 of group 0 (nccl), all_reduce, in which" in capsys.readouterr().out
-    assert json.loads((tmp_path / "stacks.json").read_bytes())["outliers"] == "1"
 
 
 @pytest.mark.contract("DL-115", "DL-120")

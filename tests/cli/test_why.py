@@ -203,6 +203,7 @@ def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
     ("wanted", "says"),
     [
         pytest.param("cronjob/a", "'cronjob' is no kind of job here; those are", id="an unknown kind"),
+        pytest.param("trainjobs.trainer.kubeflow.org/a", "a TrainJob is never resized", id="a kind of fixed size"),
         pytest.param("a/b/c/d", "is no name of a job", id="four parts"),
         pytest.param("Job//a", "is no name of a job", id="an empty part"),
         pytest.param("BERT!", "cannot be the name of a job", id="letters that no name has"),

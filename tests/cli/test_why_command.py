@@ -1,4 +1,4 @@
-"""`turnout why` and `turnout replay-decisions`: on a local cluster, and where little or nothing can be seen."""
+"""`turnout why` and `turnout history`: on a local cluster, and where little or nothing can be seen."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ async def test_pods_behind_our_gate_are_told_and_room_is_no_question_of_theirs(c
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_the_log_of_a_working_autoscaler_is_decided_again_exactly(cluster, tmp_path):
+async def test_history_reads_the_decision_log_of_a_working_autoscaler(cluster, tmp_path):
     log = tmp_path / "decisions"
     autoscaler = await cluster.autoscaler("--act", "--decision-log", str(log))
     await cluster.submit("lends", 2, 8)
@@ -107,14 +107,12 @@ async def test_the_log_of_a_working_autoscaler_is_decided_again_exactly(cluster,
     await cluster.until(lends=5, gets=3)
     autoscaler.terminate()
     await autoscaler.wait()
-    code, out, complaint = await turnout("replay-decisions", str(log))
+    config = ("--kubeconfig", str(cluster.kubeconfig))
+    code, out, complaint = await turnout("history", "lends", "--decision-log", str(log), "-o", "json", *config)
     assert (code, complaint) == (0, "")
-    assert out.endswith("looks, all identical\n")
-    assert int(out.split()[0]) >= 3
-    log.write_bytes(log.read_bytes().replace(b'"WaitsForRoom"', b'"SchedulersTurn"'))
-    code, _, complaint = await turnout("replay-decisions", str(log))
-    assert code == 3
-    assert "VolcanoJob/default/gets: the log has SchedulersTurn, 3 workers, now it is WaitsForRoom" in complaint
+    logged = [row for row in json.loads(out) if row["source"] == "decision-log"]
+    assert {"IdleRoom", "MakesRoom"} <= {row["reason"] for row in logged}
+    assert all(row["object"] == "VolcanoJob/default/lends" and row["at"] for row in logged)
 
 
 def kubeconfig(folder, server):
@@ -333,14 +331,3 @@ async def test_what_it_cannot_do_is_said_in_a_line(tmp_path):
     code, _, complaint = await turnout("why", "a", "--cooldown-s", "-1")
     assert (code, complaint) == (2, "turnout why: --cooldown-s is -1.0: it must not be negative\n")
     assert (await turnout("why"))[0] == 2
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("text", [None, "", "not a log\n"])
-async def test_a_log_of_which_nothing_can_be_read_is_no_success(tmp_path, text):
-    file = tmp_path / "log"
-    if text is not None:
-        file.write_text(text)
-    code, out, complaint = await turnout("replay-decisions", str(file))
-    assert (code, out) == (1, "")
-    assert str(file) in complaint

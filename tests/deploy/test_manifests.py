@@ -81,7 +81,7 @@ ALLOWED = {
     | may("list", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
     | may("list", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
     | may("list", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
-    | may("list", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
+    | may("list", "elasticjobs.elastic.iml.github.io")
     | may("list", "horizontalpodautoscalers.autoscaling")
     | may("list", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler": TELLS
@@ -91,7 +91,7 @@ ALLOWED = {
     | may("list watch", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
     | may("list watch", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
     | may("list watch", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
-    | may("list watch", "elasticjobs.elastic.iml.github.io", "trainjobs.trainer.kubeflow.org")
+    | may("list watch", "elasticjobs.elastic.iml.github.io")
     | may("list watch", "horizontalpodautoscalers.autoscaling")
     | may("list watch", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler-given": MAP | may("get list watch", "configmaps/turnout-autoscaler"),

@@ -33,7 +33,7 @@ def _called(found):
 
 
 def test_names_and_signatures_are_those_that_users_know():
-    """A change here is a change for users: it stands in the changelog, and the old form works for one release."""
+    """A change here is a change for users: it stands in the changelog."""
     today = "".join(f"{line}\n" for name in sorted(turnout.__all__) for line in described(name))
     assert today == KEPT.read_text()
 

@@ -256,7 +256,7 @@ def official(kubeconfig):
     with open(kubeconfig) as file:
         config = yaml.safe_load(file)
     assert config["current-context"] == "turnout-local"
-    assert [each["name"] for each in config["contexts"]] == ["turnout-local", "yard"], "the old name, for one release"
+    assert [each["name"] for each in config["contexts"]] == ["turnout-local"]
     with kubernetes.config.new_client_from_config(kubeconfig) as client:
         core = kubernetes.client.CoreV1Api(client)
         core.create_namespaced_pod("default", pod("a"))

@@ -11,14 +11,6 @@ PODS = "/api/v1/namespaces/default/pods"
 FAULTS = "/turnout/faults"
 
 
-async def test_the_old_path_works_for_one_release(api_server):
-    await api_server.ask("POST", "/yard/faults", {"code": 503})
-    assert (await api_server.ask("GET", PODS))[0] == 503
-    await api_server.ask("POST", FAULTS, {"code": 503})
-    await api_server.ask("DELETE", "/yard/faults")
-    assert (await api_server.ask("GET", PODS))[0] == 200
-
-
 async def test_a_refusal_hits_so_many_requests_of_its_kind_and_no_others(api_server):
     await api_server.ask(
         "POST", FAULTS, {"verb": "list", "resource": "pods", "code": 429, "retry_after_s": 3, "times": 2}

@@ -34,7 +34,6 @@ LONG = (
     "tests/cli/",
     "tests/launcher/health/",
     "tests/launcher/checkpoint/replication/",
-    "tests/launcher/health/flight_recorder/",
     "tests/launcher/workers/",
     "tests/launcher/",
 )

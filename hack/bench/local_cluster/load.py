@@ -50,7 +50,7 @@ def started(*flags: str) -> Iterator[tuple[float, int, int]]:
         subprocess.run([*command, "up", *flags], env=env, check=True, stdout=subprocess.DEVNULL)
         took_s = time.monotonic() - began_s
         try:
-            note = json.loads(Path(folder, "turnout/yard/yard.json").read_text())
+            note = json.loads(Path(folder, "turnout/local/state.json").read_text())
             yield took_s, int(note["url"].rpartition(":")[2]), int(note["pid"])
         finally:
             subprocess.run([*command, "down"], env=env, check=True, stdout=subprocess.DEVNULL)

@@ -31,7 +31,7 @@ def run(quick: bool) -> Outcome:
         "extender_mib": one.extender_mib,
     }
     tables = (_starts(ready), _fill(nodes, pods, one))
-    return Outcome("yard: a cluster in one process", tables, figures, _targets(figures), _notes(quick))
+    return Outcome("local_cluster: a cluster in one process", tables, figures, _targets(figures), _notes(quick))
 
 
 def _starts(ready: list[float]) -> Table:

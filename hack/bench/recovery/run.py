@@ -45,7 +45,7 @@ def run(quick: bool) -> Outcome:
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     played = _played(QUICK if quick else FULL, 1 if quick else TIMES)
     found = asyncio.run(ended_by_sigterm(played))
-    title = "story: a job is resized, a process of it killed, a node lost"
+    title = "recovery: a job is resized, a process of it killed, a node lost"
     return Outcome(title, [found.table()], found.figures(), found.targets(), [*_notes(), *found.notes()])
 
 

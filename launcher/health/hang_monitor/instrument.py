@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -55,7 +55,7 @@ def _answer(progress: str, pid: int) -> None:
     os.close(low)
     faulthandler.register(SIGNAL, high, all_threads=True)
     if (ours := beats()) is not None:
-        _hear(partial(_torch_came, progress, ours.guess))
+        _hear(lambda optimizer: optimizer.register_optimizer_step_post_hook(ours.guess))
         atexit.register(_end, ours, pid)
 
 
@@ -63,15 +63,6 @@ def _end(ours: Heartbeat, pid: int) -> None:
     """Enter the phase "ending" when Python exits, unless this is a fork of the process."""
     if os.getpid() == pid:
         ours.enter("ending")
-
-
-def _torch_came(progress: str, guess: Callable[..., None], optimizer: Any) -> None:
-    """Count each step of any optimizer, and start to answer requests for torch's records."""
-    # Imported late: a process without torch does not need it.
-    from turnout.launcher.health.hang_monitor.recorder_server import listen
-
-    optimizer.register_optimizer_step_post_hook(guess)
-    listen(progress)
 
 
 def _hear(came: Callable[[Any], None]) -> None:

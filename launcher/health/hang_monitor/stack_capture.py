@@ -1,7 +1,4 @@
-"""Takes the stack traces of this agent's processes: by py-spy if it is installed and allowed, else by a signal.
-
-Each process is also asked for its record of collectives.
-"""
+"""Takes the stack traces of this agent's processes: by py-spy if it is installed and allowed, else by a signal."""
 
 from __future__ import annotations
 
@@ -16,9 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.hang_monitor.instrument import SIGNAL, stacks_file
-from turnout.launcher.health.hang_monitor.recorder_client import answer, ask
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
 
 NATIVE_S, PLAIN_S = 30.0, 10.0  # seconds for py-spy: it reads symbols of large libraries slowly the first time
@@ -53,29 +48,22 @@ async def take(processes: Mapping[int, tuple[int, Path]], py_spy: str) -> dict[i
 
 
 async def _one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
-    """Take the stack trace of one process. Its record is requested first, since py-spy stops the process."""
+    """Take the stack trace of one process."""
     state = _state(pid)
     if not state:
         return CapturedStack(write("", "", "", "the process has ended"), False, "the process has ended")
-    refused = await asyncio.to_thread(ask, progress)
     printed, why = "", "py-spy is not installed"
     if py_spy:
         # Py-spy cannot read native frames on some machines.
         for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):
             printed, why = await _spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
             if printed:
-                return CapturedStack(write("py-spy", printed, state, "", await _record(progress, refused)), True)
+                return CapturedStack(write("py-spy", printed, state), True)
     printed, unheard = await asyncio.to_thread(_ask, pid, Path(stacks_file(progress)))
     if unheard:
         state = _state(pid)
         why = ", ".join((why, unheard, _STATES.get(state, f"its state is {state or 'gone'}")))
-    return CapturedStack(
-        write("faulthandler", printed, state, why, await _record(progress, refused)), bool(printed), why
-    )
-
-
-async def _record(progress: Path, refused: str) -> Record:
-    return await asyncio.to_thread(answer, progress, refused)
+    return CapturedStack(write("faulthandler", printed, state, why), bool(printed), why)
 
 
 async def _spy(command: list[str], limit_s: float) -> tuple[str, str]:

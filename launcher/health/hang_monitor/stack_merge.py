@@ -11,13 +11,12 @@ import zlib
 
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.hang_monitor.stack_files import StackFolder
 from turnout.launcher.health.rank_sets import MOST_RANKS, set_of
 from turnout.launcher.health.stack_traces.hang_state import Merge, Merged
 from turnout.launcher.health.stack_traces.model import Gathered, Showing
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, record_of, state_of
+from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of
 from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
 MOST_TOLD = 64  # suspect ranks in the log and the metrics
@@ -63,21 +62,16 @@ def _merge(folder: StackFolder, order: Merge) -> tuple[tuple[int, ...], list[str
     if order.world > MOST_RANKS:
         return (), [f"a world of {order.world} ranks: of at most {MOST_RANKS} stacks are merged"], ""
     showings, why, raw, stands = dict[int, Showing](), dict(order.why), dict[int, bytes](), list[int]()
-    records = dict[int, Record]()
     for rank, packed in order.stacks.items():
         try:
             raw[rank] = unpack(packed)
-            if (record := record_of(raw[rank])) is not None:
-                records[rank] = record
             stands += [rank] if (state := state_of(raw[rank])) in _STOPPED else []
             showings[rank] = read(raw[rank])
         except BadStacks as error:
             why[rank] = str(error)
             stands += [rank] if rank in raw and state == _HELD else []
-    result = merge(Gathered(order.world, showings, why, records))
-    apart = set_of(stands) if showings else 0
-    if result.standing.apart or not apart:
-        apart |= result.apart
+    result = merge(Gathered(order.world, showings, why))
+    apart = (set_of(stands) if showings else 0) | result.apart
     said = verdict(result)[:MOST_LINES]
     found = tuple(rank for rank in range(order.world) if apart >> rank & 1)
     try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.rank_sets import MOST_RANKS, all_of, set_of
 
 MOST_THREADS = 256  # of one rank; the first are kept
@@ -55,18 +54,16 @@ class Showing:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The stack traces and collective records of all ranks of a world."""
+    """The stack traces of all ranks of a world."""
 
     world: int
     showings: dict[int, Showing]  # by rank; missing ranks have no stack
     why: dict[int, str] = field(default_factory=dict)  # reasons for missing stacks, by rank
-    # Flight Recorder records, by rank, also of ranks without a stack
-    records: dict[int, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.world <= MOST_RANKS:
             raise ValueError(f"a world of {self.world} ranks, must be 1 to {MOST_RANKS}")
-        for rank in (*self.showings, *self.why, *self.records):
+        for rank in (*self.showings, *self.why):
             if not 0 <= rank < self.world:
                 raise ValueError(f"rank {rank} in a world of {self.world}")
 

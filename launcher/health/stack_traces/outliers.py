@@ -11,10 +11,6 @@ from dataclasses import dataclass
 from turnout.launcher.health.stack_traces.merge import Node, fold
 from turnout.launcher.health.stack_traces.model import Frame, Gathered
 
-_COLLECTIVES = tuple(
-    f"torch/distributed/{name}.py" for name in ("distributed_c10d", "c10d_logger", "_functional_collectives")
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -64,15 +60,6 @@ def stand(gathered: Gathered) -> Outliers:
             ways[0].into,
         )
     return Outliers(tuple(crowd), tuple(apart), gathered.silent)
-
-
-def in_torch(gathered: Gathered) -> int:
-    """Return the ranks whose main thread is inside torch's Python code of collectives, where it waits."""
-    ranks = 0
-    for rank, seen in gathered.showings.items():
-        if any(each.main and each.frames[-1].source.startswith(_COLLECTIVES) for each in seen.python):
-            ranks |= 1 << rank
-    return ranks
 
 
 @dataclass(frozen=True, slots=True)

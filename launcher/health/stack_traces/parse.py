@@ -13,8 +13,6 @@ from functools import lru_cache
 import msgspec
 
 from turnout.launcher.errors import BadStacks
-from turnout.launcher.health.flight_recorder import parse as calls
-from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.stack_traces.model import (
     INNER_FRAMES,
     LEFT_OUT,
@@ -30,7 +28,6 @@ from turnout.launcher.health.stack_traces.model import (
 MOST_BYTES = 4 * 1024 * 1024  # of one rank
 _HOMES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 _OUR_START = "launcher/workers/forkserver/child_main.py"  # calls the user's script
-_OUR_EAR = "launcher/health/hang_monitor/recorder_server.py"  # Turnout's own thread in each process
 _NATIVE = re.compile(r"\.so\b|\.(?:cc?|cpp|cxx|cu|hh?|hpp|cuh|S)$")
 _FAULT_BLOCK = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):$", re.M)
 _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$', re.M)
@@ -58,7 +55,6 @@ class _File(msgspec.Struct):
     stacks: str
     state: str = ""
     why: str = ""
-    calls: msgspec.Raw = msgspec.Raw(b"")
 
 
 _Step = tuple[Frame, int, bool]  # a frame, its line, whether it is Python's
@@ -66,22 +62,12 @@ _spy = msgspec.json.Decoder(list[_SpyThread])
 _file = msgspec.json.Decoder(_File)
 
 
-def write(by: str, stacks: str, state: str, why: str = "", record: Record | None = None) -> bytes:
+def write(by: str, stacks: str, state: str, why: str = "") -> bytes:
     """Encode the file of one rank. by: the tool that printed `stacks`. state: the process state, one letter.
 
-    why: the reason for missing stacks. record: of its collectives.
+    why: the reason for missing stacks.
     """
-    told = msgspec.Raw(b"null" if record is None else calls.write(record))
-    return msgspec.json.encode(_File(by, stacks, state, why, told))
-
-
-def record_of(raw: bytes) -> Record | None:
-    """Return the record of collectives in one of our files, with or without stacks. None if there is none."""
-    try:
-        told = bytes(_file.decode(raw).calls) if len(raw) <= MOST_BYTES else b""
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None
-    return None if told in (b"", b"null") else calls.read(told)
+    return msgspec.json.encode(_File(by, stacks, state, why))
 
 
 def read(raw: bytes) -> Showing:
@@ -97,14 +83,6 @@ def read(raw: bytes) -> Showing:
         return _shown(file.stacks, _printable(file.state[:1]))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise BadStacks(f"it is not what a tool prints: {str(error)[:200]}") from error
-
-
-def without_record(raw: bytes) -> bytes:
-    """Return our file without its record of collectives. Raises BadStacks if it is not one of ours."""
-    try:
-        return msgspec.json.encode(msgspec.structs.replace(_file.decode(raw), calls=msgspec.Raw(b"null")))
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise BadStacks(f"it is no file of ours: {str(error)[:200]}") from error
 
 
 def state_of(raw: bytes) -> str:
@@ -127,7 +105,6 @@ def _shown(text: str, state: str) -> Showing:
         threads = [
             (_spy_steps(body), head[1] == pid or head[2] == "MainThread") for head, body in _blocks(_SPY_BLOCK, text)
         ]
-    threads = [each for each in threads if not any(step[0].source.endswith(_OUR_EAR) for step in each[0])]
     python = [_thread([step for step in steps if step[2]], main) for steps, main in threads]
     native = [_thread([step for step in steps if not step[2]], main) for steps, main in threads]
     if not any(each.frames for each in (*python, *native)):

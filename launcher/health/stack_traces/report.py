@@ -11,12 +11,10 @@ from typing import Any
 
 import msgspec
 
-from turnout.launcher.health.flight_recorder import report as calls
-from turnout.launcher.health.flight_recorder.analysis import Numbers, judge
 from turnout.launcher.health.rank_sets import folded, label
 from turnout.launcher.health.stack_traces.merge import Node, fold
 from turnout.launcher.health.stack_traces.model import Gathered
-from turnout.launcher.health.stack_traces.outliers import Group, Outliers, in_torch, stand
+from turnout.launcher.health.stack_traces.outliers import Group, Outliers, stand
 from turnout.launcher.health.stack_traces.svg import picture
 
 MOST_GROUPS = 20  # groups described one by one
@@ -39,20 +37,14 @@ class Merged:
     standing: Outliers
     states: tuple[tuple[str, int], ...]  # unusual process states, with their ranks
     why: tuple[tuple[str, int], ...]  # reasons for missing stacks, with their ranks
-    numbers: Numbers  # the analysis of the ranks' collectives
 
     @property
     def apart(self) -> int:
-        """Return the suspect ranks: by their stacks, or by their collectives if no stack is suspect."""
+        """Return the suspect ranks."""
         ranks = 0
         for group in self.standing.apart:
             ranks |= group.ranks
-        return ranks or self.numbers.apart
-
-    @property
-    def by(self) -> str:
-        """Return the kind of evidence: `stack`, or the word for the collectives; "" if no rank is suspect."""
-        return "stack" if self.standing.apart else self.numbers.by or ""
+        return ranks
 
 
 def merge(gathered: Gathered) -> Merged:
@@ -70,7 +62,6 @@ def merge(gathered: Gathered) -> Merged:
         stand(gathered),
         tuple(sorted(states.items())),
         tuple(sorted(why.items())),
-        judge(gathered.records, gathered.world, in_torch(gathered)),
     )
 
 
@@ -95,16 +86,12 @@ def verdict(merged: Merged) -> list[str]:
     lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} apart: {group}" for group in standing.apart[:MOST_GROUPS]]
     if len(standing.apart) > MOST_GROUPS:
         lines.append(f"and {len(standing.apart) - MOST_GROUPS} more groups stand apart")
-    numbers, crowd = calls.lines(merged.numbers), _crowd(standing.crowd)
-    if lines or merged.numbers.by is None:
-        lines += crowd + numbers
-    else:
-        lines += calls.named(merged.numbers) + numbers + crowd
+    lines += _crowd(standing.crowd)
     if standing.silent:
         lines.append(f"{_ranks(standing.silent)} of {world}: no stack")
     lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
     lines += [f"{_ranks(ranks)}: {odd}" for odd, ranks in merged.states]
-    return lines + calls.unknown(merged.numbers)
+    return lines
 
 
 def _crowd(crowd: tuple[Group, ...]) -> list[str]:
@@ -167,14 +154,12 @@ def as_json(merged: Merged) -> bytes:
     standing = merged.standing
     told = {
         "world": merged.world,
-        "outliers": folded(standing.outliers | merged.apart),
-        "outliers_by": merged.by,
+        "outliers": folded(standing.outliers),
         "silent": folded(standing.silent),
         "apart": [_group(group) for group in standing.apart],
         "crowd": [_group(group) for group in standing.crowd],
         "states": {odd: folded(ranks) for odd, ranks in merged.states},
         "why_silent": {reason: folded(ranks) for reason, ranks in merged.why},
-        "calls": calls.as_json(merged.numbers),
         "python": [_node(child, merged.world) for child in merged.python.children],
         "native": [_node(child, merged.world) for child in merged.native.children],
     }

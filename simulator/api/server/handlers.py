@@ -29,7 +29,6 @@ from turnout.simulator.api.writes.managed_fields import manager_of
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
 FAULTS = "/turnout/faults"
-_OLD_FAULTS = "/yard/faults"  # for one release
 
 
 def application(
@@ -51,7 +50,7 @@ class Handlers:
         """Answer one request."""
         if request.path in _HEALTH:
             return web.Response(text="ok")
-        if request.path in (FAULTS, _OLD_FAULTS):
+        if request.path == FAULTS:
             return await self._ask_for_fault(request)
         if request.method == "GET" and request.path == "/openapi/v2":
             return web.Response(body=OPENAPI_V2, content_type=OPENAPI_V2_TYPE)

@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
-from turnout.autoscaler.controller.metric_aliases import OLD_NAMES
 from turnout.autoscaler.controller.metric_samples import MOST_JOBS
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
@@ -284,19 +283,3 @@ def test_a_job_that_is_gone_leaves_no_series(metrics):
 def test_times_of_jobs_are_read_as_kubernetes_writes_them(metrics):
     look(metrics, short("w", created=rfc3339(123_456)))
     assert samples(metrics)["job_waiting_since_timestamp_seconds", "Job", "w", "ns", "q"] == 123_456
-
-
-@pytest.mark.parametrize(("new", "old"), sorted(OLD_NAMES.items()))
-def test_a_renamed_metric_is_served_under_both_names(metrics, clock, new, old):
-    look(metrics, grown(), short())
-    metrics.became(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
-    metrics.decide_s.observe(0.01)
-    metrics.nodes.seen({"tainted": 1})
-    metrics.nodes.skipped("OnlySlow")
-    found = {family.name: family for family in text_string_to_metric_families(metrics.page().decode())}
-    told = {(each.name.removeprefix(new), *sorted(each.labels.items())): each.value for each in found[new].samples}
-    assert told
-    assert told == {
-        (each.name.removeprefix(old), *sorted(each.labels.items())): each.value for each in found[old].samples
-    }
-    assert found[old].type == found[new].type

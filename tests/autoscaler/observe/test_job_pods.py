@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.jobs.kinds.manifests import SAMPLES, colossal, mindspore, mpi, train
+from tests.jobs.kinds.manifests import SAMPLES, colossal, mindspore, mpi
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.observe import job_pods
 from turnout.jobs.kinds.registry import KINDS
@@ -257,15 +257,6 @@ def test_a_launcher_counts_with_its_mpi_job_and_in_its_queue_and_not_twice(first
     assert (observed.queues["q"].used[GPU], observed.queues["q"].used["pods"]) == (2, 2)
     view.drop_job("u")  # its launcher is then a Job like any other
     assert [str(each.job.key) for each in seen(view)] == ["Job/ns/j-launcher"]
-
-
-def test_a_train_job_never_waits_itself_and_is_reported_once_its_pods_run():
-    view = view_of(("TrainJob", train()))
-    for at in range(4):
-        said = {"jobset.sigs.k8s.io/jobset-name": "j", "jobset.sigs.k8s.io/replicatedjob-name": "node"}
-        view.put_pod(pod(f"j-node-0-{at}-x", owner="child", **said, **{labels.JOB_INDEX: str(at)}))
-    (only,) = seen(view)
-    assert (only.waits, only.hold_step.reason.value) == (False, "AdapterRefused")
 
 
 @pytest.mark.parametrize("role", [{"scheduler.tensorstack.dev/role": "launcher"}, {}])

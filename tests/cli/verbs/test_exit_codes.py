@@ -38,7 +38,7 @@ ASKING = [
     ["release", "--all"],
 ]
 # Verbs that ask none, or start their own.
-ALONE = {"demo", "replay-decisions", "stacks", "local", "completion", "simulate", "version"}
+ALONE = {"demo", "stacks", "local", "completion", "simulate", "version"}
 USAGE = [
     ["explain", "2y8"],
     ["explain", "2x8", "--selector", "gpu"],
@@ -95,7 +95,7 @@ def away(folder):
 
 
 def verbs():
-    """The names of all verbs; old names of one that was renamed are not offered."""
+    """The names of all verbs."""
     (found,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
     return {each.dest for each in found._choices_actions}
 

@@ -2,13 +2,18 @@
 
 import pytest
 
-from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.decision_log import DecisionLogEncoder
+from tests.autoscaler.world import NOW_S
+from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.reporting.decision_log import encode
 from turnout.cli.views.history import in_order, listing, of_events, of_log, of_notes
 from turnout.cli.views.listing import text
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
+from turnout.kube.reasons import AUTOSCALER
+from turnout.kube.times import rfc3339
+
+BERT = JobKey("Job", "ns", "a")
+OTHER = Step(JobKey("Job", "ns", "b"), 1, 1, Reason.AT_MAX)
 
 
 def event(reason="MakesRoom", about="Job/bert", source="turnout-autoscaler", last="2026-01-01T00:00:02Z", **more):
@@ -54,17 +59,15 @@ def test_annotations_tell_the_last_change_and_what_holds():
     assert (paused.at, paused.reason, paused.text) == ("", "Paused", f"{labels.PAUSED}=grow: its size is left alone")
 
 
-def test_a_log_tells_each_new_decision_once_and_counts_what_is_unreadable():
-    log, encoder = [], DecisionLogEncoder()
-    lends = seen(job("a", most=4), [0])
-    full = seen(job("a", least=1, most=4, replicas=4), [0] * 4)
-    for now_s, at in ((NOW_S, world([4], lends)), (NOW_S + 5, world([4], lends)), (NOW_S + 9, world([4], full))):
-        log.append(encoder.line(at, POLICY, now_s, decide(at, POLICY, now_s)))
-    found, unread = of_log([*log, b"cut off"], JobKey("Job", "ns", "a"))
+def test_a_log_tells_each_changed_decision_once_and_counts_bad_lines():
+    grows, full = Step(BERT, 4, 1, Reason.IDLE_ROOM, "3 workers more"), Step(BERT, 4, 4, Reason.AT_MAX)
+    log = [*encode([grows], NOW_S).splitlines(), b"cut off", b"", *encode([OTHER, full], NOW_S + 9).splitlines()]
+    rows, unread = of_log([*log, *encode([full], NOW_S + 60).splitlines()], BERT)  # told again by a new leader
     assert unread == 1
-    assert [row.reason for row in found] == ["IdleRoom", "AtMax"]
-    assert found[0].text.startswith("4 workers. ")
-    assert of_log(log, JobKey("Job", "ns", "gone")) == ([], 0)
+    assert [(row.at, row.reason) for row in rows] == [(rfc3339(NOW_S), "IdleRoom"), (rfc3339(NOW_S + 9), "AtMax")]
+    assert rows[0].text == f"4 workers (3 workers more). {AUTOSCALER['IdleRoom'].means}"
+    assert rows[1].text == f"4 workers. {AUTOSCALER['AtMax'].means}"
+    assert of_log(log, JobKey("Job", "ns", "gone")) == ([], 1)
 
 
 def test_what_holds_now_comes_after_all_that_has_a_time():

@@ -49,10 +49,6 @@ def mpi(replicas=4, notes=None, command=HOROVOD, **spec):
     return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {"mpiReplicaSpecs": roles, **spec}}
 
 
-def train(notes=None, **spec):
-    return {"metadata": meta(**(notes or {})), "spec": {"trainer": {"numNodes": 4}, **spec}}
-
-
 def colossal(queue="default", priority=50, **spec):
     """Build a job as in T9k's manual."""
     room = {"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}
@@ -89,6 +85,5 @@ SAMPLES = {
     "RayCluster": ray(),
     "LeaderWorkerSet": lws(),
     "MPIJob": mpi(),
-    "TrainJob": train(),
     "ColossalAIJob": colossal(),
 }

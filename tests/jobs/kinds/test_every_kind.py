@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, mindspore, mpi, ray, train
+from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, mindspore, mpi, ray
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
 from tests.support.examples import scaled
 from turnout.autoscaler.model import JobState
@@ -17,7 +17,7 @@ from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, JobKind, Life, Order
 from turnout.kube import labels
 
-RESIZED = [name for name in SAMPLES if name not in ("TrainJob", "ColossalAIJob")]
+RESIZED = [name for name in SAMPLES if name != "ColossalAIJob"]
 
 
 def merged(there, body):
@@ -131,8 +131,6 @@ def test_pods_that_start_together_cannot_become_fewer():
         ("RayCluster", ray(suspend=True), Life.SUSPENDED),
         ("MSJob", {**mindspore(), "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}, Life.DONE),
         ("MSJob", mindspore(runPolicy={"suspend": True}), Life.SUSPENDED),
-        ("TrainJob", {**train(), "status": {"conditions": [{"type": "Complete", "status": "True"}]}}, Life.DONE),
-        ("TrainJob", train(suspend=True), Life.SUSPENDED),
         ("ColossalAIJob", {**colossal(), "status": {"phase": "Failed"}}, Life.DONE),
         ("ColossalAIJob", colossal(runMode={"pause": {"enabled": True}}), Life.SUSPENDED),
     ],
@@ -256,7 +254,6 @@ FIELDS = {  # which the samples leave out
     "RayCluster": ["enableInTreeAutoscaling", "suspend", "managedBy"],
     "LeaderWorkerSet": ["rolloutStrategy"],
     "MPIJob": ["runPolicy", "slotsPerWorker", "runLauncherAsWorker"],
-    "TrainJob": ["suspend"],
     "ColossalAIJob": ["runMode"],
 }
 

@@ -1,14 +1,14 @@
-"""LeaderWorkerSets, MPIJobs and TrainJobs: sizes, hazards and the exact change; XD-02."""
+"""LeaderWorkerSets and MPIJobs: sizes, hazards and the exact change; XD-02."""
 
 import pytest
 
-from tests.jobs.kinds.manifests import BOUNDS, HOROVOD, lws, mpi, train
+from tests.jobs.kinds.manifests import BOUNDS, HOROVOD, lws, mpi
 from tests.jobs.test_kinds import GPU, template
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, Sizes
 from turnout.kube import labels
 
-LWS, MPI, TRAIN = (KINDS[name] for name in ("LeaderWorkerSet", "MPIJob", "TrainJob"))
+LWS, MPI = KINDS["LeaderWorkerSet"], KINDS["MPIJob"]
 
 # LeaderWorkerSet: a worker is a pod, and groups come and go whole.
 
@@ -107,12 +107,3 @@ def test_an_mpi_job_needs_both_roles(name):
     del raw["spec"]["mpiReplicaSpecs"][name]
     with pytest.raises(BadJob, match=f"spec.mpiReplicaSpecs.{name} is missing"):
         MPI.read(raw)
-
-
-# TrainJob: told, never resized.
-
-
-def test_a_train_job_is_refused_and_holds_nothing_itself():
-    job = TRAIN.read(train())
-    assert "cannot be changed once it is made" in job.refused
-    assert (job.replicas, dict(job.shape.requests)) == (4, {"pods": 1})

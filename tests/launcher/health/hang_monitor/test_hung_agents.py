@@ -20,7 +20,6 @@ from turnout.launcher.model import Exit
 pytestmark = pytest.mark.slow
 
 PLAIN = Path(__file__).with_name("plain.py")
-ALIKE = Path(__file__).parents[1] / "flight_recorder/same_stacks.py"
 FORKS = ("--heartbeat-s", "0.2", "--silence-s", "9")
 TORCH_S = 120.0  # three imports of torch and three py-spys take long on a busy machine
 
@@ -72,16 +71,6 @@ def test_a_plain_script_rank_that_sleeps_is_named_and_all_start_again(crew):
     assert sorted(os.listdir(ours)) == [*ranks, *merged]
     assert [path.name for path in theirs.iterdir()] == ranks[2:], "each agent writes down its own as well"
     assert json.loads((ours / "stacks.json").read_text())["outliers"] == "1"
-
-
-@pytest.mark.long
-def test_a_rank_that_began_no_collective_leaves_though_stacks_are_the_same(crew):
-    job = crew("2:3", "--hang-timeout=4", "--on-hang=replace", "--max-restarts=1", script=ALIKE, quick=FORKS)
-    _, gathered = rank_1_hangs(job)
-    assert "rank 1 has not begun call 31 of group 0 (default_pg, gloo), all_reduce" in gathered["verdict"], gathered
-    written = json.loads((job.folder / "stacks-w0" / "stacks.json").read_text())
-    assert (written["outliers"], written["outliers_by"], written["apart"]) == ("1", "behind", [])
-    assert sorted(agent.code(TORCH_S) for agent in job.agents) == [0, 0, Exit.FAULTY]
 
 
 def test_a_stopped_processs_worker_leaves_as_faulty_and_others_train_on(crew):

@@ -6,7 +6,6 @@ import zlib
 
 import pytest
 
-from turnout.launcher.health.flight_recorder.model import Call, Group, Record
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.hang_monitor.stack_merge import StackMerge, pack
 from turnout.launcher.health.rank_sets import MOST_RANKS
@@ -14,16 +13,10 @@ from turnout.launcher.health.stack_traces.hang_state import Merge
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
 
 
-def standing_in(function, state="S", record=None):
+def standing_in(function, state="S"):
     """The file of a rank whose main thread stands in this function."""
     dump = f'Current thread 0x02 (most recent call first):\n  File "train.py", line 7 in {function}\n'
-    return write("faulthandler", dump, state, "", record)
-
-
-def called(rank, last, open_s=None, world=4):
-    """Such a rank, and the number of its last call."""
-    group = Group("0", "default_pg", "nccl", "0-3", (Call(last, "all_reduce", open_s),))
-    return pack(standing_in("step", record=Record(rank, world, True, (group,))))
+    return write("faulthandler", dump, state)
 
 
 WAITS, SLEEPS = standing_in("all_reduce"), standing_in("fetch")
@@ -57,60 +50,6 @@ def test_whom_the_others_wait_for(tmp_path, odd, apart):
     found, ((what, fields),) = merged(tmp_path, {rank: pack(WAITS) for rank in range(3)} | {3: odd})
     assert (found.number, found.apart) == (7, apart)
     assert (what, fields["apart"], fields["shown"]) == ("stacks_gathered", list(apart), 4)
-
-
-ALIKE = {rank: called(rank, 5, 30.0) for rank in range(3)}
-
-
-def told(folder):
-    return json.loads((folder / "stacks.json").read_text())
-
-
-def test_where_stacks_are_alike_the_rank_yet_to_call_is_named_with_proof(tmp_path):
-    found, ((_, fields),) = merged(tmp_path, ALIKE | {3: called(3, 4)})
-    assert (found.apart, fields["apart"]) == ((3,), [3])
-    assert fields["verdict"][:2] == [
-        "by its calls rank 3 stands apart: the others wait in a call that is not begun there",
-        "rank 3 has not begun call 5 of group 0 (default_pg, nccl), all_reduce, in which ranks 0-2 wait",
-    ]
-    written = told(tmp_path)
-    assert (written["outliers"], written["outliers_by"], written["calls"]["apart"]) == ("3", "behind", "3")
-    assert "rank 3 has not begun call 5" in (tmp_path / "stacks.txt").read_text()
-    assert "rank 3 has not begun call 5" in (tmp_path / "py_stack.svg").read_text()
-
-
-def test_a_suspect_by_its_stack_is_named_whatever_the_numbers_say(tmp_path):
-    found, ((_, fields),) = merged(tmp_path, ALIKE | {1: called(1, 4), 3: pack(SLEEPS)})
-    assert found.apart == (3,)
-    assert "rank 1 has not begun call 5 of group 0 (default_pg, nccl), all_reduce" in "; ".join(fields["verdict"])
-    written = told(tmp_path)
-    assert (written["outliers"], written["outliers_by"], written["calls"]["apart"]) == ("3", "stack", "1")
-
-
-def test_who_is_stopped_is_named_before_who_is_behind(tmp_path):
-    found, _ = merged(tmp_path, ALIKE | {1: called(1, 4), 3: pack(STOPPED)})
-    assert found.apart == (3,)
-
-
-def test_a_rank_without_a_stack_is_named_by_its_calls(tmp_path):
-    group = Group("0", "default_pg", "nccl", "0-3", (Call(4, "all_reduce"),))
-    found, _ = merged(tmp_path, ALIKE | {3: pack(write("", "", "R", "no stack", Record(3, 4, True, (group,))))})
-    assert found.apart == (3,)
-
-
-@pytest.mark.parametrize(
-    ("odd", "why"),
-    [
-        pytest.param(pack(standing_in("step")), {}, id="a file of an agent that does not ask"),
-        pytest.param(called(2, 4), {"its torch.distributed has rank 2 of 4": "3"}, id="the record of another rank"),
-        pytest.param(pack(standing_in("step", record=Record(why="it has none"))), {"it has none": "3"}, id="a reason"),
-    ],
-)
-def test_without_a_record_nobody_is_named_by_it(tmp_path, odd, why):
-    found, _ = merged(tmp_path, ALIKE | {3: odd})
-    assert found.apart == ()
-    assert told(tmp_path)["calls"]["why_unknown"] == why
-    assert told(tmp_path)["calls"]["waits"][0]["unknown"] == "3"
 
 
 def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):

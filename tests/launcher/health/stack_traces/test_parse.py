@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.support.examples import scaled
 from turnout.launcher.errors import BadStacks
-from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.stack_traces.model import (
     INNER_FRAMES,
     LEFT_OUT,
@@ -19,7 +18,7 @@ from turnout.launcher.health.stack_traces.model import (
     MOST_THREADS,
     UNNAMED,
 )
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, record_of, state_of, without_record, write
+from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of, write
 
 SPY_TEXT = """\
 Process 71: python train.py
@@ -242,15 +241,6 @@ def test_threads_are_left_out_only_where_they_are_too_many(count, first, last):
     assert [each.frames[0].function for each in seen.python] == [f"f{at}" for at in (*first, last)]
 
 
-def test_our_own_ear_in_a_process_is_no_thread_of_it():
-    ear = "".join(
-        f'  File "{name}", line 1 in f\n'
-        for name in ("threading.py", "/v/launcher/health/hang_monitor/recorder_server.py", "a.py")
-    )
-    (only,) = read(f"Thread 0x1 (most recent call first):\n{ear}{fault([0])}".encode()).python
-    assert [frame.function for frame in only.frames] == ["f0"]
-
-
 def test_launcher_frames_are_left_out_down_to_its_last_call_of_the_script():
     lines = [f'  File "{name}.py", line {at} in f{at}\n' for at, name in enumerate("abcd")]
     ours = '  File "/v/launcher/workers/forkserver/child_main.py", line 9 in run\n'
@@ -265,10 +255,9 @@ def test_a_form_is_known_by_its_first_letter(filler):
 
 
 def test_as_many_bytes_as_a_rank_may_have_are_read():
-    file = write("faulthandler", fault([0]), "S", "", Record(1, 2, True))
+    file = write("faulthandler", fault([0]), "S")
     whole = file.ljust(MOST_BYTES)
-    assert (read(whole).python, record_of(whole)) == (read(file).python, Record(1, 2, True))
-    assert record_of(file.ljust(MOST_BYTES + 1)) is None
+    assert read(whole).python == read(file).python
 
 
 def test_the_state_of_a_process_is_one_letter():
@@ -283,8 +272,6 @@ def test_a_reason_may_be_long_and_is_told_as_far_as_anybody_reads():
         read(write("", "", "T", "w" * 999))
     with pytest.raises(BadStacks, match=r"^no stack is in it$"):
         read(write("", "", "T"))
-    with pytest.raises(BadStacks, match=r"^it is no file of ours: .{0,200}$"):
-        without_record(b"x")
 
 
 def test_a_frame_without_a_name_has_the_guides():

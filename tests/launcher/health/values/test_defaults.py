@@ -3,8 +3,6 @@
 import pytest
 
 from tests.launcher.rendezvous.story import member
-from turnout.launcher.health.flight_recorder.analysis import Numbers, Waits
-from turnout.launcher.health.flight_recorder.model import Record
 from turnout.launcher.health.gpu_links import Box
 from turnout.launcher.health.hang_detector import HangAction, HangLimits, HangPolicy, Progress, ProgressWatch
 from turnout.launcher.health.messages import Probed
@@ -85,9 +83,6 @@ LIMITS = StragglerLimits(rule=Rule.MEAN, factor=2.0, spreads=6.0, least_factor=1
         ),
         pytest.param(Thread((), ()), Thread((), (), main=False), id="a thread is not the main one"),
         pytest.param(Showing(), Showing((), (), ""), id="a rank may show nothing"),
-        pytest.param(Waits("0", 5, "barrier", 1, 9.0), Waits("0", 5, "barrier", 1, 9.0, 0, 0, 0, ()), id="all came"),
-        pytest.param(Record(), Record(0, 0, False, (), "", ""), id="a record of nothing says nothing"),
-        pytest.param(Numbers(), Numbers((), 0, None, 0, ()), id="without records nobody is named"),
     ],
 )
 def test_where_nobody_says_otherwise(unsaid, said):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.health.flight_recorder.model import Call, Group, Record
 from turnout.launcher.health.stack_traces.merge import MOST_LINES, Node, fold
 from turnout.launcher.health.stack_traces.model import Frame, Gathered, Showing, Thread
 from turnout.launcher.health.stack_traces.report import MOST_GROUPS, MOST_TEXT_LINES, files, merge, text, verdict
@@ -36,14 +35,7 @@ SHOWN = {
 WHY = "it did not answer in time" + ", and nobody knows why" * 10
 
 
-def called(rank, *calls):
-    return Record(rank, 7, True, (Group("0", "default_pg", "nccl", "0-6", calls),))
-
-
-DONE, WAITED, GLOO = Call(4, "all_reduce of [[4]]"), Call(5, "all_reduce of [[4]]", 30.25), Call(5, "barrier", 9.0)
-CALLED = {rank: called(rank, DONE, WAITED) for rank in (0, 1, 2)} | {3: called(3, DONE), 4: called(4, DONE, GLOO)}
-STRANGE = {5: Record(why="its torch is too old"), 6: Record(6, 8, True)}
-WORLD = Gathered(7, SHOWN, {5: WHY, 6: WHY}, CALLED | STRANGE)
+WORLD = Gathered(7, SHOWN, {5: WHY, 6: WHY})
 
 
 def test_what_is_written_is_letter_for_letter_what_people_and_tools_know():

@@ -1,0 +1,59 @@
+"""Merge the shards of a run several times, each time beside `cp` of the same files.
+
+`python -m hack.bench.preprocess.merge_script TEXT VOCABULARY FOLDER ROUNDS` prints a JSON list of [bytes, seconds of
+the merge, seconds of cp]. Both end when the bytes are on the disk: the merge calls fsync, and so does
+`sync` for the copies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hack.bench.preprocess.sides import WORKERS
+from turnout.preprocess.local_runner import work
+from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
+from turnout.preprocess.options import Engine, Options, TokenizerType
+from turnout.preprocess.run import Run, prepared
+from turnout.preprocess.shards import tokens_path
+
+
+def main(text: str, vocabulary: str, folder: str, rounds: str) -> None:
+    """Make the shards once, then merge and copy them by turns."""
+    options = Options(
+        inputs=(text,),
+        output_prefix=f"{folder}/merged",
+        tokenizer_type=TokenizerType.HF,
+        vocab_file=vocabulary,
+        append_eod=True,
+        workers=WORKERS,
+        engine=Engine.GIGATOKEN,
+    )
+    found = []
+    with prepared(options) as run:
+        assert isinstance(run, Run)
+        records = {record.index: record for record in work(run, lambda line: None)}
+        shards = complete_documents([(chunk, records[chunk.index]) for chunk in run.plan.chunks])
+        files = [tokens_path(run.settings.folder, chunk.index, 0) for chunk, _ in shards]
+        for at in range(int(rounds)):
+            copied, began_s = Path(folder) / f"copy-{at}", time.monotonic()
+            copied.mkdir()
+            subprocess.run(["cp", *files, str(copied)], check=True)
+            subprocess.run(["sync", *(str(path) for path in copied.iterdir())], check=True)
+            copy_s, began_s = time.monotonic() - began_s, time.monotonic()
+            merge_key(f"{folder}/merged-{at}", run.settings.folder, 0, "text", run.settings.tokenizer.size, shards)
+            merge_s = time.monotonic() - began_s
+            found.append((sum(os.path.getsize(file) for file in files), merge_s, copy_s))
+            shutil.rmtree(copied)
+            for suffix in ("bin", "idx"):
+                os.unlink(dataset_path(f"{folder}/merged-{at}", "text", suffix))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

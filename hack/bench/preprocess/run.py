@@ -1,0 +1,230 @@
+"""Text to training data: ours beside gigatoken's own reader, Megatron-LM's two scripts and datatrove's writer.
+
+Every run is a process of its own over the same generated text with the same tokenizer, two workers or threads, from a
+file in the page cache to files on a disk. Sides take turns, so that a slow minute of the machine hits all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+
+from hack.bench.preprocess import measure, sides
+from hack.bench.preprocess.corpus import Corpus
+from hack.bench.preprocess.measure import CommandFailed, Usage
+from hack.bench.preprocess.results import Findings, Merge, Run, figures, tables, targets
+from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Side
+from hack.bench.support.outcome import Outcome
+
+DISK = Path("/var/tmp")
+MB, GB = 1_000_000, 1_000_000_000
+SLOW = (OLD, DATATROVE)  # below 5 MB/s on a core; they read less of the same text
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes of a run."""
+
+    text_bytes: int
+    slow_bytes: int
+    rounds: int
+    memory: tuple[tuple[int, int], ...]  # bytes of a file, and how many times the file is read
+    long_bytes: int  # of the long document, and of all small ones together
+    long_rounds: int
+    merges: int
+
+
+FULL = Plan(
+    GB, 64 * MB, rounds=5, memory=((GB, 1), (4 * GB, 1), (4 * GB, 4)), long_bytes=500 * MB, long_rounds=3, merges=5
+)
+QUICK = Plan(
+    128 * MB, 2 * MB, rounds=2, memory=((128 * MB, 1), (128 * MB, 2)), long_bytes=64 * MB, long_rounds=1, merges=3
+)
+
+
+def run(quick: bool) -> Outcome:
+    """Measure. quick: less text, and fewer rounds."""
+    with tempfile.TemporaryDirectory(prefix="turnout-preprocess-", dir=DISK) as folder:
+        return measured(Path(folder), QUICK if quick else FULL, full=not quick)
+
+
+def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
+    """Measure in a folder, which keeps the text for another run."""
+    busy = os.getloadavg()[0]
+    bench = Bench(Corpus(folder), plan)
+    findings = bench.play()
+    found = [each.note for each in bench.peers if isinstance(each, NotRun)]
+    notes = [
+        "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
+        f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
+        f"Memory: {_repeated(plan)}.",
+        f"{_versions()}; {len(os.sched_getaffinity(0))} cores, load average {busy:.1f} before the run.",
+        *found,
+        *bench.faults,
+    ]
+    return Outcome(
+        title="preprocess: text to Megatron's indexed datasets",
+        tables=tables(findings),
+        figures=figures(findings) | {"load average before": busy},
+        targets=targets(findings, full=full),
+        notes=notes,
+    )
+
+
+def _repeated(plan: Plan) -> str:
+    sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
+    return ", ".join(
+        f"{whole} one file" if times == 1 else f"{whole} one file of {size_bytes / GB:g} GB, read {times} times"
+        for whole, size_bytes, times in sizes
+    )
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {metadata.version(name)}" for name in ("gigatoken", "tokenizers"))
+
+
+@dataclass(slots=True)
+class Bench:
+    """One run: what is measured, in order."""
+
+    corpus: Corpus
+    plan: Plan
+    faults: list[str] = field(default_factory=list)
+    peers: list[Side | NotRun] = field(default_factory=list)
+    _digests: dict[tuple[str, Path], str] = field(default_factory=dict)  # of the tokens of a side for a file
+    _starts: dict[str, list[Usage]] = field(default_factory=dict)
+    _rounds: dict[str, list[Run]] = field(default_factory=dict)
+
+    def play(self) -> Findings:
+        """Measure everything."""
+        tokenizer = self.corpus.tokenizer()
+        vocabulary = tokenizer / "tokenizer.json"
+        self.peers = sides.peers(os.environ, tokenizer)
+        gigatoken = sides.gigatoken(vocabulary)
+        ours, auto = sides.ours("gigatoken", vocabulary), sides.ours("auto", vocabulary)
+        others = [peer for peer in self.peers if isinstance(peer, Side)]
+        every = [gigatoken, ours, auto, *others]
+        for side in every:
+            self._start(side)  # with cold files and without compiled modules; it does not count
+        text, less = self.corpus.lines(self.plan.text_bytes), self.corpus.lines(self.plan.slow_bytes)
+        for _ in range(self.plan.rounds):
+            for side in every:
+                if side.name not in SLOW:
+                    self._measure(side, text)
+        self._once(ours, less)
+        self._once(sides.gigatoken(vocabulary, keep=True), less)
+        for side in others:
+            if side.name in SLOW:
+                self._measure(side, less)
+        return Findings(
+            starts={name: _middle(usages) for name, usages in self._starts.items()},
+            rounds=self._rounds,
+            memory=self._memory(ours, [side for side in others if side.name == FAST]),
+            long_document=self._long_document(ours),
+            merges=self._merges(vocabulary, text),
+            equal=self._equal(),
+        )
+
+    def _start(self, side: Side) -> Run | None:
+        """Run a side over one short document."""
+        one, two = self.corpus.short_documents()
+        return self._once(side, one, [one, two] if side.halves else [one])
+
+    def _measure(self, side: Side, text: Path) -> None:
+        start, run = self._start(side), self._once(side, text)
+        if start is not None and run is not None:
+            self._starts.setdefault(side.name, []).append(start.usage)
+            self._rounds.setdefault(side.name, []).append(run)
+
+    def _merges(self, vocabulary: Path, text: Path) -> list[Merge]:
+        with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
+            log = Path(folder) / "log"
+            words = ["hack.bench.preprocess.merge_script", str(text), str(vocabulary), folder, str(self.plan.merges)]
+            try:
+                measure.run([sys.executable, "-m", *words], sides.environment(), log)
+            except CommandFailed as error:
+                self.faults.append(f"merge: {error}")
+                return []
+            return [Merge(*found) for found in json.loads(log.read_text().splitlines()[-1])]
+
+    def _memory(self, ours: Side, others: Sequence[Side]) -> dict[str, list[Run]]:
+        found: dict[str, list[Run]] = {}
+        texts: set[Path] = set()
+        for size_bytes, times in self.plan.memory:
+            texts.add(text := self.corpus.lines(size_bytes))
+            for side in (ours, *(others if not found else ())):
+                if (run := self._once(side, text, [text] * times, memory=True)) is not None:
+                    found.setdefault(side.name, []).append(run)
+        for text in texts - {self.corpus.lines(self.plan.text_bytes)}:
+            text.unlink()
+        return found
+
+    def _long_document(self, ours: Side) -> list[tuple[Run, Run]]:
+        long, small = self.corpus.long_document(self.plan.long_bytes, self.plan.long_bytes)
+        found = []
+        for _ in range(self.plan.long_rounds):
+            runs = self._once(ours, long), self._once(ours, small)
+            if runs[0] is not None and runs[1] is not None:
+                found.append((runs[0], runs[1]))
+        long.unlink()
+        small.unlink()
+        return found
+
+    def _once(self, side: Side, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False) -> Run | None:
+        """Run a side over a file, keep the digest of its tokens, and remove what it wrote. A failure becomes a note."""
+        read = list(paths) if paths else [*self.corpus.halves(text)] if side.halves else [text]
+        with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
+            out = Path(folder) / "out"
+            command = side.command(read, out)
+            try:
+                usage = measure.run(command, sides.environment(), Path(folder) / "log", memory=memory)
+            except CommandFailed as error:
+                self.faults.append(f"{side.name}: {error}")
+                _progress(self.faults[-1])
+                return None
+            size_bytes = sum(path.stat().st_size for path in read)
+            _progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_told(usage)}")
+            if side.outputs:
+                self._digests.setdefault((side.name, text), _digest([Path(f"{out}{name}") for name in side.outputs]))
+        return Run(size_bytes, usage)
+
+    def _equal(self) -> dict[str, bool]:
+        """Return for each side whether it gave our tokens for every file that both read."""
+        found: dict[str, bool] = {}
+        for (name, text), digest in self._digests.items():
+            reference = self._digests.get((OURS, text))
+            if reference is not None and name != OURS:
+                found[name] = found.get(name, True) and digest == reference
+        return found
+
+
+def _middle(usages: Sequence[Usage]) -> Usage:
+    return Usage(median(usage.wall_s for usage in usages), median(usage.cpu_s for usage in usages), 0.0)
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    total = hashlib.blake2b()
+    for path in paths:
+        if path.exists():
+            with path.open("rb") as file:
+                while part := file.read(1 << 24):
+                    total.update(part)
+    return total.hexdigest()
+
+
+def _told(usage: Usage) -> str:
+    peak = f", {usage.peak_mib:,.0f} MiB" if usage.peak_mib else ""
+    return f"{usage.wall_s:.1f} s, CPU {usage.cpu_s:.1f} s{peak}"
+
+
+def _progress(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

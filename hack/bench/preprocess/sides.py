@@ -1,0 +1,118 @@
+"""The preprocessors that are compared, as commands: ours, and those of others where they are to be had.
+
+TURNOUT_PEERS names a folder. Its `Megatron-LM` is a copy of that repository with a `.venv` that can run its tools; its
+`datatrove` is a virtual environment. gigatoken runs in this process's environment. They are not in this repository.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "TURNOUT_PEERS"
+WORKERS = 2
+GIGATOKEN = "gigatoken's file path, writes nothing"
+FAST = "Megatron-LM, preprocess_data_fast.py"
+OLD = "Megatron-LM, preprocess_data.py"
+DATATROVE = "datatrove's Megatron writer"
+OURS = "ours, --engine gigatoken"
+AUTO = "ours, --engine auto"
+_HERE = Path(__file__).parent
+
+Command = Callable[[Sequence[Path], Path], list[str]]  # from the files to read and the prefix or folder to write
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One preprocessor."""
+
+    name: str
+    command: Command
+    outputs: tuple[str, ...] = ()  # token files in order, after the prefix; empty where nothing is written
+    halves: bool = False  # it needs as many files as workers
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """A preprocessor that is not to be had here."""
+
+    name: str
+    reason: str
+
+    @property
+    def note(self) -> str:
+        """Return the line under the table."""
+        return f"{self.name}: not run: {self.reason}."
+
+
+def ours(engine: str, vocabulary: Path) -> Side:
+    """Return our preprocessor with an engine."""
+    name = {"gigatoken": OURS, "auto": AUTO}[engine]
+
+    def command(paths: Sequence[Path], prefix: Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "turnout.preprocess", "--input", ",".join(map(str, paths))),
+            *("--output-prefix", str(prefix), "--tokenizer-type", "HFTokenizer", "--vocab-file", str(vocabulary)),
+            *("--workers", str(WORKERS), "--append-eod", "--engine", engine, "--log-interval", "10000"),
+        ]
+
+    return Side(name, command, ("_text_document.bin",))
+
+
+def gigatoken(vocabulary: Path, *, keep: bool = False) -> Side:
+    """Return gigatoken's own reader of JSON lines. keep: write the tokens too, to compare them."""
+
+    def command(paths: Sequence[Path], prefix: Path) -> list[str]:
+        kept = [f"{prefix}.bin"] if keep else []
+        return [sys.executable, str(_HERE / "gigatoken_script.py"), str(vocabulary), str(paths[0]), *kept]
+
+    return Side(GIGATOKEN, command, (".bin",) if keep else ())
+
+
+def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
+    """Return the preprocessors of others that run from the folder that the environment names.
+
+    tokenizer: a folder with tokenizer.json and tokenizer_config.json.
+    """
+    names = (FAST, OLD, DATATROVE)
+    if not (folder := environ.get(FOLDER)):
+        return [NotRun(name, f"{FOLDER} names no folder") for name in names]
+    megatron, datatrove = Path(folder) / "Megatron-LM", Path(folder) / "datatrove" / "bin" / "python"
+    found: list[Side | NotRun] = []
+    python = megatron / ".venv" / "bin" / "python"
+    for name, script, further in (
+        (FAST, "preprocess_data_fast.py", ("--use-gigatoken",)),
+        (OLD, "preprocess_data.py", ("--workers", str(WORKERS))),
+    ):
+        tool = megatron / "tools" / script
+        missing = next((path for path in (tool, python) if not path.exists()), None)
+        side = _megatron(name, tool, python, tokenizer, further)
+        found.append(side if missing is None else NotRun(name, f"there is no {missing}"))
+    side = _datatrove(datatrove, tokenizer / "tokenizer.json")
+    found.append(side if datatrove.exists() else NotRun(DATATROVE, f"there is no {datatrove}"))
+    return found
+
+
+def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Sequence[str]) -> Side:
+    def command(paths: Sequence[Path], prefix: Path) -> list[str]:
+        return [
+            *(str(python), str(tool), "--input", str(paths[0]), "--output-prefix", str(prefix)),
+            *("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(tokenizer), "--append-eod"),
+            *further,
+        ]
+
+    return Side(name, command, ("_text_document.bin",))
+
+
+def _datatrove(python: Path, vocabulary: Path) -> Side:
+    def command(paths: Sequence[Path], prefix: Path) -> list[str]:
+        return [str(python), str(_HERE / "datatrove_script.py"), str(vocabulary), str(prefix), *map(str, paths)]
+
+    return Side(DATATROVE, command, ("/00000_tokens.bin", "/00001_tokens.bin"), halves=True)
+
+
+def environment() -> dict[str, str]:
+    """Return what is added to the environment of every process: two threads where a library makes its own."""
+    return {"RAYON_NUM_THREADS": str(WORKERS), "OMP_NUM_THREADS": str(WORKERS)}

@@ -1,1 +1,0 @@
-"""Records of torch's Flight Recorder: parsed, and analysed for the ranks that block a collective."""

@@ -1,0 +1,140 @@
+"""Archives are streamed: each form gives its documents, and one that breaks or grows too far ends with its reason."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import pytest
+
+from tests.preprocess import corpus
+from turnout.preprocess.archives import FREE_EXPANSION_BYTES, ArchiveFault, Limits, blocks
+from turnout.preprocess.model import FaultReason, Form
+
+LIMITS = Limits(block_bytes=400, max_document_bytes=10_000, max_expansion=200)
+DOCUMENTS = corpus.texts(40)
+LINES = corpus.lines(DOCUMENTS)
+MEMBERS = [(f"{number}.txt", text.encode()) for number, text in enumerate(DOCUMENTS)]
+JSON_ARRAY = b"[" + b",".join(b'"%d"' % number for number in range(40)) + b"]"
+
+
+def read(form: Form, content: bytes, limits: Limits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
+    taken = []
+    try:
+        taken.extend(block.raw for block in blocks(BytesIO(content), form, len(content), limits))
+    except ArchiveFault as fault:
+        return taken, fault.reason
+    return taken, None
+
+
+@pytest.mark.contract("DL-69")
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        pytest.param(Form.GZIP_JSON_LINES, corpus.gz(LINES), id="gzip"),
+        pytest.param(Form.GZIP_JSON_LINES, corpus.gz(LINES[:3000]) + corpus.gz(LINES[3000:]), id="gzip of two members"),
+        pytest.param(Form.ZSTD_JSON_LINES, corpus.zst(LINES), id="Zstandard"),
+        pytest.param(Form.ZSTD_JSON_LINES, corpus.zst(LINES[:3000]) + corpus.zst(LINES[3000:]), id="two frames"),
+        pytest.param(
+            Form.TAR_ZSTD_JSON_LINES,
+            corpus.tar([("a", corpus.zst(corpus.lines(DOCUMENTS)))]),
+            id="a tar of Zstandard",
+        ),
+    ],
+)
+def test_lines_come_whole_and_in_blocks(form, content):
+    taken, fault = read(form, content)
+    assert (b"".join(taken), fault) == (LINES, None)
+    assert len(taken) > 1
+    assert all(block.endswith(b"\n") for block in taken)
+
+
+@pytest.mark.contract("DL-69")
+@pytest.mark.parametrize(
+    ("form", "content", "documents"),
+    [
+        pytest.param(Form.TEXT, b"one\ntwo", [b"one\ntwo"], id="a text file is one document"),
+        pytest.param(Form.ZIP_TEXT, corpus.zipped(MEMBERS), [text for _, text in MEMBERS], id="members of a zip"),
+        pytest.param(
+            Form.TAR_GZIP_TEXT, corpus.gz(corpus.tar(MEMBERS)), [text for _, text in MEMBERS], id="members of a tar.gz"
+        ),
+        pytest.param(
+            Form.ZSTD_TEXTS, corpus.dat(DOCUMENTS), [text.encode() for text in DOCUMENTS], id="lengths and texts"
+        ),
+        pytest.param(
+            Form.ZSTD_JSON_ARRAY, corpus.zst(JSON_ARRAY), [b"%d" % number for number in range(40)], id="an array"
+        ),
+    ],
+)
+def test_texts_come_one_by_one(form, content, documents):
+    assert read(form, content) == (documents, None)
+
+
+WHOLE = {
+    Form.GZIP_JSON_LINES: corpus.gz(LINES),
+    Form.ZSTD_JSON_LINES: corpus.zst(LINES),
+    Form.TAR_GZIP_TEXT: corpus.gz(corpus.tar(MEMBERS)),
+    Form.ZSTD_TEXTS: corpus.dat(DOCUMENTS),
+}
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, id=form.value) for form in WHOLE])
+@pytest.mark.parametrize("part", [pytest.param(share, id=f"{share:.0%} of it") for share in (0.2, 0.6, 0.99)])
+def test_a_cut_archive_is_reported_after_its_documents(form, part):
+    content = WHOLE[form]
+    taken, fault = read(form, content[: int(len(content) * part)])
+    assert fault is FaultReason.TRUNCATED_ARCHIVE
+    assert b"".join(read(form, content)[0]).startswith(b"".join(taken))
+    if form.has_fields:
+        assert all(block.endswith(b"\n") for block in taken)
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, id=form.value) for form in Form if form not in (Form.TEXT, Form.JSON_LINES)]
+)
+def test_garbage_is_no_archive(form):
+    taken, fault = read(form, b"no archive at all, whatever its name says" * 30)
+    assert taken == []
+    assert fault in (FaultReason.BAD_ARCHIVE, FaultReason.TRUNCATED_ARCHIVE)
+
+
+BOMB = b"\0" * (FREE_EXPANSION_BYTES + (1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "reason"),
+    [
+        pytest.param(Form.GZIP_JSON_LINES, corpus.gz(BOMB), FaultReason.EXPANSION_LIMIT, id="gzip"),
+        pytest.param(Form.ZSTD_JSON_LINES, corpus.zst(BOMB), FaultReason.EXPANSION_LIMIT, id="Zstandard"),
+        pytest.param(
+            Form.ZIP_TEXT, corpus.zipped([("a", BOMB)]), FaultReason.DOCUMENT_TOO_LONG, id="one member of a zip"
+        ),
+    ],
+)
+def test_a_bomb_is_bounded(form, content, reason):
+    unlimited_documents = Limits(block_bytes=1 << 20, max_document_bytes=FREE_EXPANSION_BYTES, max_expansion=200)
+    assert read(form, content, unlimited_documents)[1] is reason
+
+
+def test_a_zip_of_many_members_is_bounded():
+    members = [(str(number), b"\0" * (FREE_EXPANSION_BYTES // 8)) for number in range(9)]
+    taken, fault = read(
+        Form.ZIP_TEXT, corpus.zipped(members), LIMITS._replace(max_document_bytes=FREE_EXPANSION_BYTES // 8)
+    )
+    assert (len(taken), fault) == (8, FaultReason.EXPANSION_LIMIT)
+
+
+def test_a_line_without_end_is_bounded():
+    taken, fault = read(Form.GZIP_JSON_LINES, corpus.gz(b'{"text":"a"}\n' + b"x" * 2_000_000))
+    assert (taken, fault) == ([b'{"text":"a"}\n'], FaultReason.DOCUMENT_TOO_LONG)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"%016d" % 20_000 + b"x", FaultReason.DOCUMENT_TOO_LONG, id="a length beyond the limit"),
+        pytest.param(b"not sixteen digits", FaultReason.BAD_ARCHIVE, id="no length"),
+        pytest.param(b"%016d" % 9 + b"x", FaultReason.TRUNCATED_ARCHIVE, id="fewer bytes than the length says"),
+    ],
+)
+def test_a_wrong_length_is_reported(content, reason):
+    assert read(Form.ZSTD_TEXTS, corpus.zst(content)) == ([], reason)

@@ -1,0 +1,236 @@
+"""The command line: the guide's options, clear refusals, and processes that may be killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.preprocess import corpus
+from turnout.preprocess import command
+from turnout.preprocess.dataset import check
+from turnout.preprocess.errors import BadOption
+from turnout.preprocess.options import Engine, OnError, Options, TokenizerType
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = corpus.texts(300)
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    (folder / "tokenizer.json").write_text(corpus.tokenizer_json())
+    if not (folder / "a.jsonl").exists():
+        (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
+    return [
+        *("--input", str(folder / "a.jsonl"), "--output-prefix", str(folder / "out")),
+        *("--tokenizer-type", "HFTokenizer", "--vocab", str(folder / "tokenizer.json"), "--append-eod", *more),
+    ]
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator:
+    """Start the program in a process of its own, which ends with the test."""
+    running = []
+
+    def begin(*more: str, **options: object) -> subprocess.Popen:
+        words = [sys.executable, "-m", "turnout.preprocess", *arguments(tmp_path, *more)]
+        process = subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.contract("DL-69", "DL-70", "DL-71", "DL-73", "DL-74", "DL-76", "DL-77", "DL-78")
+def test_the_guides_options_have_the_guides_defaults():
+    of = _options("--input", "a.jsonl,b.jsonl.zst", "--output-prefix", "result", "--tokenizer-type", "HFTokenizer")
+    assert of == Options(
+        inputs=("a.jsonl", "b.jsonl.zst"),
+        output_prefix="result",
+        tokenizer_type=TokenizerType.HF,
+        keys=("text",),
+        append_eod=False,
+        ftfy=False,
+        dataset_impl="mmap",
+        workers=1,
+        num_docs=None,
+        log_interval=100,
+    )
+
+
+@pytest.mark.contract("DL-70", "DL-71", "DL-72", "DL-73", "DL-74", "DL-75")
+def test_every_option_of_the_guide_is_read():
+    of = _options(
+        *("--input", "a.jsonl", "--jsonl-keys", "text", "title", "--num-docs", "1000"),
+        *("--tokenizer-type", "GPT2BPETokenizer", "--vocab", "vocab.json", "--merge-file", "merges.txt"),
+        *("--append-eod", "--append-eod", "--ftfy", "--output-prefix", "result", "--dataset-impl", "mmap"),
+        *("--workers", "64", "--log-interval", "10"),
+    )
+    assert of == Options(
+        inputs=("a.jsonl",),
+        keys=("text", "title"),
+        num_docs=1000,
+        tokenizer_type=TokenizerType.GPT2_BPE,
+        vocab_file="vocab.json",
+        merge_file="merges.txt",
+        append_eod=True,
+        ftfy=True,
+        output_prefix="result",
+        workers=64,
+        log_interval=10,
+    )
+
+
+def _options(*words: str) -> Options:
+    import argparse
+
+    from turnout.preprocess.options import add_arguments, read_options
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read_options(parser.parse_args(words))
+
+
+@pytest.mark.contract("DL-72", "DL-77")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"workers": 0}, "--workers is 0, must be from 1 to 1024", id="no worker"),
+        pytest.param({"inputs": ("a.jsonl", "")}, "--input names no file between two commas", id="an empty input"),
+        pytest.param({"keys": ("text", "text")}, "each key must be there once", id="a key twice"),
+        pytest.param({"keys": ("../x",)}, "usable in a file's name", id="a key that leads elsewhere"),
+        pytest.param({"dataset_impl": "cached"}, "TNTIDX", id="the old format"),
+        pytest.param({"dataset_impl": "lazy"}, "TNTIDX", id="the other old format"),
+        pytest.param({"index": 3, "indexes": 3}, "--index is 3, must be from 0 to 2", id="a share that is not there"),
+    ],
+)
+def test_a_wrong_option_is_refused(changes, message):
+    with pytest.raises(BadOption, match=re.escape(message)):
+        Options(**({"inputs": ("a.jsonl",), "output_prefix": "out", "tokenizer_type": TokenizerType.HF} | changes))
+
+
+@pytest.mark.contract("DL-72")
+def test_another_tokenizer_is_rejected(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        command.main([*arguments(tmp_path), "--tokenizer-type", "SPMTokenizer"])
+    assert "invalid choice: 'SPMTokenizer'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        pytest.param(["--output-prefix", "out"], 2, "--input is required", id="no input"),
+        pytest.param(
+            ["--input", "gone.jsonl", "--output-prefix", "out", "--tokenizer-type", "CharLevelTokenizer"],
+            2,
+            "gone.jsonl: No such file",
+            id="an input that is not there",
+        ),
+        pytest.param(["check", "gone"], 1, "gone.idx: there is no such file", id="a dataset that is not there"),
+    ],
+)
+def test_a_wrong_command_is_told_in_one_line(words, status, message, capsys):
+    assert command.main(words) == status
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.contract("DL-71", "DL-76")
+def test_processes_make_the_dataset_of_ten_lines(start, tmp_path):
+    process = start("--workers", "2", "--chunk-bytes", "3000", "--log-interval", "1", "--num-docs", "600")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert output.startswith("300 documents, ")
+    assert "engine_chosen engine=gigatoken" in errors
+    assert re.search(r"^ 50%  300 documents, [\d,]+ documents/s, [\d.]+ MB/s$", errors, re.MULTILINE)
+    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
+    assert check(str(tmp_path / "out_text_document")).documents == 300
+
+
+def _workers(process: subprocess.Popen) -> list[int]:
+    """The worker processes of a program that runs."""
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return [
+            number for number in map(int, children) if b"spawn_main" in Path(f"/proc/{number}/cmdline").read_bytes()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _kill(number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(number, signal.SIGKILL)
+
+
+def test_a_worker_that_dies_takes_no_document_with_it(start, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS * 100))
+    process = start("--workers", "2", "--chunk-bytes", "100000", "--log-interval", "1")
+    while "documents/s" not in process.stderr.readline():  # until the first chunk is done
+        assert process.poll() is None
+    _kill(_workers(process)[0])
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert output.startswith("30,000 documents, ")
+    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
+
+
+def test_a_chunk_that_always_ends_its_worker_is_named(start, tmp_path):
+    process = start("--workers", "2", "--chunk-bytes", "5000")
+    while process.poll() is None:
+        for number in _workers(process):
+            _kill(number)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert re.search(r"a\.jsonl, bytes \d+ to \d+: the worker ended each time", errors)
+    assert "worker_lost" in errors
+
+
+def test_a_full_disk_ends_the_run_and_a_later_one_goes_on(start, tmp_path):
+    """A limit of the size of files stands for the disk: the same call fails, with another number."""
+    limit = 20_000
+    process = start(
+        "--chunk-bytes", "3000", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "File too large" in errors
+    assert "Traceback" not in errors
+    assert not list(tmp_path.glob("out_*"))
+    process = start("--chunk-bytes", "3000")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
+
+
+def test_an_interrupted_run_goes_on(start, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS * 100))
+    process = start("--workers", "2", "--chunk-bytes", "100000", "--log-interval", "1")
+    while "documents/s" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from the finished shards" in errors
+    assert "Traceback" not in errors
+    assert command.main(arguments(tmp_path)) == 0
+    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
+
+
+def test_policies_and_engines_are_read():
+    base = ("--input", "a", "--output-prefix", "b", "--tokenizer-type", "HFTokenizer")
+    of = _options(*base, "--on-error", "quarantine", "--engine", "reference", "--index", "1", "--indexes", "4")
+    assert (of.on_error, of.engine, of.index, of.indexes) == (OnError.QUARANTINE, Engine.REFERENCE, 1, 4)
