@@ -236,14 +236,19 @@ def _reported(context: Any, accumulator: Any, report: Report, show: Callable[[st
 
 
 @contextmanager
-def session() -> Iterator[Any]:
-    """Start a Spark session with the settings of spark-submit, and stop it when the block ends."""
+def session(master: str | None = None) -> Iterator[Any]:
+    """Start a Spark session with the settings of spark-submit, and stop it when the block ends.
+
+    master: in place of the one that spark-submit was given.
+    """
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     conf = SparkConf()
     for key, value in SPARK_DEFAULTS.items():
         conf.setIfMissing(key, value)
+    if master is not None:
+        conf.setMaster(master)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     try:
         context = spark.sparkContext
