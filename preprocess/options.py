@@ -121,7 +121,12 @@ def _add_guide_arguments(result: argparse.ArgumentParser, required: bool) -> Non
     )
     group.add_argument("--num-docs", type=int, metavar="N", help="documents in the input, for the progress")
     group = result.add_argument_group("tokenizer")
-    group.add_argument("--tokenizer-type", required=required, choices=[kind.value for kind in TokenizerType])
+    group.add_argument(
+        "--tokenizer-type",
+        required=required,
+        choices=[kind.value for kind in TokenizerType],
+        help="kind of vocabulary; none is downloaded",
+    )
     group.add_argument(
         "--vocab-file", "--vocab", metavar="FILE", help="tokenizer.json, vocab.json, a folder, or .tiktoken"
     )

@@ -29,7 +29,7 @@ def arguments(folder: Path, *more: str) -> list[str]:
     if not (folder / "a.jsonl").exists():
         (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
     return [
-        *("--input", str(folder / "a.jsonl"), "--output-prefix", str(folder / "out")),
+        *("--input", str(folder / "a.jsonl"), "--output-prefix", str(folder / "result")),
         *("--tokenizer-type", "HFTokenizer", "--vocab", str(folder / "tokenizer.json"), "--append-eod", *more),
     ]
 
@@ -156,8 +156,8 @@ def test_processes_make_the_dataset_of_ten_lines(start, tmp_path):
     assert output.startswith("300 documents, ")
     assert "engine_chosen engine=gigatoken" in errors
     assert re.search(r"^ 50%  300 documents, [\d,]+ documents/s, [\d.]+ MB/s$", errors, re.MULTILINE)
-    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
-    assert check(str(tmp_path / "out_text_document")).documents == 300
+    assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
+    assert check(str(tmp_path / "result_text_document")).documents == 300
 
 
 def _workers(process: subprocess.Popen) -> list[int]:
@@ -185,7 +185,7 @@ def test_a_worker_that_dies_takes_no_document_with_it(start, tmp_path):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert output.startswith("30,000 documents, ")
-    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
+    assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
 
 
 def test_a_chunk_that_always_ends_its_worker_is_named(start, tmp_path):
@@ -209,11 +209,11 @@ def test_a_full_disk_ends_the_run_and_a_later_one_goes_on(start, tmp_path):
     assert process.returncode == 1
     assert "File too large" in errors
     assert "Traceback" not in errors
-    assert not list(tmp_path.glob("out_*"))
+    assert not list(tmp_path.glob("result_*"))
     process = start("--chunk-bytes", "3000")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
+    assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
 
 
 def test_an_interrupted_run_goes_on(start, tmp_path):
@@ -227,7 +227,7 @@ def test_an_interrupted_run_goes_on(start, tmp_path):
     assert "the same command goes on from the finished shards" in errors
     assert "Traceback" not in errors
     assert command.main(arguments(tmp_path)) == 0
-    assert (tmp_path / "out_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
+    assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
 
 
 def test_policies_and_engines_are_read():

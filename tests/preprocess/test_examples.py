@@ -54,6 +54,28 @@ def test_the_page_preprocesses_on_one_machine(tmp_path):
     assert made == reference(TEXTS)
 
 
+def test_the_first_commands_of_the_guide(tmp_path):
+    (block,) = run_by("tests/preprocess/test_examples.py::test_the_first_commands_of_the_guide")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "corpus" / "one.jsonl.zst").write_bytes(zst(lines(TEXTS)))
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json())
+    environment = {"PATH": PATH, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["sh", "-euc", block.text],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "data/corpus_text_document: good" in done.stdout
+    made = tuple((tmp_path / f"data/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
+    assert made == reference(TEXTS)
+
+
 def test_the_pods_of_the_indexed_job_make_the_dataset_together(tmp_path):
     (tmp_path / "corpus").mkdir()
     for number in range(10):  # each is a chunk

@@ -343,6 +343,7 @@ class TestShares:
         assert corpus.run(shares[2]) is not None
 
 
+@pytest.mark.contract("DL-78")
 def test_the_record_says_where_the_dataset_came_from(tmp_path):
     import xxhash
 
