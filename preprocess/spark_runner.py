@@ -41,7 +41,7 @@ MAX_MESSAGE_CHARACTERS = 1000
 _PYTHON_ERROR = re.compile(r"\w*(Error|Exception): ")
 _TASK = re.compile(r"Task (\d+) in stage")
 # A task's data reach Python 0.04 s earlier than by TCP, whose delayed acknowledgements hold them up.
-SPARK_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
+SPARK_DEFAULTS = {"spark.app.name": PROGRAM, "spark.python.unix.domain.socket.enabled": "true"}
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 Result = ShardRecord | Failure
-OpenSession = Callable[[str], AbstractContextManager[Any]]  # takes the application's name, gives a SparkSession
+OpenSession = Callable[[], AbstractContextManager[Any]]  # gives a SparkSession
 
 
 def process_chunks(
@@ -236,15 +236,20 @@ def _reported(context: Any, accumulator: Any, report: Report, show: Callable[[st
 
 
 @contextmanager
-def session(name: str) -> Iterator[Any]:
-    """Start a Spark session with the settings of spark-submit, and stop it when the block ends."""
+def session(master: str | None = None) -> Iterator[Any]:
+    """Start a Spark session with the settings of spark-submit, and stop it when the block ends.
+
+    master: in place of the one that spark-submit was given.
+    """
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     conf = SparkConf()
     for key, value in SPARK_DEFAULTS.items():
         conf.setIfMissing(key, value)
-    spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
+    if master is not None:
+        conf.setMaster(master)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
     try:
         context = spark.sparkContext
         if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
@@ -266,7 +271,7 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
             return run
         records: list[ShardRecord] = []
         if chunks := len(run.pending):
-            with open_session(f"turnout preprocess {run_options.output_prefix}") as spark:
+            with open_session() as spark:
                 context = spark.sparkContext
                 log.info("spark_started", extra={"master": context.master, "chunks": chunks})
                 records = work(run, context, _show)

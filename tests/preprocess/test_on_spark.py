@@ -149,10 +149,10 @@ from turnout.preprocess.spark_runner import run_spark, session
 
 folder = Path(sys.argv[1])
 of = options(folder, "one.jsonl", "two.jsonl.zst")
-with session("partitions") as spark:
+with session() as spark:
     for count in (1, 3, 200):
         run = replace(of, output_prefix=str(folder / f"out{count}"), partitions=count)
-        run_spark(run, lambda name: contextlib.nullcontext(spark))
+        run_spark(run, lambda: contextlib.nullcontext(spark))
 """
 
 

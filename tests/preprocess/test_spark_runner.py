@@ -121,7 +121,7 @@ def opened(context, stopped):
 def on_spark(of, context=None):
     context, stopped = context or Context(), []
     try:
-        return run_spark(of, lambda _name: opened(context, stopped))
+        return run_spark(of, lambda: opened(context, stopped))
     finally:
         assert stopped == [context]
         assert all(each.is_destroyed for each in context.broadcasts)
@@ -172,8 +172,8 @@ def test_only_the_chunks_that_are_missing_become_tasks(folder):
     ],
 )
 def test_no_session_is_started_where_no_task_is_needed(folder, prepare, changes, error):
-    def refused(name):
-        raise AssertionError(name)
+    def refused():
+        raise AssertionError("a session was started")
 
     of = options(folder, "good.jsonl")
     prepare(of)
