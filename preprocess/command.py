@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from turnout.preprocess import dataset, options
-from turnout.preprocess.errors import BadOption, BrokenDataset, PreprocessError
+from turnout.preprocess.errors import BadDocument, BadOption, BrokenDataset, PreprocessError
 from turnout.preprocess.options import Options
 from turnout.preprocess.run import Totals
 
@@ -59,6 +59,8 @@ def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
     except ModuleNotFoundError as error:
         extra = "spark" if error.name == "pyspark" else "preprocess"
         return _failed(program, f"{error.name} is missing: pip install 'turnout[{extra}]'", 2)
+    except BadDocument as error:
+        return _failed(program, f"{error}; repair it, or leave it out with --on-error skip or quarantine", 1)
     except (PreprocessError, OSError) as error:
         return _failed(program, str(error), 1)
     except KeyboardInterrupt:
