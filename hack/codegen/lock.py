@@ -9,7 +9,8 @@ launcher.txt and the trainers that others wrote; launcher-floor.txt is the oldes
 trainer have, and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the
 ColossalAI runner with what its command line imports and the environment lacks, without the rest that it asks for.
 preprocess.txt has the tokenizers of `turnout preprocess` in the versions of adapters.txt, and what its tests compare
-with. spark.txt is pyspark, which comes as source alone. uv.txt is the installer that the Makefile runs, docs.txt the generator of the docs site.
+with. spark.txt is pyspark, which comes as source alone. uv.txt is the installer that the Makefile runs, docs.txt the
+generator of the docs site.
 """
 
 from __future__ import annotations
