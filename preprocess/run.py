@@ -50,6 +50,8 @@ from turnout.preprocess.tokenizers.settings import EncoderSettings, is_splittabl
 log = logging.getLogger("turnout.preprocess")
 
 VERIFY_THREADS = 8
+# A large cache is faster: few processes have more of it each. All together stay within 512 MiB and 200 MiB a process.
+SHARED_CACHE_BYTES, LEAST_CACHE_BYTES = 256 << 20, 64 << 20
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -171,7 +173,7 @@ def _resumed(options: Options, sources: tuple[Source, ...], tokenizer: EncoderSe
         folder=shards_folder(options.output_prefix),
         sources=sources,
         keys=options.keys,
-        tokenizer=msgspec.structs.replace(tokenizer, engine=engine),
+        tokenizer=msgspec.structs.replace(tokenizer, engine=engine, cache_bytes=cache_bytes(options.workers)),
         append_eod=options.append_eod,
         ftfy=options.ftfy,
         on_error=options.on_error,
@@ -181,6 +183,11 @@ def _resumed(options: Options, sources: tuple[Source, ...], tokenizer: EncoderSe
     )
     share = tuple(chunk for chunk in plan.chunks if chunk.index % options.indexes == options.index)
     return Run(options, settings, plan, share, _finished(settings, share))
+
+
+def cache_bytes(workers: int) -> int:
+    """Return the memory that the cache of words may take in each of so many processes on one machine."""
+    return SHARED_CACHE_BYTES // workers + LEAST_CACHE_BYTES
 
 
 def _new_plan(options: Options, sources: Sequence[Source], tokenizer: EncoderSettings, identity: Identity) -> Plan:

@@ -41,6 +41,10 @@ def assemble(ids: Sequence[NDArray[np.uint32]], vocabulary: int, dtype: np.dtype
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     if eod is None:
         return Sequences(flat.astype(dtype), lengths.astype("<i4"), out_of_range, too_long)
-    end = np.array([eod], dtype=np.uint32)
-    woven = np.concatenate([part for tokens in ids for part in (tokens, end)]) if ids else flat
-    return Sequences(woven.astype(dtype), (lengths + 1).astype("<i4"), out_of_range, too_long)
+    woven = np.full(flat.size + len(ids), eod, dtype)
+    start = 0
+    for tokens in ids:
+        end = start + len(tokens)
+        woven[start:end] = tokens
+        start = end + 1
+    return Sequences(woven, (lengths + 1).astype("<i4"), out_of_range, too_long)

@@ -38,6 +38,8 @@ from turnout.preprocess.tokenizers.encoders import Encoder, encoder
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Lines that are decoded, tokenized and written at once: few enough for the cache of a core, and for its memory.
+LINES_BYTES = 2 << 20
 
 
 class ShardSettings(msgspec.Struct, frozen=True):
@@ -186,10 +188,12 @@ class _Shard:
             return 1 if self._chunk.part.is_last else 0
         if not piece.start and raw.startswith(BYTE_ORDER_MARK):
             raw = raw[len(BYTE_ORDER_MARK) :]
-        documents = self._reader.read(raw, number)
-        del raw
-        self._take(documents, number)
-        return documents.lines
+        lines = 0
+        for block in _blocks(raw):
+            documents = self._reader.read(block, number, lines)
+            self._take(documents, number)
+            lines += documents.lines
+        return lines
 
     def _take_archive(self, number: int, piece: Piece, source: Source) -> int:
         settings, lines = self._settings, 0
@@ -222,8 +226,9 @@ class _Shard:
         """Tokenize texts into the output, and return the positions of those that were left out, with the reason."""
         if self._settings.ftfy:
             texts = clean.repair(texts)
-        self._text_bytes += sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         sequences = assemble(self._encoder.encode(texts), self._settings.tokenizer.size, self._dtype, eod)
+        # After the encoder: it leaves the UTF-8 of a text in the string, and a second encoding only copies it.
+        self._text_bytes += sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         output.append(sequences.tokens, sequences.lengths)
         return dict.fromkeys(sequences.too_long, FaultReason.DOCUMENT_TOO_LONG) | dict.fromkeys(
             sequences.out_of_range, FaultReason.TOKEN_OUT_OF_RANGE
@@ -253,6 +258,15 @@ class _Shard:
                 self._faults.append(fault)
             if self._settings.on_error is OnError.QUARANTINE and raw:
                 self._rejected.append(raw if raw.endswith(b"\n") else raw + b"\n")
+
+
+def _blocks(raw: bytes) -> Iterator[bytes]:
+    """Yield the lines of a piece in blocks of about LINES_BYTES."""
+    start = 0
+    while start < len(raw):
+        end = raw.find(b"\n", start + LINES_BYTES) + 1 or len(raw)
+        yield raw[start:end]
+        start = end
 
 
 def describe(settings: ShardSettings, chunk: Chunk, fault: Fault) -> str:

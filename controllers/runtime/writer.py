@@ -107,7 +107,7 @@ class Writer:
         kind, name = body["kind"], body["metadata"]["name"]
         path = self._collection(kind, key)
         if kind == "Secret":
-            await self._create_keys(path, body, self._kinds[key.api].private_key)
+            await self._create_keys(path, body)
             return
         if kind == "ConfigMap" and self._kinds[key.api].kind == COLOSSALAIJOB:
             body = {**body, "data": {**body["data"], SCRIPT: _SCRIPT_TEXT}}
@@ -122,13 +122,10 @@ class Writer:
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._take_in(kind, raw)
 
-    async def _create_keys(self, path: str, body: Object, name: str) -> None:
-        """Make a Secret with new keys, and with what the job has in their place. name: of the private key's file.
-
-        One that is there has the job's uid in its name, and is never read.
-        """
+    async def _create_keys(self, path: str, body: Object) -> None:
+        """Create a Secret with new keys. An existing Secret has the job's uid in its name, and is never read."""
         try:
-            await self._calls.create(path, {**body, "stringData": {**new_keys(name), **body.get("stringData", {})}})
+            await self._calls.create(path, {**body, "stringData": new_keys()})
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -28,6 +28,9 @@ from turnout.preprocess.tokenizers.settings import (
 
 # Characters that the reference libraries take at once: they use about 150 bytes of memory for each token.
 BATCH_CHARACTERS = 1 << 20
+# Text that a gigatoken tokenizer meets at least before it is built anew, which takes 50 ms and empties its cache.
+MIN_CACHED_CHARACTERS = 32 << 20
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Ids = NDArray[np.uint32]
 
@@ -58,19 +61,42 @@ class _Utf8Bytes:
 
 
 class _Gigatoken:
-    """Gigatoken on the calling thread. A call for each text is faster than its batches, which build awkward arrays."""
+    """Gigatoken on the calling thread. A call for each text is faster than its batches, which build awkward arrays.
+
+    Its cache keeps every word that it meets and has no bound. A tokenizer whose cache has grown is built anew.
+    """
 
     def __init__(self, settings: EncoderSettings) -> None:
+        self._settings = settings
+        self._encode = self._build()
+        self._start_bytes, self._characters = _resident_bytes(), 0
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        taken_bytes = _resident_bytes() - self._start_bytes
+        if taken_bytes > self._settings.cache_bytes and self._characters > MIN_CACHED_CHARACTERS:
+            del self._encode  # its memory is free before the next tokenizer takes some
+            self._encode, self._characters = self._build(), 0
+        self._characters += sum(map(len, texts))
+        encode = self._encode
+        return [encode(text) for text in texts]
+
+    def _build(self) -> Callable[[str], Ids]:
         try:
-            self._encode = _gigatoken_backend(settings).encode
+            encode: Callable[[str], Ids] = _gigatoken_backend(self._settings).encode
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of its Rust code derives from BaseException
             raise BadOption(f"gigatoken cannot read this vocabulary: {error}; use --engine reference") from error
+        return encode
 
-    def encode(self, texts: Sequence[str]) -> list[Ids]:
-        encode = self._encode
-        return [encode(text) for text in texts]
+
+def _resident_bytes() -> int:
+    """Return the memory that this process has in use now; 0 where the system does not say so in /proc."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return 0
 
 
 def _gigatoken_backend(settings: EncoderSettings) -> Any:

@@ -30,6 +30,7 @@ class EncoderSettings(msgspec.Struct, frozen=True):
     eod: int | None = None  # the end-of-document token; None if the vocabulary has none
     pattern: str | None = None  # name of the split rule of a tiktoken vocabulary
     eod_text: str | None = None
+    cache_bytes: int = 192 << 20  # memory that the cache of words may take in a process, >= 0
 
 
 # Split rules of byte-level vocabularies by the name that options and gigatoken use, in tiktoken's notation.

@@ -12,7 +12,7 @@ from hack.bench.preprocess import measure, sides, text
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
 from hack.bench.preprocess.results import Findings, Merge, Run, figures, tables, targets
-from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, NotRun, Side
+from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, NotRun, Side
 
 MB = 1_000_000
 
@@ -132,20 +132,16 @@ def run(wall_s, size_mb=100, cpu_s=0.0, peak_mib=0.0):
     return Run(size_mb * MB, Usage(wall_s, cpu_s, peak_mib))
 
 
+STARTS = {OURS: 1, AUTO: 2, GIGATOKEN: 0, FAST: 9, OLD: 8, SPARK: 5}
 FINDINGS = Findings(
-    starts={
-        OURS: Usage(1, 1, 0),
-        AUTO: Usage(2, 1, 0),
-        GIGATOKEN: Usage(0, 0, 0),
-        FAST: Usage(9, 9, 0),
-        OLD: Usage(8, 8, 0),
-    },
+    starts={name: Usage(wall_s, 0, 0) for name, wall_s in STARTS.items()},
     rounds={
         OURS: [run(3), run(2), run(11)],
         AUTO: [run(4), run(4), run(4)],
         GIGATOKEN: [run(1), run(1), run(5)],
         FAST: [run(11), run(12), run(13)],
         OLD: [run(18, size_mb=10)],
+        SPARK: [run(9), run(9), run(25)],
     },
     memory={OURS: [run(3, peak_mib=300), run(9, 400, peak_mib=500)], FAST: [run(9, peak_mib=4_000)]},
     long_document=[(run(6), run(5)), (run(9), run(5)), (run(5), run(5))],
@@ -182,15 +178,16 @@ def test_targets_are_met_or_not_and_what_was_not_measured_is_not():
         "Spark on local[2], beside the local runner": False,
     }
     assert found["memory for 1, 4 and 16 GB, MiB"].value == 500
-    assert math.isnan(found["Spark on local[2], beside the local runner"].value)
+    assert found["Spark on local[2], beside the local runner"].value == pytest.approx(0.5)
+    assert math.isnan(found["rate, --engine auto, beside datatrove's writer"].value)
 
 
 def test_tables_have_a_row_for_each_side_that_ran():
     rates, memory, long, merges = tables(FINDINGS)
     rows = {row[0]: row for row in rates.rows}
-    assert list(rows) == [OURS, AUTO, GIGATOKEN, FAST, OLD]
+    assert list(rows) == [OURS, AUTO, GIGATOKEN, FAST, OLD, SPARK]
     assert rows[FAST][rates.columns.index("MB/s")] == "33.3"
-    assert [row[-1] for row in rates.rows] == ["-", "equal", "-", "equal", "DIFFERENT"]
+    assert [row[-1] for row in rates.rows] == ["-", "equal", "-", "equal", "DIFFERENT", "-"]
     assert [row[:3] for row in memory.rows] == [(OURS, "0.10", "300"), (OURS, "0.40", "500"), (FAST, "0.10", "4,000")]
     assert len(long.rows) == len(merges.rows) == 3
     assert all(len(row) == len(table.columns) for table in (rates, memory, long, merges) for row in table.rows)

@@ -18,7 +18,7 @@ from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, Resu
 from turnout.preprocess.options import Engine, OnError, TokenizerType
 from turnout.preprocess.run import Totals, finish, prepared
 from turnout.preprocess.run_lock import run_lock
-from turnout.preprocess.shards import process, record_path
+from turnout.preprocess.shards import LINES_BYTES, process, record_path
 
 DOCUMENTS = corpus.texts(120)
 
@@ -203,6 +203,18 @@ class TestFaults:
         with pytest.raises(BadDocument):
             corpus.run(of)
         assert corpus.run(replace(of, on_error=OnError.SKIP)).faults == FAULTS
+
+
+def test_a_chunk_of_several_blocks_keeps_order_and_line_numbers(tmp_path):
+    documents = [text * 1_200 for text in DOCUMENTS[:24]]
+    raw = corpus.lines(documents).splitlines(keepends=True)
+    assert sum(map(len, raw)) > 2 * LINES_BYTES
+    (tmp_path / "a.jsonl").write_bytes(b"".join([*raw[:20], b"\n", b"{\n", *raw[20:]]))
+    of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=10**9, on_error=OnError.SKIP)
+    assert corpus.run(of).documents == 24
+    assert corpus.output(of) == corpus.reference(documents)
+    (fault,) = Path(f"{of.output_prefix}.faults.jsonl").read_text().splitlines()
+    assert json.loads(fault)["line"] == 22
 
 
 def test_a_cut_archive_keeps_what_came_before(tmp_path):

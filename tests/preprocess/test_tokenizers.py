@@ -16,7 +16,7 @@ from turnout.preprocess import storage
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine, TokenizerType
 from turnout.preprocess.tokenizers.agreement import choose
-from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, encoder
+from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, encoder
 from turnout.preprocess.tokenizers.load import load
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary, cut_text, is_splittable
 
@@ -224,6 +224,16 @@ def test_a_text_beyond_a_batch_has_its_own_tokens(files):
     given_texts = ["a", long, "b"]
     for one, other in zip(encoder(settings).encode(given_texts), encoder(candidate).encode(given_texts), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_cache_that_is_emptied_changes_no_token(files):
+    settings = loaded(files, TokenizerType.HF, vocab_file="tokenizer.json")
+    wanted = encoder(settings).encode(["the quick brown fox", "Größe 北京"])
+    bounded = encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN, cache_bytes=0))
+    for _ in range(3):
+        bounded.encode(["the quick brown fox " * (MIN_CACHED_CHARACTERS // 20 + 1)])
+        given_ids = bounded.encode(["the quick brown fox", "Größe 北京"])
+        assert [ids.tolist() for ids in given_ids] == [ids.tolist() for ids in wanted]
 
 
 def test_settings_can_be_sent(files):

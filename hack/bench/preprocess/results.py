@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from hack.bench.preprocess.measure import Usage
-from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, WORKERS
+from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, WORKERS
 from hack.bench.support.outcome import Table, Target
 
 MEMORY_LIMIT_MIB = 512 + 200 * WORKERS
 _COLUMNS = ("", "MB of text", "runs", "MB/s", "spread", "MB per CPU s", "start s", "ours / it", "tokens")
 _MISSING = "-"
+_OWN = (OURS, AUTO, SPARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ class Findings:
     memory: Mapping[str, Sequence[Run]] = field(default_factory=dict)
     long_document: Sequence[tuple[Run, Run]] = ()  # with the long document, and in small documents
     merges: Sequence[Merge] = ()
-    spark: Sequence[tuple[float, float]] = ()  # tokens/s of Spark and of the local runner, after start-up
     equal: Mapping[str, bool] = field(default_factory=dict)  # True: the tokens of ours
 
     def rates(self, side: str) -> list[float]:
@@ -83,10 +83,6 @@ class Findings:
         """Return the rate of the merge beside the rate of cp."""
         return _median(_ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
 
-    def spark_ratio(self) -> float:
-        """Return Spark's tokens per second beside those of the local runner."""
-        return _median(_ratio(spark, local) for spark, local in self.spark)
-
 
 def targets(findings: Findings, *, full: bool) -> list[Target]:
     """Return the promises. full: the sizes are those that the promises name; a quick run has no promise on sizes."""
@@ -100,7 +96,7 @@ def targets(findings: Findings, *, full: bool) -> list[Target]:
         Target(f"memory for {sizes}, MiB", findings.peak_mib(OURS), "<=", MEMORY_LIMIT_MIB),
         Target("merge, beside cp of the same bytes", findings.merge_ratio(), ">=", 0.8),
         Target("a long document, beside the same bytes in small ones", findings.long_ratio(), "<=", 1.2),
-        Target("Spark on local[2], beside the local runner", findings.spark_ratio(), ">=", 0.8),
+        Target("Spark on local[2], beside the local runner", findings.over(OURS, SPARK), ">=", 0.8),
     ]
 
 
@@ -117,11 +113,6 @@ def tables(findings: Findings) -> list[Table]:
             for merge in findings.merges
         ]
         found.append(Table("merge beside cp of the same files", ("", "merge s", "cp s"), merges))
-    if findings.spark:
-        rounds = [
-            (f"round {at}", f"{spark:,.0f}", f"{local:,.0f}") for at, (spark, local) in enumerate(findings.spark, 1)
-        ]
-        found.append(Table("tokens a second after start-up", ("", "Spark, local[2]", "local runner"), rounds))
     return found
 
 
@@ -134,12 +125,12 @@ def figures(findings: Findings) -> dict[str, float]:
         told[f"{side} start s"] = findings.starts[side].wall_s if side in findings.starts else math.nan
         told[f"{side} MB per CPU s"] = _median(_cpu_rates(findings, side))
         told[f"{side} tokens equal"] = float(findings.equal[side]) if side in findings.equal else math.nan
-        if side not in (OURS, AUTO):
+        if side not in _OWN:
             told |= {f"{OURS} / {side}": findings.over(side), f"{AUTO} / {side}": findings.over(side, AUTO)}
     for side, runs in findings.memory.items():
         told |= {f"{side} MiB for {run.size_bytes / 1e9:.2f} GB": run.usage.peak_mib for run in runs}
     told |= {"merge / cp": findings.merge_ratio(), "long document / small ones": findings.long_ratio()}
-    return told | {"Spark / local": findings.spark_ratio()}
+    return told | {"Spark / local": findings.over(OURS, SPARK)}
 
 
 def _rates(findings: Findings) -> Table:
@@ -155,7 +146,7 @@ def _rates(findings: Findings) -> Table:
                 f"{min(rates):,.1f}..{max(rates):,.1f}" if rates else _MISSING,
                 _number(_median(_cpu_rates(findings, side)), ",.1f"),
                 _MISSING if start is None else f"{start.wall_s:.1f}",
-                _MISSING if side in (OURS, AUTO) else _number(findings.over(side, AUTO), ".2f"),
+                _MISSING if side in _OWN else _number(findings.over(side, AUTO), ".2f"),
                 {True: "equal", False: "DIFFERENT", None: _MISSING}[findings.equal.get(side)],
             )
         )

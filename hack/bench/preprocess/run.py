@@ -108,7 +108,7 @@ class Bench:
         """Measure everything."""
         tokenizer = self.corpus.tokenizer()
         vocabulary = tokenizer / "tokenizer.json"
-        self.peers = sides.peers(os.environ, tokenizer)
+        self.peers = [*sides.peers(os.environ, tokenizer), sides.on_spark(vocabulary)]
         gigatoken = sides.gigatoken(vocabulary)
         ours, auto = sides.ours("gigatoken", vocabulary), sides.ours("auto", vocabulary)
         others = [peer for peer in self.peers if isinstance(peer, Side)]
@@ -186,7 +186,7 @@ class Bench:
             out = Path(folder) / "out"
             command = side.command(read, out)
             try:
-                usage = measure.run(command, sides.environment(), Path(folder) / "log", memory=memory)
+                usage = measure.run(command, sides.environment(side), Path(folder) / "log", memory=memory)
             except CommandFailed as error:
                 self.faults.append(f"{side.name}: {error}")
                 _progress(self.faults[-1])

@@ -6,6 +6,7 @@ TURNOUT_PEERS names a folder. Its `Megatron-LM` is a copy of that repository wit
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ OLD = "Megatron-LM, preprocess_data.py"
 DATATROVE = "datatrove's Megatron writer"
 OURS = "ours, --engine gigatoken"
 AUTO = "ours, --engine auto"
+SPARK = "ours, --engine gigatoken, on Spark's local[2]"
 _HERE = Path(__file__).parent
+_ROOT = _HERE.parents[2]
 
 Command = Callable[[Sequence[Path], Path], list[str]]  # from the files to read and the prefix or folder to write
 
@@ -32,6 +35,7 @@ class Side:
     command: Command
     outputs: tuple[str, ...] = ()  # token files in order, after the prefix; empty where nothing is written
     halves: bool = False  # it needs as many files as workers
+    variables: tuple[tuple[str, str], ...] = ()  # of the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +52,37 @@ class NotRun:
 
 
 def ours(engine: str, vocabulary: Path) -> Side:
-    """Return our preprocessor with an engine."""
-    name = {"gigatoken": OURS, "auto": AUTO}[engine]
+    """Return our preprocessor with an engine, in processes of this machine."""
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
-        return [
-            *(sys.executable, "-m", "turnout.preprocess", "--input", ",".join(map(str, paths))),
-            *("--output-prefix", str(prefix), "--tokenizer-type", "HFTokenizer", "--vocab-file", str(vocabulary)),
-            *("--workers", str(WORKERS), "--append-eod", "--engine", engine, "--log-interval", "10000"),
-        ]
+        program = [sys.executable, "-m", "turnout.preprocess", "--workers", str(WORKERS)]
+        return [*program, *_arguments(paths, prefix, engine, vocabulary)]
 
-    return Side(name, command, ("_text_document.bin",))
+    return Side({"gigatoken": OURS, "auto": AUTO}[engine], command, ("_text_document.bin",))
+
+
+def on_spark(vocabulary: Path) -> Side | NotRun:
+    """Return our preprocessor as tasks of Spark, as the guide starts it."""
+    submit, script = Path(sys.executable).with_name("spark-submit"), _ROOT / "preprocess" / "pyspark_preprocess.py"
+    if not submit.exists():
+        return NotRun(SPARK, "pyspark is not installed")
+    if shutil.which("java") is None:
+        return NotRun(SPARK, "there is no java")
+
+    def command(paths: Sequence[Path], prefix: Path) -> list[str]:
+        program = [str(submit), f"--executor-cores={WORKERS}", "--master", f"local[{WORKERS}]", str(script)]
+        return [*program, *_arguments(paths, prefix, "gigatoken", vocabulary)]
+
+    variables = (("PYSPARK_PYTHON", sys.executable), ("SPARK_LOCAL_IP", "127.0.0.1"), ("PYTHONPATH", str(_ROOT)))
+    return Side(SPARK, command, ("_text_document.bin",), variables=variables)
+
+
+def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Path) -> list[str]:
+    return [
+        *("--input", ",".join(map(str, paths)), "--output-prefix", str(prefix), "--append-eod"),
+        *("--tokenizer-type", "HFTokenizer", "--vocab-file", str(vocabulary), "--engine", engine),
+        *("--log-interval", "10000"),
+    ]
 
 
 def gigatoken(vocabulary: Path, *, keep: bool = False) -> Side:
@@ -113,6 +137,6 @@ def _datatrove(python: Path, vocabulary: Path) -> Side:
     return Side(DATATROVE, command, ("/00000_tokens.bin", "/00001_tokens.bin"), halves=True)
 
 
-def environment() -> dict[str, str]:
-    """Return what is added to the environment of every process: two threads where a library makes its own."""
-    return {"RAYON_NUM_THREADS": str(WORKERS), "OMP_NUM_THREADS": str(WORKERS)}
+def environment(side: Side | None = None) -> dict[str, str]:
+    """Return what is added to the environment of a side: two threads where a library makes its own, and more."""
+    return {"RAYON_NUM_THREADS": str(WORKERS), "OMP_NUM_THREADS": str(WORKERS), **dict(side.variables if side else ())}
