@@ -74,7 +74,7 @@ setup-launcher: .venv/adapters .venv/colossalai .venv/preprocess ## Add torch, a
 
 # Tokenizers, and readers of compressed text. Nothing that is already there changes its version.
 .venv/preprocess: .venv/adapters hack/locks/preprocess.txt
-	@echo 'setup-launcher: tokenizers and readers for turnout preprocess from hack/locks/preprocess.txt (15 MB the first time)'
+	@echo 'setup-launcher: tokenizers, readers and datatrove from hack/locks/preprocess.txt (32 MB the first time)'
 	@$(UV) -r hack/locks/preprocess.txt
 	@touch .venv/preprocess
 

@@ -7,6 +7,7 @@ entry point of the image. A real API server admits the pods, and holds the drive
 import argparse
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -117,6 +118,21 @@ async def test_every_manifest_is_valid_and_its_pods_are_restricted(api, control_
         if template := each["spec"].get("template") if each["kind"] == "Job" else None:
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": template["spec"]}
             await api.create(pod, "team-a", "?dryRun=All")
+
+
+def test_the_image_has_what_the_locks_pin_and_the_user_of_the_pods():
+    text = (EXAMPLES / "Containerfile").read_text()
+    ((*sources, _),) = map(str.split, re.findall(r"^COPY (.*)$", text, re.M))
+    let_in = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line != "*"]
+    assert [source for source in sources if not source.startswith(tuple(let_in))] == []
+    locks = {Path(source).name for source in sources if (ROOT / source).is_file()}
+    assert (
+        locks == set(re.findall(r"--require-hashes -r /wheels/(\S+)$", text, re.M)) == {"preprocess.txt", "spark.txt"}
+    )
+    (user,) = re.findall(r"^USER (\d+):\d+$", text, re.M)
+    specs = [each["spec"].get("template", each)["spec"] for each in objects() if each["kind"] in ("Job", "Pod")]
+    assert {str(spec["securityContext"]["runAsUser"]) for spec in specs} == {user}
+    assert "turnout.preprocess.spark_pod" in text
 
 
 def submit(tmp_path, plane, *options):

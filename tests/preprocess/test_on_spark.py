@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from hack.lint.code_blocks import run_by
 from tests.preprocess.corpus import lines, options, output, reference, ten_lines, texts, tokenizer_json, zst
 from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.options import Options
@@ -138,6 +139,19 @@ def test_the_guides_command_line_gives_what_ten_lines_give(tmp_path):
         "result_text_document.idx",
         "result.preprocess.json",
     }
+
+
+def test_the_command_of_the_page_runs(tmp_path):
+    english, chinese = run_by("tests/preprocess/test_on_spark.py::test_the_command_of_the_page_runs")
+    assert english.text == chinese.text
+    (tmp_path / "corpus.jsonl").write_bytes(lines(TEXTS))
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json())
+    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+    env = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ} | {"PATH": path}
+    command = ["sh", "-euc", english.text]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert output(options(tmp_path, "corpus.jsonl", output_prefix=str(tmp_path / "result"))) == reference(TEXTS)
 
 
 IN_ONE_SESSION = """

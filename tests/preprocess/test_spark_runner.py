@@ -8,7 +8,9 @@ import pickle
 import re
 import subprocess
 import sys
+import zipfile
 from contextlib import contextmanager
+from dataclasses import replace as replace_dataclass
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -144,6 +146,12 @@ def test_the_dataset_is_that_of_one_process_for_any_number_of_partitions(folder,
     assert len(context.partitions) == expected
     assert len(context.broadcasts) == 1
     assert not os.path.exists(shards_folder(of.output_prefix))
+
+
+def test_executors_read_and_write_object_storage_by_urls(folder):
+    of = options(folder, f"file://{folder}/good.jsonl", output_prefix=f"file://{folder}/stored/out")
+    on_spark(of)
+    assert output(replace_dataclass(of, output_prefix=f"{folder}/stored/out")) == reference(TEXTS)
 
 
 @pytest.mark.contract("DL-79")
@@ -328,3 +336,28 @@ def test_the_script_finds_the_tokenizers_of_pypi_though_ours_lie_beside_it(tmp_p
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("pyspark_preprocess.py: --vocab-file tokenizer.json: not a tokenizer.json of Hugging")
+
+
+WORKER = """
+import gc, sys, zipimport
+sys.path.insert(0, "modules.zip")
+import from_a_zip
+from turnout.preprocess.spark_runner import shorten_next_tasks
+
+def archives():
+    return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
+
+before = archives(), gc.get_freeze_count() > 0
+shorten_next_tasks()
+print(before, (archives(), gc.get_freeze_count() > 0))
+import also_from_a_zip
+"""
+
+
+def test_a_worker_process_forgets_archives_that_spark_would_read_again(tmp_path):
+    with zipfile.ZipFile(tmp_path / "modules.zip", "w") as archive:
+        archive.writestr("from_a_zip.py", "")
+        archive.writestr("also_from_a_zip.py", "print('still imported')")
+    command = [sys.executable, "-c", WORKER]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["(1, False) (0, True)", "still imported"]
