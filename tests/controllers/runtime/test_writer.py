@@ -14,7 +14,8 @@ from tests.controllers.test_msjob import role as msrole
 from tests.controllers.volcano import volcanojobs
 from turnout.controllers.model import Dialect, Setup
 from turnout.controllers.runtime.writer import NameTaken
-from turnout.kube.errors import Conflict
+from turnout.kube.client.leased_calls import LeasedCalls
+from turnout.kube.errors import Conflict, NotLeading
 
 SCALED = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 
@@ -290,3 +291,13 @@ def test_what_is_refused_for_one_pod_keeps_no_other_from_being_made():
     with pytest.raises(Conflict):
         asyncio.run(Controller(api).until_quiet())
     assert api.names("Pod") == ["bert-worker-1", "bert-worker-2"]
+
+
+@pytest.mark.parametrize("writes", [pytest.param(number, id=f"after {number} writes") for number in range(4)])
+def test_a_replica_that_lost_its_lease_writes_nothing_more(writes):
+    """Whatever it had still to write: another replica leads by now."""
+    api = Api(job(worker=role(3)))
+    controller = Controller(api, calls=LeasedCalls(api, lambda: api.writes < writes))
+    with pytest.raises(NotLeading):
+        asyncio.run(controller.until_quiet())
+    assert api.writes == writes
