@@ -7,10 +7,11 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from turnout.preprocess import dataset, options
-from turnout.preprocess.errors import BadOption, BrokenDataset, PreprocessError
+from turnout.preprocess.errors import BadDocument, BadOption, BrokenDataset, PreprocessError
 from turnout.preprocess.options import Options
 from turnout.preprocess.run import Totals
 
@@ -50,15 +51,17 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 
 def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
     """Make the dataset that a command line describes with a runner, and say what was made."""
-    _log_to_stderr()
     try:
         run_options = options.read_options(arguments)
-        totals = runner(run_options)
+        with _logs_on_stderr():
+            totals = runner(run_options)
     except BadOption as error:
         return _failed(program, str(error), 2)
     except ModuleNotFoundError as error:
         extra = "spark" if error.name == "pyspark" else "preprocess"
         return _failed(program, f"{error.name} is missing: pip install 'turnout[{extra}]'", 2)
+    except BadDocument as error:
+        return _failed(program, f"{error}; repair it, or leave it out with --on-error skip or quarantine", 1)
     except (PreprocessError, OSError) as error:
         return _failed(program, str(error), 1)
     except KeyboardInterrupt:
@@ -103,11 +106,16 @@ class _Line(logging.Formatter):
         return f"{record.getMessage()} {fields}".rstrip()
 
 
-def _log_to_stderr() -> None:
-    logger = logging.getLogger("turnout.preprocess")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_Line())
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
+@contextmanager
+def _logs_on_stderr() -> Iterator[None]:
+    """Write log lines to stderr while the block runs."""
+    logger, handler = logging.getLogger("turnout.preprocess"), logging.StreamHandler()
+    handler.setFormatter(_Line())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    propagates, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates

@@ -14,7 +14,7 @@ from turnout.preprocess.documents import LineReader
 # Six bytes without a backslash: an escape is at most six bytes long, and the letter may be its last.
 _CUT = re.compile(rb"[^\\]{6}[A-Za-z] [A-Za-z]")
 _BEFORE_CUT, _PATTERN_BYTES = 7, 9
-_STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_QUOTE, _BACKSLASH = b'"', ord("\\")
 WINDOW_BYTES = 1 << 22
 
 ReadRange = Callable[[int, int], bytes]
@@ -63,12 +63,29 @@ def _strings(read: ReadRange, start: int, end: int) -> Iterator[tuple[int, int]]
                     break
                 opened, position = at + quote + 1, quote + 1
                 continue
-            match = _STRING_END.match(window, position)
-            if match is None:
+            end_of_string = _string_end(window, position)
+            if end_of_string < 0:
                 break
-            yield opened, at + match.end() - 1
-            opened, position = -1, match.end()
+            yield opened, at + end_of_string
+            opened, position = -1, end_of_string + 1
         at += len(window) - (_open_escape(window, position) if opened >= 0 else 0)
+
+
+def _string_end(window: bytes, start: int) -> int:
+    """Return where the quote is that ends a string, -1 if the string does not end in the window.
+
+    start: a place in the string, outside of an escape. A quote behind an odd number of backslashes is escaped. Strings
+    may have hundreds of megabytes, so each step is one search for a byte.
+    """
+    quote = window.find(_QUOTE, start)
+    while quote >= 0:
+        first = quote
+        while first > start and window[first - 1] == _BACKSLASH:
+            first -= 1
+        if (quote - first) % 2 == 0:
+            return quote
+        quote = window.find(_QUOTE, quote + 1)
+    return -1
 
 
 def _open_escape(window: bytes, position: int) -> int:

@@ -19,7 +19,7 @@ NAMESPACE = "volcano.sh/job-namespace"
 HOSTS = "/etc/volcano"
 _LONG = 4_096  # bytes of a host list: every pod would hold a copy, so longer ones are read from the ConfigMap
 _AROUND = 24  # bytes of JSON around a variable's name and value
-_OPTIONS: Mapping[str, Mapping[str, str]] = {  # of each plugin, with their defaults
+_OPTIONS: Mapping[str, Mapping[str, str]] = {  # switches of each plugin, with their defaults
     "env": {},
     "svc": {"publish-not-ready-addresses": "false", "disable-network-policy": "false", "inject-hosts-env": "true"},
 }
@@ -38,18 +38,14 @@ def read(spec: Part) -> Plugins:
 
 
 def _options(part: Part, name: str) -> Mapping[str, str]:
-    """Read arguments as Go's flags are written: -x=1, --x=1, --x 1, or --x for a switch. Raises BadJob."""
-    known, found, words = _OPTIONS[name], dict(_OPTIONS[name]), list(part.texts(name))
-    while words:
-        word = words.pop(0)
+    """Read switches as Go's flags are written: -x, --x or --x=false. Raises BadJob."""
+    options = dict(_OPTIONS[name])
+    for word in part.texts(name):
         option, is_, value = word.lstrip("-").partition("=")
-        if option not in known or not word.startswith("-"):
-            raise BadJob(f"{part.at(name)} has {word!r:.40}: {', '.join(known) or 'no option'} is known")
-        if not is_:
-            switch = known[option] in ("true", "false")
-            value = "true" if switch else words.pop(0) if words else ""
-        found[option] = value
-    return found
+        if option not in options or not word.startswith("-"):
+            raise BadJob(f"{part.at(name)} has {word!r:.40}: {', '.join(options) or 'no option'} is known")
+        options[option] = value if is_ else "true"
+    return options
 
 
 def _is_on(options: Mapping[str, str], name: str) -> bool:

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.preprocess import corpus
+from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.plan import Division, chunks, find_sources
+from turnout.preprocess.text_parts import text_range
 
 
 def division(chunk_bytes: int, **changes: object) -> Division:
@@ -138,3 +140,23 @@ def test_a_wrong_input_is_named(names, changes, message, tmp_path):
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(BadOption, match=message):
         find_sources(corpus.options(tmp_path, *names, **changes))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('a "quote" in the text ', id="quotes"),
+        pytest.param("a path C:\\ and \\\\", id="backslashes, one of them at the end"),
+        pytest.param('\\"', id="a backslash before a quote"),
+        pytest.param("\\" * 7, id="only backslashes"),
+        pytest.param("北京 \u0001\n\t", id="other escapes"),
+    ],
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_the_long_text_of_a_line_is_what_stands_between_its_quotes(text, ascii_only):
+    inner = json.dumps(text * 500, ensure_ascii=ascii_only).encode()[1:-1]
+    head, tail = b'{"id": "\\\\", "text": "', b'", "last": "\\""}\n'
+    line = head + inner + tail
+    reader = LineReader(("text",), 1 << 20)
+    found = text_range(lambda first, last: line[first:last], 0, len(line), reader)
+    assert found == (len(head), len(head) + len(inner))
