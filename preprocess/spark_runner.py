@@ -30,7 +30,7 @@ from turnout.preprocess.model import Chunk, ShardRecord
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import Progress
 from turnout.preprocess.run import Run, Totals, finish, prepared
-from turnout.preprocess.shards import ShardSettings, process
+from turnout.preprocess.shards import ShardSettings, process, record_path
 
 log = logging.getLogger("turnout.preprocess")
 
@@ -64,8 +64,9 @@ def process_chunks(
 ) -> Iterator[Result]:
     """Yield what became of each chunk of a partition. A Failure is the last.
 
-    note: takes each result, without its lists, for the progress. An OSError is raised: Spark tries the task again,
-    perhaps on another machine.
+    Records come without their lists of faults, which are in the records on the storage: Spark holds the results of all
+    tasks in the driver's memory. note: takes each result, for the progress. An OSError is raised: Spark tries the task
+    again, perhaps on another machine.
     """
     for chunk in chunks:
         try:
@@ -76,7 +77,7 @@ def process_chunks(
             yield failure
             return
         note([msgspec.structs.replace(record, lines=(), keys=(), faults=())])
-        yield record
+        yield msgspec.structs.replace(record, faults=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,14 @@ def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecor
         raise failure.error
     report.take(accumulator.value)
     show(report.progress.text(time.monotonic()))
-    return [result for result in results if isinstance(result, ShardRecord)]
+    return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardRecord)]
+
+
+def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
+    """Return a record with the list of its faults, which is read from the folder of the shards."""
+    if not record.fault_counts:
+        return record
+    return msgspec.json.decode(storage.read_bytes(record_path(folder, record.index)), type=ShardRecord)
 
 
 def given_up(message: str, run: Run, parts: Sequence[Sequence[Chunk]]) -> str:
