@@ -176,7 +176,7 @@ def test_only_the_chunks_that_are_missing_become_tasks(folder):
     assert output(of) == reference(TEXTS)
 
 
-def test_faults_are_listed_as_by_one_process_though_tasks_do_not_return_them(folder):
+def test_faults_that_tasks_do_not_return_are_listed_as_by_one_process(folder):
     of, context = options(folder, "bad.jsonl", on_error=OnError.QUARANTINE), Context()
     totals = on_spark(of, context)
     alone = replace_dataclass(of, output_prefix=str(folder / "alone"))
