@@ -29,9 +29,10 @@ BAD_LINE = b'{"text": 5}\n'
 
 
 @contextmanager
-def submitted(folder, script, *arguments, master="local[2]"):
+def submitted(folder, script, *arguments, master="local[2]", settings=()):
     """A spark-submit in a session of its own, which ends with the block. Its Python is not the one on PATH."""
-    command = [BIN / "spark-submit", "--executor-cores=2", "--num-executors=2", "--master", master, script, *arguments]
+    command = [BIN / "spark-submit", "--executor-cores=2", "--num-executors=2", "--master", master]
+    command += [*(word for setting in settings for word in ("--conf", setting)), script, *arguments]
     env = {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
     env |= {"PYSPARK_PYTHON": sys.executable, "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
     env |= {"SPARK_WORKER_DIR": str(folder / "executors"), "PYTHONPATH": str(SCRIPT.parents[2])}
@@ -164,6 +165,7 @@ from turnout.preprocess.spark_runner import run_spark, session
 folder = Path(sys.argv[1])
 of = options(folder, "one.jsonl", "two.jsonl.zst")
 with session() as spark:
+    print("sockets", spark.conf.get("spark.python.unix.domain.socket.enabled"), spark.sparkContext.appName)
     for count in (1, 3, 200):
         run = replace(of, output_prefix=str(folder / f"out{count}"), partitions=count)
         run_spark(run, lambda: contextlib.nullcontext(spark))
@@ -175,7 +177,9 @@ def test_two_inputs_give_the_same_for_1_3_and_200_partitions(tmp_path):
     (tmp_path / "one.jsonl").write_bytes(lines(TEXTS[:250]))
     (tmp_path / "two.jsonl.zst").write_bytes(zst(lines(TEXTS[250:])))
     (tmp_path / "script.py").write_text(IN_ONE_SESSION)
-    printed = submit(tmp_path, tmp_path / "script.py", tmp_path)
+    settings = ("spark.python.unix.domain.socket.enabled=false", "spark.app.name=ours")
+    printed = submit(tmp_path, tmp_path / "script.py", tmp_path, settings=settings)
+    assert "sockets false ours" in printed
     of = options(tmp_path, "one.jsonl", "two.jsonl.zst")
     made = [output(replace(of, output_prefix=str(tmp_path / f"out{count}"))) for count in (1, 3, 200)]
     assert made == [reference(TEXTS)] * 3

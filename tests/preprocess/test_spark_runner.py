@@ -22,6 +22,7 @@ from tests.preprocess.corpus import lines, options, output, reference, run, text
 from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.errors import BadDocument, BadOption, LostWorker
 from turnout.preprocess.model import Chunk, KeyTotals, Piece, ShardRecord
+from turnout.preprocess.options import OnError
 from turnout.preprocess.run import prepared, shards_folder
 from turnout.preprocess.shards import process
 from turnout.preprocess.spark_runner import (
@@ -83,6 +84,7 @@ class Context:
 
     def __init__(self, lost=()):
         self.lost, self.partitions, self.broadcasts, self.cancelled = lost, [], [], Event()
+        self.results = []
 
     def accumulator(self, zero, parameter):
         return Accumulator(zero, parameter)
@@ -105,7 +107,9 @@ class Context:
     def run(self, number, task):
         if number in self.lost:
             next(iter(task(iter([self.partitions[number]]))))
-        return list(task(iter([self.partitions[number]])))
+        results = sent(list(task(iter([self.partitions[number]]))))
+        self.results += results
+        return results
 
     def cancelAllJobs(self):  # noqa: N802  Spark's name
         self.cancelled.set()
@@ -172,24 +176,31 @@ def test_only_the_chunks_that_are_missing_become_tasks(folder):
     assert output(of) == reference(TEXTS)
 
 
-@pytest.mark.parametrize(
-    ("prepare", "changes", "error"),
-    [
-        pytest.param(lambda of: run(of), {}, None, id="the dataset is complete"),
-        pytest.param(lambda of: None, {"inputs": ("none.jsonl",)}, BadOption, id="an input is missing"),
-    ],
-)
-def test_no_session_is_started_where_no_task_is_needed(folder, prepare, changes, error):
-    def refused():
-        raise AssertionError("a session was started")
+def test_faults_that_tasks_do_not_return_are_listed_as_by_one_process(folder):
+    of, context = options(folder, "bad.jsonl", on_error=OnError.QUARANTINE), Context()
+    totals = on_spark(of, context)
+    alone = replace_dataclass(of, output_prefix=str(folder / "alone"))
+    assert totals == run(alone)
+    assert totals.faults == {"missing_key": 2}
+    for suffix in ("faults.jsonl", "quarantine.jsonl"):
+        assert (folder / f"out.{suffix}").read_bytes() == (folder / f"alone.{suffix}").read_bytes()
+    assert output(of) == output(alone) == reference(TEXTS)
+    assert sum(sum(each.fault_counts.values()) for each in context.results) == 2
+    assert [each.faults for each in context.results if each.faults] == []
 
-    of = options(folder, "good.jsonl")
-    prepare(of)
-    if error is None:
-        assert run_spark(of, refused).documents == len(TEXTS)
-    else:
-        with pytest.raises(error, match=r"none\.jsonl"):
-            run_spark(options(folder, "none.jsonl"), refused)
+
+def refused():
+    raise AssertionError("a session was started")
+
+
+def test_a_dataset_that_is_complete_starts_no_session(folder):
+    made = run(options(folder, "good.jsonl"))
+    assert run_spark(options(folder, "good.jsonl"), refused) == made
+
+
+def test_a_wrong_command_starts_no_session(folder):
+    with pytest.raises(BadOption, match=r"none\.jsonl"):
+        run_spark(options(folder, "none.jsonl"), refused)
 
 
 def test_the_first_fault_of_the_input_ends_the_run_whoever_finds_it(folder):
