@@ -154,7 +154,7 @@ def submit(tmp_path, plane, *options):
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.debian("openjdk-17-jre-headless")
+@pytest.mark.debian("default-jre-headless")
 @pytest.mark.asyncio
 async def test_spark_submit_starts_a_driver_with_its_account_and_folder(api, control_plane, tmp_path):
     await api.create(next(each for each in objects() if each["kind"] == "ServiceAccount"), "team-a")
@@ -200,7 +200,7 @@ class Kubelet:
         name = pod["metadata"]["name"]
         values = {each["name"]: each.get("value", "127.0.0.1") for each in container.get("env", ())}
         environment = {name: self.below(value) for name, value in values.items()}
-        environment |= {"PATH": PATH, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(SCRIPT.parents[2])}
+        environment |= {"PATH": PATH, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "turnout.preprocess.spark_pod", *map(self.below, container["args"])]
         self.running[name] = await asyncio.to_thread(self.process, name, command, environment)
 
@@ -217,7 +217,7 @@ class Kubelet:
         """Put a container's folders below the root, and the addresses of the cluster on this machine."""
         for folder in ("/data", "/opt/spark", "/var/data"):
             text = text.replace(folder, f"{self.root}{folder}")
-        lines_ = text.replace(SITE, str(SCRIPT.parents[2])).splitlines(keepends=True)
+        lines_ = text.replace(SITE, str(ROOT)).splitlines(keepends=True)
         return "".join(line for line in map(self.local, lines_))
 
     def local(self, line):
@@ -260,7 +260,7 @@ async def executors_started(kubelet, api, driver):
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.debian("openjdk-17-jre-headless")
+@pytest.mark.debian("default-jre-headless")
 @pytest.mark.asyncio
 async def test_the_pods_of_driver_and_executors_make_the_dataset(api, control_plane, tmp_path):
     for each in yaml.safe_load_all((EXAMPLES / "spark-account.yaml").read_text()):

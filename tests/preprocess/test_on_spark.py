@@ -20,8 +20,9 @@ from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.options import Options
 from turnout.preprocess.run import shards_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.debian("openjdk-17-jre-headless")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.debian("default-jre-headless")]
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(pyspark_preprocess.__file__)
 TEXTS = texts(400, seed=11)
 BIN = Path(sys.executable).parent
@@ -35,7 +36,7 @@ def submitted(folder, script, *arguments, master="local[2]", settings=()):
     command += [*(word for setting in settings for word in ("--conf", setting)), script, *arguments]
     env = {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
     env |= {"PYSPARK_PYTHON": sys.executable, "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
-    env |= {"SPARK_WORKER_DIR": str(folder / "executors"), "PYTHONPATH": str(SCRIPT.parents[2])}
+    env |= {"SPARK_WORKER_DIR": str(folder / "executors"), "PYTHONPATH": str(ROOT)}
     with (folder / "log").open("w+") as log:
         running = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -21,7 +21,7 @@ PACKAGES = {
     "iproute2": "ip",
     "util-linux": "unshare",
     "openssh-server": "/usr/sbin/sshd",
-    "openjdk-17-jre-headless": "java",
+    "default-jre-headless": "java",
 }
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
