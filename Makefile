@@ -74,7 +74,7 @@ setup-launcher: .venv/adapters .venv/colossalai .venv/preprocess ## Add torch, a
 
 # Tokenizers, and readers of compressed text. Nothing that is already there changes its version.
 .venv/preprocess: .venv/adapters hack/locks/preprocess.txt
-	@echo 'setup-launcher: tokenizers and readers for turnout preprocess from hack/locks/preprocess.txt (15 MB the first time)'
+	@echo 'setup-launcher: tokenizers, readers and datatrove from hack/locks/preprocess.txt (32 MB the first time)'
 	@$(UV) -r hack/locks/preprocess.txt
 	@touch .venv/preprocess
 
@@ -151,8 +151,9 @@ docker-build: wheels ## Build the controllers' image with docker (IMG=registry/n
 docker-push: ## Push that image (IMG=registry/name:tag), under each of its names
 	@$(foreach name,$(BUILT),$(CONTAINER_TOOL) push $(name) &&) true
 
-mutants: setup ## Put small faults into the pure modules, and count those that the tests notice (ARGS='--sample 50 topology')
-	@$(PY) -m hack.mutants $(ARGS)
+mutants: setup ## Put small faults into pure modules with mutmut, and list those that no test notices (ARGS='turnout.topology.plan*')
+	@.venv/bin/mutmut run --max-children 2 $(ARGS)
+	@.venv/bin/mutmut results
 
 check: setup ## Lint, format, types, architecture, words and docs
 	@$(PY) -m ruff check .
@@ -208,5 +209,5 @@ lock: ## Resolve the lock files afresh from setup.cfg, with uv (ARGS=--keep: onl
 	@"$(PYTHON)" -m hack.codegen.lock $(ARGS)
 
 clean: ## Remove what the targets made in this folder: .venv, build, caches
-	@rm -rf .venv build turnout.egg-info deploy/packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv build mutants turnout.egg-info deploy/packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

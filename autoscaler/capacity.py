@@ -6,17 +6,20 @@ of a shape fit is counted once for all nodes, and then only for those that chang
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.kube.pod_shape import PodShape
+from turnout.kube.pod_shape import HostPort, PodShape
 
 Rows = NDArray[np.int64]
 Charges = list[tuple[int, int]]  # (row, pods)
 _NO_BOUND = 1 << 40
+_NO_PORTS: Counter[HostPort] = Counter()
 
 
 @dataclass(slots=True)
@@ -27,6 +30,7 @@ class _Count:
     admits: list[bool]
     base: list[int]
     order: list[int]
+    ports: tuple[HostPort, ...] = ()  # of the node's, which one pod at a time can hold
     pair: tuple[int, int, int, int] | None = None  # the needs of a shape that has just two, as most have
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class Capacity:
     """free: nodes x resources, named by `names`; never changed. takes: shape -> what one pod of it takes.
 
     admits: shape -> which nodes let it in. switches: of tier 1, 2, … the switch of each node, -1 for a node that is
-    not on the map; empty without a map.
+    not on the map; empty without a map. ports_held: by row, how many pods hold each host port there; never changed.
     """
 
     def __init__(
@@ -65,11 +69,14 @@ class Capacity:
         takes: Mapping[PodShape, Rows],
         admits: Mapping[PodShape, NDArray[np.bool_]],
         switches: Sequence[NDArray[np.int32]] = (),
+        ports_held: Mapping[int, Counter[HostPort]] = MappingProxyType({}),
     ) -> None:
         self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
         self._counts: dict[PodShape, _Count] = {}  # shared by all copies
         self._now: dict[PodShape, _Now] = {}
         self._left: dict[int, list[int]] = {}  # what nodes have that were charged
+        self._ports_held = ports_held
+        self._ports_now: dict[int, Counter[HostPort]] = {}  # of nodes on which that changed
         self._log: list[int] = []  # nodes that were charged, in order
         self._fullest_first = True
 
@@ -85,7 +92,8 @@ class Capacity:
 
     def copied(self) -> Capacity:
         """Copy the room, so that the copy can be charged."""
-        other = Capacity(self.names, self.free, self._takes, self._admits, self.switches)
+        other = Capacity(self.names, self.free, self._takes, self._admits, self.switches, self._ports_held)
+        other._ports_now = {row: held.copy() for row, held in self._ports_now.items()}
         other._counts = self._counts
         other._now = {shape: now.copied() for shape, now in self._now.items()}
         other._left = {row: list(left) for row, left in self._left.items()}
@@ -128,7 +136,7 @@ class Capacity:
             has = self._has(row, count)
             here = min(left, has)
             if here:
-                self._charge(row, count.needs, here)
+                self._charge(row, count.needs, here, count.ports)
                 charged.append((row, here))
                 left -= here
             if here == has:  # nothing is left there
@@ -145,12 +153,16 @@ class Capacity:
         left = self._left.get(row)
         if left is None:
             return count.base[row]
+        if count.ports and _holds(self._ports_now.get(row) or self._ports_held.get(row, _NO_PORTS), count.ports):
+            return 0
         if count.pair is not None:
             one, amount, other, other_amount = count.pair
             fits, here = left[one] // amount, left[other] // other_amount
             fits = here if here < fits else fits
         else:
             fits = min([left[column] // amount for column, amount in count.needs], default=_NO_BOUND)
+        if count.ports:
+            fits = min(fits, 1)
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
@@ -161,7 +173,7 @@ class Capacity:
             has = now.changed.get(row)
             here = min(left, count.base[row] if has is None else has)
             if here:
-                self._charge(row, count.needs, here)
+                self._charge(row, count.needs, here, count.ports)
                 self._recount(row, count, now)
                 charged.append((row, here))
                 left -= here
@@ -172,26 +184,29 @@ class Capacity:
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
         """Take back what `take` has charged."""
-        needs = self._counts[shape].needs
+        count = self._counts[shape]
         for row, pods in charges:
-            self._charge(row, needs, -pods)
+            self._charge(row, count.needs, -pods, count.ports)
 
     def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
         """Give back what one pod took on each of these nodes, or with sign=-1 take it."""
         self._synced(shape)
-        needs = self._counts[shape].needs
+        count = self._counts[shape]
         for row in rows:
-            self._charge(row, needs, -sign)
+            self._charge(row, count.needs, -sign, count.ports)
 
     def given(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
         """Another room, in which one pod has left each of these nodes."""
         free = self.free.copy()
         for row, left in self._left.items():
             free[row] = left
+        held = {**self._ports_held, **self._ports_now}
         for shape, where in rows.items():
             counts = np.bincount(np.asarray(where, dtype=np.intp), minlength=len(free))
             free += counts[:, None] * self._takes[shape]
-        other = Capacity(self.names, free, self._takes, self._admits, self.switches)
+            for row in where if shape.host_ports else ():
+                held[row] = held.get(row, Counter()) - Counter(shape.host_ports)
+        other = Capacity(self.names, free, self._takes, self._admits, self.switches, held)
         other._fullest_first = False  # asked only whether something fits
         return other
 
@@ -237,11 +252,14 @@ class Capacity:
             (self.free[:, asked] // takes[asked]).min(axis=1) if asked.any() else np.full(len(self.free), _NO_BOUND)
         )
         counts = np.where(admits, np.maximum(counts, 0), 0)
+        if shape.host_ports:
+            counts = np.minimum(counts, 1)
+            counts[[row for row, held in self._ports_held.items() if _holds(held, shape.host_ports)]] = 0
         rows = np.flatnonzero(counts)
         if self._fullest_first:
             rows = rows[np.argsort(counts[rows], kind="stable")]
         needs = tuple((column, amount) for column, amount in enumerate(takes.tolist()) if amount > 0)
-        return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist())
+        return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
     def _recount(self, row: int, count: _Count, now: _Now) -> int:
         """Count one node anew."""
@@ -258,10 +276,18 @@ class Capacity:
                 now.grew.append(row)  # it may have been passed already
         return fits
 
-    def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int) -> None:
+    def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int, ports: Iterable[HostPort] = ()) -> None:
         left = self._left.get(row)
         if left is None:
             left = self._left[row] = self.free[row].tolist()
         for column, amount in needs:
             left[column] -= amount * pods
+        for port in ports:
+            if row not in self._ports_now:
+                self._ports_now[row] = self._ports_held.get(row, _NO_PORTS).copy()
+            self._ports_now[row][port] += pods
         self._log.append(row)
+
+
+def _holds(held: Counter[HostPort], ports: Iterable[HostPort]) -> bool:
+    return any(held[port] > 0 for port in ports)

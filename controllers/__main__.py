@@ -27,6 +27,7 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
 from turnout.kube.server.probes import probe_pages, served
 
@@ -58,15 +59,15 @@ async def serve(wanted: Settings) -> None:
         cache = Cache(changed, kinds)
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, wanted.namespace)
         namespace, _, name = wanted.lease.partition("/")
-        identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        terms, site = lease_settings(wanted.lease_seconds), wanted.docs_base_url
-        elector = Elector(client, namespace, name, identity, clock=clock, rng=rng, settings=terms)
-        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
+        terms, host = lease_settings(wanted.lease_seconds), socket.gethostname()
+        elector = Elector(client, namespace, name, _identity(host), clock=clock, rng=rng, settings=terms)
+        events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=wanted.docs_base_url)
         metrics = Metrics(queue.__len__)
-        plans = ScalePlans(client, WorkQueue(clock, backoff, rng.random, alone=True), clock, events, metrics)
+        calls = LeasedCalls(client, lambda: elector.leading)
+        plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, alone=True), clock, events, metrics)
         if scales := "ElasticJob" in wanted.kinds:
             informers.watch_plans(plans)
-        acts = Writer(client, cache, kinds, setup), kinds, setup, clock, events, metrics
+        acts = Writer(calls, cache, kinds, setup), kinds, setup, clock, events, metrics
         controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
 
         async def term() -> None:
@@ -82,6 +83,10 @@ async def serve(wanted: Settings) -> None:
         async with served(*address(wanted.metrics_bind, "--metrics-bind"), pages) as port:
             log.info("serving", extra={"metrics_port": port, "kinds": ",".join(wanted.kinds)})
             await until_told(informers.run(), lead(elector, informers.synced, term), events.run())
+
+
+def _identity(host: str) -> str:
+    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Kind:
     one, a Replica tells what its index and role have met. advice: what the owner of a new job is told. outdated:
     whether a pod was made for another mode of the job, and another takes its place. tells_containers: its status has
     the containers' own. notes: annotations of the pod of one replica. title: its name among kinds, where `kind` alone
-    is another's too. private_key: the file of a job's SSH key, by the name of its algorithm. life: decides on a job
+    is another's too. life: decides on a job
     whose life is a table of phases of its own; without it conditions come and go as kubeflow/common has them.
     """
 
@@ -114,7 +114,6 @@ class Kind:
     faulty: int | None = None
     notes: Callable[[JobView, Role, Replica], Mapping[str, str]] = _no_notes
     title: str = ""
-    private_key: str = "id_ecdsa"
     life: Callable[[Kind, JobView, Object, Seen, float, Setup], Outcome] | None = None
 
     @property

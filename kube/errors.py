@@ -93,5 +93,9 @@ class Unreachable(CallError):
     """No connection, a broken one, or no answer before the deadline. A write may have happened all the same."""
 
 
+class NotLeading(CallError):
+    """A write that was not sent, because another replica may hold the Lease. The term is about to end."""
+
+
 class BadAnswer(CallError):
     """An answer that is not what Kubernetes would say: not JSON, cut off, or too long."""

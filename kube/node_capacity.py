@@ -6,7 +6,8 @@ are charged (bound, nominated, assumed). A terminating pod stays charged until i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Node
-from turnout.kube.pod_shape import SOFT_EFFECT, PodShape, admits, amount, label_keys, look, same_offer
+from turnout.kube.pod_shape import SOFT_EFFECT, HostPort, PodShape, admits, amount, label_keys, look, same_offer
 
 Rows = NDArray[np.int32]
 MOST_ROOM = 1_000_000  # a pod that asks for nothing fits this often: a bound, not a measurement
@@ -48,7 +49,7 @@ class ClusterSnapshot:
         self.offers = 0  # raised when a node changed in more than its heartbeat
         self.soft_tainted: set[str] = set()  # nodes that prefer no pods
         self._on_node: dict[str, set[str]] = {}
-        self._port_uids: dict[tuple[str, int], set[str]] = {}  # the pods that hold each host port somewhere
+        self._port_uids: dict[HostPort, set[str]] = {}  # the pods that hold each host port somewhere
         self._columns: dict[str, int] = {}
         self._offered: set[str] = set()  # resources that some node has offered
         self._allocatable: NDArray[np.int64] = np.zeros((0, 0), np.int64)
@@ -188,6 +189,15 @@ class ClusterSnapshot:
         fits = min((int(free[self._columns[name]]) // wanted for name, wanted in shape.requests), default=MOST_ROOM)
         return self._with_ports(row, shape, max(0, min(fits, MOST_ROOM)))
 
+    def ports_held(self, ports: Collection[HostPort]) -> dict[int, Counter[HostPort]]:
+        """Return by row how many pods hold each of these host ports there. Rows without any are left out."""
+        held: dict[int, Counter[HostPort]] = {}
+        for port in ports:
+            for uid in self._port_uids.get(port, ()):
+                if (row := self.row_of.get(self.charges[uid].node)) is not None:
+                    held.setdefault(row, Counter())[port] += 1
+        return held
+
     def free(self) -> NDArray[np.int64]:
         """Allocatable less used: int64[rows, resources]. Below 0 where more is charged than there is."""
         free: NDArray[np.int64] = self._allocatable - self._used
@@ -294,9 +304,7 @@ class ClusterSnapshot:
         room: Rows = np.where(admitted, fits, 0).astype(np.int32)
         if shape.host_ports:
             np.minimum(room, 1, out=room)
-            for uid in {uid for port in shape.host_ports for uid in self._port_uids.get(port, ())}:
-                if (row := self.row_of.get(self.charges[uid].node)) is not None:
-                    room[row] = 0
+            room[list(self.ports_held(shape.host_ports))] = 0
         return room
 
     def _with_ports(self, row: int, shape: PodShape, fits: int) -> int:

@@ -27,6 +27,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 SOFT_EFFECT = "PreferNoSchedule"
 
+HostPort = tuple[str, int]  # protocol and number
+
 
 @dataclass(frozen=True)
 class PodShape:
@@ -40,7 +42,7 @@ class PodShape:
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[Term, ...] | None = None
     tolerations: tuple[tuple[str, str, str, str], ...] = ()  # key, operator, value, effect
-    host_ports: tuple[tuple[str, int], ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
 
     @cached_property
     def _hash(self) -> int:

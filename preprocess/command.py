@@ -7,16 +7,24 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from turnout.preprocess import dataset, options
-from turnout.preprocess.errors import BadOption, BrokenDataset, PreprocessError
+from turnout.preprocess import options
+from turnout.preprocess.errors import BadDocument, BadOption, BrokenDataset, PreprocessError
 from turnout.preprocess.options import Options
-from turnout.preprocess.run import Totals
 
-Runner = Callable[[Options], Totals | None]
+if TYPE_CHECKING:  # numpy and msgspec take a tenth of a second, which a help does not need
+    from turnout.preprocess.run import Totals
+
+Runner = Callable[[Options], "Totals | None"]
 
 DESCRIPTION = "Turn text into Megatron's indexed datasets, <prefix>_<key>_document.bin and .idx."
+CHECK_EPILOG = """examples:
+  turnout preprocess check data/corpus_text_document  # the path without .bin and .idx
+
+exit codes: 0 good, 1 not good, 2 wrong command"""
 EPILOG = "A run that was ended goes on from its finished shards when the same command is given again."
 
 
@@ -32,7 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run, and the command that checks a dataset."""
     options.add_arguments(parser, required=False)
     actions = parser.add_subparsers(dest="action", metavar="check")
-    check = actions.add_parser("check", help="verify a dataset and print a summary")
+    check = actions.add_parser(
+        "check",
+        help="verify a dataset and print a summary",
+        description="Verify a dataset and print a summary; exit 1 and name the first thing that does not fit.",
+        epilog=CHECK_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     check.add_argument("prefix", help="path of the dataset without .bin and .idx")
     check.add_argument(
         "-o", "--output", choices=["text", "json"], default="text", help="form of the summary (default: text)"
@@ -50,15 +64,17 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 
 def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
     """Make the dataset that a command line describes with a runner, and say what was made."""
-    _log_to_stderr()
     try:
         run_options = options.read_options(arguments)
-        totals = runner(run_options)
+        with _logs_on_stderr():
+            totals = runner(run_options)
     except BadOption as error:
         return _failed(program, str(error), 2)
     except ModuleNotFoundError as error:
         extra = "spark" if error.name == "pyspark" else "preprocess"
         return _failed(program, f"{error.name} is missing: pip install 'turnout[{extra}]'", 2)
+    except BadDocument as error:
+        return _failed(program, f"{error}; repair it, or leave it out with --on-error skip or quarantine", 1)
     except (PreprocessError, OSError) as error:
         return _failed(program, str(error), 1)
     except KeyboardInterrupt:
@@ -76,14 +92,15 @@ def _made(run_options: Options, totals: Totals | None) -> str:
     if totals is None:
         return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.faults.items())
-    return (
-        f"{totals.documents:,} documents, {totals.tokens:,} tokens in {run_options.output_prefix}_"
-        f"{{{','.join(run_options.keys)}}}_document" + (f"; left out: {left_out}" if left_out else "")
-    )
+    datasets = ", ".join(f"{run_options.output_prefix}_{key}_document" for key in run_options.keys)
+    summary = f"{totals.documents:,} documents, {totals.tokens:,} tokens in {datasets}"
+    return f"{summary}; left out: {left_out}" if left_out else summary
 
 
 def _check(prefix: str, form: str, program: str) -> int:
     """Check a dataset and print its summary."""
+    from turnout.preprocess import dataset
+
     try:
         summary = dataset.check(prefix)
     except (BrokenDataset, OSError) as error:
@@ -103,11 +120,16 @@ class _Line(logging.Formatter):
         return f"{record.getMessage()} {fields}".rstrip()
 
 
-def _log_to_stderr() -> None:
-    logger = logging.getLogger("turnout.preprocess")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_Line())
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
+@contextmanager
+def _logs_on_stderr() -> Iterator[None]:
+    """Write log lines to stderr while the block runs."""
+    logger, handler = logging.getLogger("turnout.preprocess"), logging.StreamHandler()
+    handler.setFormatter(_Line())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    propagates, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates

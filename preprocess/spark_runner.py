@@ -30,7 +30,7 @@ from turnout.preprocess.model import Chunk, ShardRecord
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import Progress
 from turnout.preprocess.run import Run, Totals, finish, prepared
-from turnout.preprocess.shards import ShardSettings, process
+from turnout.preprocess.shards import ShardSettings, process, record_path
 
 log = logging.getLogger("turnout.preprocess")
 
@@ -40,7 +40,8 @@ MAX_NAMED_INPUTS = 3  # of a task that failed
 MAX_MESSAGE_CHARACTERS = 1000
 _PYTHON_ERROR = re.compile(r"\w*(Error|Exception): ")
 _TASK = re.compile(r"Task (\d+) in stage")
-# A task's data reach Python 0.04 s earlier than by TCP, whose delayed acknowledgements hold them up.
+# Used where spark-submit was given nothing else. A task's data reach Python 0.04 s earlier than by TCP, whose delayed
+# acknowledgements hold them up.
 SPARK_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
 
 
@@ -52,7 +53,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 Result = ShardRecord | Failure
-OpenSession = Callable[[str], AbstractContextManager[Any]]  # takes the application's name, gives a SparkSession
+OpenSession = Callable[[], AbstractContextManager[Any]]  # gives a SparkSession
 
 
 def process_chunks(
@@ -63,8 +64,9 @@ def process_chunks(
 ) -> Iterator[Result]:
     """Yield what became of each chunk of a partition. A Failure is the last.
 
-    note: takes each result, without its lists, for the progress. An OSError is raised: Spark tries the task again,
-    perhaps on another machine.
+    Records come without their lists of faults, which are in the records on the storage: Spark holds the results of all
+    tasks in the driver's memory. note: takes each result, for the progress. An OSError is raised: Spark tries the task
+    again, perhaps on another machine.
     """
     for chunk in chunks:
         try:
@@ -75,7 +77,7 @@ def process_chunks(
             yield failure
             return
         note([msgspec.structs.replace(record, lines=(), keys=(), faults=())])
-        yield record
+        yield msgspec.structs.replace(record, faults=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,14 @@ def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecor
         raise failure.error
     report.take(accumulator.value)
     show(report.progress.text(time.monotonic()))
-    return [result for result in results if isinstance(result, ShardRecord)]
+    return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardRecord)]
+
+
+def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
+    """Return a record with the list of its faults, which is read from the folder of the shards."""
+    if not record.fault_counts:
+        return record
+    return msgspec.json.decode(storage.read_bytes(record_path(folder, record.index)), type=ShardRecord)
 
 
 def given_up(message: str, run: Run, parts: Sequence[Sequence[Chunk]]) -> str:
@@ -236,15 +245,21 @@ def _reported(context: Any, accumulator: Any, report: Report, show: Callable[[st
 
 
 @contextmanager
-def session(name: str) -> Iterator[Any]:
-    """Start a Spark session with the settings of spark-submit, and stop it when the block ends."""
-    from pyspark import SparkConf
+def session(master: str | None = None) -> Iterator[Any]:
+    """Start a Spark session with the settings of spark-submit, and stop it when the block ends.
+
+    master: in place of the one that spark-submit was given.
+    """
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    SparkContext._ensure_initialized()  # connects to the JVM: only then SparkConf knows what spark-submit was given
     conf = SparkConf()
     for key, value in SPARK_DEFAULTS.items():
         conf.setIfMissing(key, value)
-    spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
+    if master is not None:
+        conf.setMaster(master)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
     try:
         context = spark.sparkContext
         if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
@@ -266,7 +281,7 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
             return run
         records: list[ShardRecord] = []
         if chunks := len(run.pending):
-            with open_session(f"turnout preprocess {run_options.output_prefix}") as spark:
+            with open_session() as spark:
                 context = spark.sparkContext
                 log.info("spark_started", extra={"master": context.master, "chunks": chunks})
                 records = work(run, context, _show)

@@ -1,11 +1,12 @@
 """Turnout: topology-aware gangs, queue-aware elasticity and memory checkpoints for GPU training on Kubernetes.
 
 A training script imports what it needs from here; torch is imported with the first name that needs it. Beside this
-file lie links to the rooms at the top of the tree: they make `turnout` the only name that an installation takes.
+file lie links to the packages at the top of the tree: they make `turnout` the only name that an installation takes.
 """
 
 from __future__ import annotations
 
+import os.path
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
         KeepStepIntervalStrategy,
         StorageType,
     )
+
+# In a checkout the packages beside this file are links. They are loaded from the folders that the links name, so that
+# the paths of a traceback are paths that git knows.
+if os.path.islink(os.path.join(os.path.dirname(__file__), "launcher")):
+    __path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 
 _HOMES = {
     "Checkpointer": "turnout.launcher.checkpoint.engine.checkpointer",

@@ -100,7 +100,8 @@ class NodeCache:
         if self._switches is None:
             rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
             self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
-        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches)
+        held = self._snapshot.ports_held({port for shape in shapes for port in shape.host_ports})
+        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, held)
 
     def _offer(self, node: Node | None, sign: int) -> None:
         """Count what a node offers in the cluster's total."""

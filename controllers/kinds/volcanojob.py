@@ -7,8 +7,7 @@ the autoscaler a task's replicas are its current size. What becomes of a job is 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import lifecycle_policies as policies
@@ -24,8 +23,6 @@ from turnout.controllers.model import (
     Gang,
     JobView,
     Object,
-    Phase,
-    PodSeen,
     Replica,
     Restart,
     Role,
@@ -39,18 +36,22 @@ from turnout.kube.labels import SUSPENDED
 
 KIND, TITLE, API = "Job", "VolcanoJob", "batch.volcano.sh/v1alpha1"
 RETRIES = 3
-PARTITION = "volcano.sh/partition-id"
 _MOST_NAME = 63  # characters of a pod's name: it is a label and a host, too
 _TASK = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NOTED = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
 _LABELLED = _NOTED[:2]
-_ANY, _ALL = "any", "all"
+# Fields of Volcano's that are refused: a job that needs them would not do what its owner wants.
+_UNSUPPORTED = ("volumes", "minSuccess")
+_UNSUPPORTED_IN_TASK = ("dependsOn", "partitionPolicy")
 
 
 def _read(raw: Object) -> JobView:
     meta, spec = raw["metadata"], Part(raw).part("spec")
     fields.check_name(meta)
     tasks = spec.parts("tasks")
+    _check_supported(spec, _UNSUPPORTED)
+    for part in tasks:
+        _check_supported(part, _UNSUPPORTED_IN_TASK)
     roles = tuple(_tasks(meta["name"], spec, tasks))
     least = {role.label: _least(part, role) for role, part in zip(roles, tasks, strict=True)}
     total = sum(role.replicas for role in roles)
@@ -73,6 +74,13 @@ def _read(raw: Object) -> JobView:
     )
 
 
+def _check_supported(part: Part, unsupported: Sequence[str]) -> None:
+    """Raise BadJob if one of these fields is set."""
+    for name in unsupported:
+        if part.value.get(name):
+            raise BadJob(f"{part.at(name)} is not supported by the job controllers of Turnout")
+
+
 def _suspended(meta: Object) -> bool:
     text = Part(meta, "metadata").words("annotations").get(SUSPENDED, "false")
     if text not in ("true", "false"):
@@ -85,28 +93,16 @@ def _words(raw: Object, spec: Part, roles: Sequence[Role], least: Mapping[str, i
     meta, found = Part(raw["metadata"], "metadata"), plugins.read(spec)
     labels, notes = meta.words("labels"), meta.words("annotations")
     by_role = list(zip((role.label for role in roles), spec.parts("tasks"), strict=True))
-    of_pods = policies.Policies(
-        policies.read(spec),
-        {name: policies.read(part) for name, part in by_role},
-        {name: _retries(part) for name, part in by_role if part.has("maxRetry")},
-        {
-            name: part.part("partitionPolicy").count("partitionSize", 1, 1)
-            for name, part in by_role
-            if part.part("partitionPolicy").value
-        },
-    )
+    of_pods = policies.Policies(policies.read(spec), {name: policies.read(part) for name, part in by_role})
     return {
         "queue": spec.text("queue") or "default",
         "scheduler": spec.text("schedulerName"),
         "priority": spec.text("priorityClassName"),
-        "volumes": tuple(_volumes(spec)),
         "plugins": found,
         "hosts": plugins.host_file(meta.text("name"), roles) if "svc" in found else {},
         "policies": of_pods,
-        "depends": _dependencies(by_role),
         "least": least,
         "retries": spec.count("maxRetry", 0) or RETRIES,
-        "success": spec.count("minSuccess", 0),
         "labels": {name: labels[name] for name in _LABELLED if name in labels},
         "notes": {name: notes[name] for name in _NOTED if name in notes},
         "version": _noted(raw, "version"),
@@ -159,51 +155,11 @@ def _restart(part: Part) -> Restart:
 
 
 def _least(part: Part, role: Role) -> int:
-    """Return how many pods of a task its gang needs: what it says, its least partitions, or all."""
-    split = part.part("partitionPolicy")
-    partitions = split.count("minPartitions", 0) * split.count("partitionSize", 0)
-    least = part.count("minAvailable", partitions or role.replicas)
+    """Return how many pods of a task its gang needs: all unless the task says a number."""
+    least = part.count("minAvailable", role.replicas)
     if least > role.replicas:
         raise BadJob(f"{part.at('minAvailable')} is {least}, above {part.at('replicas')}, {role.replicas}")
     return least
-
-
-def _retries(part: Part) -> int:
-    """Return after how many restarts of its containers a task has failed; -1 for never."""
-    return -1 if part.value["maxRetry"] == -1 else part.count("maxRetry", 0)
-
-
-def _dependencies(tasks: Sequence[tuple[str, Part]]) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """Return for each task that waits whom it waits for, and whether any of them is enough. Raises BadJob."""
-    names, found = {name for name, _ in tasks}, dict[str, tuple[tuple[str, ...], bool]]()
-    for name, part in tasks:
-        depends = part.part("dependsOn")
-        if not (on := depends.texts("name")):
-            continue
-        if unknown := sorted({*on} - names):
-            raise BadJob(f"{depends.at('name')} has {unknown[0]!r:.70}, which is no task")
-        if (how := depends.text("iteration") or _ALL) not in (_ANY, _ALL):
-            raise BadJob(f"{depends.at('iteration')} is {how!r:.40}: {_ANY} or {_ALL}")
-        found[name] = on, how == _ANY and len(on) > 1
-    left = dict(found)
-    while ready := [name for name, (on, _) in left.items() if not left.keys() & {*on}]:
-        for each in ready:
-            del left[each]
-    if left:
-        raise BadJob(f"spec.tasks: {', '.join(sorted(left))} wait for one another by dependsOn")
-    return found
-
-
-def _volumes(spec: Part) -> Iterator[tuple[str, str]]:
-    """Give each claim and where it is mounted."""
-    paths = set[str]()
-    for part in spec.parts("volumes"):
-        if not (path := part.text("mountPath")) or path in paths:
-            raise BadJob(f"{part.at('mountPath')} is {path!r:.60}: a path of its own is needed")
-        if not part.text("volumeClaimName"):
-            raise BadJob(f"{part.at('volumeClaimName')} is missing: claims are not made here, name one that is there")
-        paths.add(path)
-        yield part.text("volumeClaimName"), path
 
 
 def _gang(
@@ -218,8 +174,6 @@ def _gang(
     more: dict[str, Any] = {"minTaskMember": dict(least)}
     if spec.part("networkTopology").value:
         more["networkTopology"] = spec.part("networkTopology").value
-    if split := list(_sub_groups(roles, spec.parts("tasks"))):
-        more["subGroupPolicy"] = split
     return Gang(
         most,
         spec.text("queue"),
@@ -230,22 +184,6 @@ def _gang(
         notes={name: text for name, text in notes.items() if not name.startswith("kubectl.kubernetes.io/")},
         more=more,
     )
-
-
-def _sub_groups(roles: Sequence[Role], tasks: Sequence[Part]) -> Iterator[Object]:
-    """Give the partitions of each task that has some, as the PodGroup names them."""
-    for role, part in zip(roles, tasks, strict=True):
-        if not (split := part.part("partitionPolicy")).value:
-            continue
-        topology = split.part("networkTopology").value
-        yield {
-            "name": role.name,
-            "labelSelector": {"matchLabels": {LABELS.role: role.label}},
-            "matchLabelKeys": [PARTITION],
-            "subGroupSize": split.count("partitionSize", 1, 1),
-            "minSubGroups": split.count("minPartitions", 0),
-            **({"networkTopology": topology} if topology else {}),
-        }
 
 
 def _least_members(roles: Sequence[Role], least: Mapping[str, int], most: int) -> list[tuple[Role, int]]:
@@ -264,10 +202,8 @@ def _least_members(roles: Sequence[Role], least: Mapping[str, int], most: int) -
 
 def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one pod."""
-    size = view.spec["policies"].partitions.get(role.label)
     own = {**selector(view, role), LABELS.index: str(replica.index), "volcano.sh/queue-name": view.spec["queue"]}
-    split = {} if size is None else {PARTITION: str(replica.index // size)}
-    return {**view.spec["labels"], **own, **split}
+    return {**view.spec["labels"], **own}
 
 
 def selector(view: JobView, role: Role) -> dict[str, str]:
@@ -290,7 +226,7 @@ def notes(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
 
 
 def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[str, Any]:
-    """Return the pod's spec with the job's scheduler, priority, volumes and plugins.
+    """Return the pod's spec with the job's scheduler, priority and plugins.
 
     The scheduler `volcano` means the one of gangs, whichever this cluster has: none is named for it here.
     """
@@ -300,23 +236,7 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[s
             spec[key] = named
     if spec.get("schedulerName") in ("", SCHEDULERS[Dialect.VOLCANO]):
         del spec["schedulerName"]
-    claims = {claim: f"{view.name}-claim-{number}" for number, (claim, _) in enumerate(view.spec["volumes"])}
-    for claim, path in view.spec["volumes"]:
-        volume = {"persistentVolumeClaim": {"claimName": claim}}
-        spec = plugins.with_mount(spec, claims[claim], volume, {"mountPath": path})
     return plugins.in_pod(view, role, replica, spec)
-
-
-def held(view: JobView, seen: Seen) -> Collection[str]:
-    """Name the tasks that wait for others by dependsOn: until their least number of pods is ready or has succeeded."""
-    counts = Counter(pod.role for pod in seen.pods if _is_ready(pod))
-    ready = {role.name: counts[role.label] >= view.spec["least"][role.label] for role in view.roles}
-    depends: Mapping[str, tuple[Sequence[str], bool]] = view.spec["depends"]
-    return [name for name, (on, any_) in depends.items() if not (any if any_ else all)(ready[each] for each in on)]
-
-
-def _is_ready(pod: PodSeen) -> bool:
-    return pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.RUNNING and pod.ready and not pod.deleting)
 
 
 def _judged_by_its_life(_view: JobView, _counts: Mapping[str, Counts], _seen: Seen) -> Sequence[Verdict]:
@@ -336,10 +256,8 @@ VOLCANOJOB = Kind(
     _judged_by_its_life,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
-    held=held,
     vocabulary=Vocabulary(FIELDS, in_our_words, in_volcanos_words),
     notes=notes,
     title=TITLE,
-    private_key="id_rsa",
     life=life,
 )

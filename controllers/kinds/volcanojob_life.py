@@ -42,12 +42,11 @@ _BY_ACTION = {
     policies.ABORT_JOB: ABORTING,
     policies.TERMINATE_JOB: TERMINATING,
     policies.COMPLETE_JOB: COMPLETING,
-    **dict.fromkeys(policies.RESTARTS, RESTARTING),
+    policies.RESTART_JOB: RESTARTING,
 }
 _COUNTS = ("pending", "running", "succeeded", "failed", "unknown", "terminating")
 _NOTED = ("taskStatusCount", "version", "retryCount", "conditions", "controlledResources")
 FIELDS: tuple[str, ...] = ("state", "minAvailable", *_COUNTS, *_NOTED)
-_GOING = "turnout.dev/restarting-pods"  # in controlledResources: uids of the pods that a restart of a part is about
 _MOST_CONDITIONS = 32
 _SUSPENDED = Reason.SUSPENDED.value
 
@@ -93,32 +92,30 @@ def life(kind: Kind, view: JobView, raw: Object, seen: Seen, now_s: float, setup
         return _told(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
     if at.phase == RESTARTING:
         return _restarting(at)
-    due = policies.decide(view.spec["policies"], view.roles, seen, now_s)
+    due = policies.decide(view.spec["policies"], view.roles, seen)
     if due.action:
         return _acted(at, due)
     if end := _end(at):
         return _told(at, *end)
-    return _running(at, due.wait_s)
+    return _running(at)
 
 
 def _acted(at: _At, due: policies.Due) -> Outcome:
     phase = _BY_ACTION[due.action]
-    restarts = phase == RESTARTING
-    counted = {"retryCount": at.view.spec["retried"] + 1} if restarts else {}
-    counted |= {} if due.pods else {"version": at.view.spec["version"] + 1}
-    return _told(at, phase, f"{due.action}: {due.why}", going=due.pods, **counted)
+    counted = {"version": at.view.spec["version"] + 1}
+    if phase == RESTARTING:
+        counted["retryCount"] = at.view.spec["retried"] + 1
+    return _told(at, phase, f"{due.action}: {due.why}", **counted)
 
 
 def _restarting(at: _At) -> Outcome:
-    """Delete what is restarted, and begin anew once it is gone. After the last retry what has ended stays, for its log.
+    """Delete all pods, and begin anew once they are gone. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
     """
-    going, past = _going(at.before), at.view.spec["retried"] > at.view.spec["retries"]
-    pods = [pod for pod in at.seen.pods if not going or pod.uid in going]
-    left = at.alive if past else pods
-    if left:
-        return _told(at, RESTARTING, writes=tuple(diff.all_pods(left)), going=going)
+    past = at.view.spec["retried"] > at.view.spec["retries"]
+    if left := (at.alive if past else at.seen.pods):
+        return _told(at, RESTARTING, writes=tuple(diff.all_pods(left)))
     if past:
         why = f"{_said(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
         return _told(at, FAILED, why)
@@ -135,8 +132,6 @@ def _end(at: _At) -> tuple[str, str] | None:
     staying = at.members
     good = sum(pod.phase is Phase.SUCCEEDED for pod in staying)
     bad = sum(pod.phase is Phase.FAILED for pod in staying)
-    if spec["success"] and good >= spec["success"]:
-        return COMPLETING, f"{good} pods have succeeded"
     if at.phase != RUNNING or not total or good + bad < total:
         return None
     least = at.view.gang.min_member
@@ -146,24 +141,23 @@ def _end(at: _At) -> tuple[str, str] | None:
             count = succeeded[role.label]
             if count < spec["least"][role.label]:
                 return FAILED, f"{count} pods of task {role.name} succeeded, {spec['least'][role.label]} are needed"
-    least = spec["success"] or least
     if good >= least:
         return COMPLETED, f"{good} of {total} pods have succeeded"
     return FAILED, f"{good} pods succeeded, {least} are needed"
 
 
-def _running(at: _At, wait_s: float | None) -> Outcome:
+def _running(at: _At) -> Outcome:
     """Bring the children to what is wanted, and say whether the job runs."""
     kind, view, seen = at.kind, at.view, at.seen
     group = children.pod_group(view, at.setup)
     portion, pods = Portion(), diff.by_role(seen.pods)
     writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, seen)], seen, portion)]
-    held, tasks = kind.held(view, seen), {role.label for role in view.roles}
+    tasks = {role.label for role in view.roles}
     waits = diff.waits(seen, at.setup)
     for role in view.roles:
         mine = pods.get(role.label, [])
         writes += diff.all_pods(diff.surplus(role, mine))
-        if waits or role.name in held:
+        if waits:
             continue
         for index in diff.missing(role, mine):
             if portion.is_full():
@@ -171,8 +165,7 @@ def _running(at: _At, wait_s: float | None) -> Outcome:
             replica = Replica(index, index)
             writes.append(portion.create(partial(children.pod, kind, view, role, replica, seen, at.setup)))
     writes += diff.all_pods(pod for pod in seen.pods if pod.role not in tasks)
-    waits_s = [*portion.again_s(), *([] if wait_s is None else [wait_s])]
-    return _told(at, _begun(at), writes=tuple(writes), again_s=min(waits_s, default=None))
+    return _told(at, _begun(at), writes=tuple(writes), again_s=min(portion.again_s(), default=None))
 
 
 def _begun(at: _At) -> str:
@@ -205,7 +198,6 @@ def _told(
     why: str = "",
     *,
     writes: Sequence[Write] = (),
-    going: Iterable[str] = (),
     again_s: float | None = None,
     gone: bool = False,
     reason: str = "",
@@ -227,8 +219,7 @@ def _told(
         made["state"] = _state(phase, why, at.now_s, reason)
         listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
     made["conditions"] = listed
-    plugins = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
-    made["controlledResources"] = plugins | ({_GOING: ",".join(sorted(going))} if going else {})
+    made["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
     was = {name: before[name] for name in FIELDS if name in before}
     patch = None if made == was else diff.merge_patch(was, made)
     return Outcome(tuple(writes), _says(at, phase, why) if new else (), patch, again_s=again_s, gone=gone)
@@ -264,11 +255,6 @@ def _by_task(pods: Iterable[PodSeen]) -> dict[str, Any]:
         phases = found.setdefault(pod.role, {"phase": {}})["phase"]
         phases[pod.phase.value] = phases.get(pod.phase.value, 0) + 1
     return found
-
-
-def _going(status: Object) -> frozenset[str]:
-    text = _mapping(status.get("controlledResources")).get(_GOING)
-    return frozenset(text.split(",")) if isinstance(text, str) and text else frozenset()
 
 
 def _mapping(value: Any) -> Object:

@@ -12,10 +12,11 @@ from turnout.controllers.model import JobKey, Object, Reason
 from turnout.controllers.observed import JobObject
 from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
-from turnout.controllers.runtime.writer import FIELD_MANAGER, Calls
+from turnout.controllers.runtime.writer import FIELD_MANAGER
 from turnout.controllers.scale_plan import owner_of, scale, waits
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
+from turnout.kube.client.leased_calls import Calls
 from turnout.kube.client.run_until_signal import together
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.watch_events import Key

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
 
 import msgspec
 
@@ -21,28 +20,13 @@ from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.runtime import child_paths, launch_colossalai
 from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.ssh_keys import new_keys
+from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
 
 FIELD_MANAGER = "turnout-controller"
 _SCRIPT_TEXT = inspect.getsource(launch_colossalai)
 _pod, _other, _job = msgspec.json.Decoder(OwnedPod), msgspec.json.Decoder(Owned), msgspec.json.Decoder(JobObject)
-
-
-class Calls(Protocol):
-    """The calls that a writer needs of a Client."""
-
-    async def get(self, path: str) -> bytes:
-        """The object. Raises NotFound."""
-
-    async def create(self, path: str, body: Any) -> bytes:
-        """The object as created. Raises Conflict when it exists."""
-
-    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """The object as patched."""
-
-    async def delete(self, path: str, *, uid: str, params: Mapping[str, str] | None = None) -> bytes:
-        """Delete it if it has that uid still. Raises NotFound, Conflict."""
 
 
 class NameTaken(Exception):
@@ -107,7 +91,7 @@ class Writer:
         kind, name = body["kind"], body["metadata"]["name"]
         path = self._collection(kind, key)
         if kind == "Secret":
-            await self._create_keys(path, body, self._kinds[key.api].private_key)
+            await self._create_keys(path, body)
             return
         if kind == "ConfigMap" and self._kinds[key.api].kind == COLOSSALAIJOB:
             body = {**body, "data": {**body["data"], SCRIPT: _SCRIPT_TEXT}}
@@ -122,13 +106,10 @@ class Writer:
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._take_in(kind, raw)
 
-    async def _create_keys(self, path: str, body: Object, name: str) -> None:
-        """Make a Secret with new keys, and with what the job has in their place. name: of the private key's file.
-
-        One that is there has the job's uid in its name, and is never read.
-        """
+    async def _create_keys(self, path: str, body: Object) -> None:
+        """Create a Secret with new keys. An existing Secret has the job's uid in its name, and is never read."""
         try:
-            await self._calls.create(path, {**body, "stringData": {**new_keys(name), **body.get("stringData", {})}})
+            await self._calls.create(path, {**body, "stringData": new_keys()})
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise

@@ -9,7 +9,6 @@ from typing import Any
 
 from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
-from turnout.controllers.lifecycle_policies import EVENTS
 from turnout.controllers.model import Object
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, rules
 
@@ -17,7 +16,9 @@ _TEXTS: Object = {"type": "array", "items": TEXT}
 _NAME: Object = {"type": "string", "maxLength": 63}
 _LONG_NAME: Object = {"type": "string", "maxLength": 253}
 _MOST_TASKS = 1_024
-_OTHER_EVENTS = ("PodRunning", "OutOfSync", "CommandIssued")  # in Volcano's schema, and refused in policies
+# Of Volcano's schema; the controller acts on three of them and refuses the others.
+_EVENTS = ("*", "PodFailed", "PodEvicted", "PodPending", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated")
+_OTHER_EVENTS = ("PodRunning", "OutOfSync", "CommandIssued")
 
 
 def volcanojob(kind: Kind, group: str, version: str) -> Object:
@@ -40,7 +41,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 def _policies() -> Object:
-    event = {"type": "string", "enum": [*EVENTS, *_OTHER_EVENTS]}
+    event = {"type": "string", "enum": [*_EVENTS, *_OTHER_EVENTS]}
     of = {"action": TEXT, "event": event, "events": {"type": "array", "items": event}, "timeout": TEXT}
     return {"type": "array", "items": _object(**of, exitCode={"type": "integer", "format": "int32"})}
 

@@ -8,8 +8,9 @@ repeats what the two share; pythons.txt runs the tests without torch on Python 3
 launcher.txt and the trainers that others wrote; launcher-floor.txt is the oldest of everything that setup.cfg lets a
 trainer have, and what runs the tests, for an environment of its own (minimum_versions.py). colossalai.txt is the
 ColossalAI runner with what its command line imports and the environment lacks, without the rest that it asks for.
-preprocess.txt has the tokenizers of `turnout preprocess` in the versions of adapters.txt. spark.txt is pyspark, which
-comes as source alone. uv.txt is the installer that the Makefile runs, docs.txt the generator of the docs site.
+preprocess.txt has the tokenizers of `turnout preprocess` in the versions of adapters.txt, and what its tests compare
+with. spark.txt is pyspark, which comes as source alone. uv.txt is the installer that the Makefile runs, docs.txt the
+generator of the docs site.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     both = ["--extra", "launcher", "--extra", "adapters", "--constraint", str(dev), "--constraint", launcher]
     _compile(uv, ["setup.cfg", *both, *upgrade], LOCKS / "adapters.txt")
     tested = ["--constraint", str(dev), "--constraint", str(LOCKS / "adapters.txt")]
-    _compile(uv, ["setup.cfg", "--extra", "preprocess", *tested, *upgrade], LOCKS / "preprocess.txt")
+    preprocess = ["setup.cfg", str(LOCKS / "preprocess.in"), "--extra", "preprocess"]
+    _compile(uv, [*preprocess, *tested, *upgrade], LOCKS / "preprocess.txt")
     _compile(uv, ["setup.cfg", "--extra", "spark", *tested, *upgrade], LOCKS / "spark.txt")
     extras = ["--extra", "launcher", "--extra", "cli"]
     oldest = ["setup.cfg", str(LOCKS / "floor.in"), *extras, "--resolution", "lowest-direct"]

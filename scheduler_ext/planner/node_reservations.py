@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.kube.node_capacity import MOST_ROOM, ClusterSnapshot, Rows
-from turnout.kube.pod_shape import PodShape
+from turnout.kube.pod_shape import HostPort, PodShape
 
 Pods = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
-Port = tuple[str, int]
 
 
 class Reserved:
@@ -30,7 +29,7 @@ class Reserved:
         rows = len(self._snapshot.order)
         self._kept: NDArray[np.int64] = np.zeros((rows, 0), np.int64)
         self._pods: Rows = np.zeros(rows, np.int32)
-        self._ports: dict[int, Counter[Port]] = {}
+        self._ports: dict[int, Counter[HostPort]] = {}
 
     def keep(self, pods: Pods) -> None:
         """Keep room for some pods."""

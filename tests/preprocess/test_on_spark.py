@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from hack.lint.code_blocks import run_by
 from tests.preprocess.corpus import lines, options, output, reference, ten_lines, texts, tokenizer_json, zst
 from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.options import Options
 from turnout.preprocess.run import shards_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.debian("openjdk-17-jre-headless")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.debian("default-jre-headless")]
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(pyspark_preprocess.__file__)
 TEXTS = texts(400, seed=11)
 BIN = Path(sys.executable).parent
@@ -28,12 +30,13 @@ BAD_LINE = b'{"text": 5}\n'
 
 
 @contextmanager
-def submitted(folder, script, *arguments, master="local[2]"):
+def submitted(folder, script, *arguments, master="local[2]", settings=()):
     """A spark-submit in a session of its own, which ends with the block. Its Python is not the one on PATH."""
-    command = [BIN / "spark-submit", "--executor-cores=2", "--num-executors=2", "--master", master, script, *arguments]
+    command = [BIN / "spark-submit", "--executor-cores=2", "--num-executors=2", "--master", master]
+    command += [*(word for setting in settings for word in ("--conf", setting)), script, *arguments]
     env = {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
     env |= {"PYSPARK_PYTHON": sys.executable, "HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
-    env |= {"SPARK_WORKER_DIR": str(folder / "executors"), "PYTHONPATH": str(SCRIPT.parents[2])}
+    env |= {"SPARK_WORKER_DIR": str(folder / "executors"), "PYTHONPATH": str(ROOT)}
     with (folder / "log").open("w+") as log:
         running = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -140,6 +143,19 @@ def test_the_guides_command_line_gives_what_ten_lines_give(tmp_path):
     }
 
 
+def test_the_command_of_the_page_runs(tmp_path):
+    english, chinese = run_by("tests/preprocess/test_on_spark.py::test_the_command_of_the_page_runs")
+    assert english.text == chinese.text
+    (tmp_path / "corpus.jsonl").write_bytes(lines(TEXTS))
+    (tmp_path / "tokenizer.json").write_text(tokenizer_json())
+    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+    env = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ} | {"PATH": path}
+    command = ["sh", "-euc", english.text]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert output(options(tmp_path, "corpus.jsonl", output_prefix=str(tmp_path / "result"))) == reference(TEXTS)
+
+
 IN_ONE_SESSION = """
 import contextlib, sys
 from dataclasses import replace
@@ -149,10 +165,11 @@ from turnout.preprocess.spark_runner import run_spark, session
 
 folder = Path(sys.argv[1])
 of = options(folder, "one.jsonl", "two.jsonl.zst")
-with session("partitions") as spark:
+with session() as spark:
+    print("sockets", spark.conf.get("spark.python.unix.domain.socket.enabled"), spark.sparkContext.appName)
     for count in (1, 3, 200):
         run = replace(of, output_prefix=str(folder / f"out{count}"), partitions=count)
-        run_spark(run, lambda name: contextlib.nullcontext(spark))
+        run_spark(run, lambda: contextlib.nullcontext(spark))
 """
 
 
@@ -161,7 +178,9 @@ def test_two_inputs_give_the_same_for_1_3_and_200_partitions(tmp_path):
     (tmp_path / "one.jsonl").write_bytes(lines(TEXTS[:250]))
     (tmp_path / "two.jsonl.zst").write_bytes(zst(lines(TEXTS[250:])))
     (tmp_path / "script.py").write_text(IN_ONE_SESSION)
-    printed = submit(tmp_path, tmp_path / "script.py", tmp_path)
+    settings = ("spark.python.unix.domain.socket.enabled=false", "spark.app.name=ours")
+    printed = submit(tmp_path, tmp_path / "script.py", tmp_path, settings=settings)
+    assert "sockets false ours" in printed
     of = options(tmp_path, "one.jsonl", "two.jsonl.zst")
     made = [output(replace(of, output_prefix=str(tmp_path / f"out{count}"))) for count in (1, 3, 200)]
     assert made == [reference(TEXTS)] * 3

@@ -8,7 +8,9 @@ import pickle
 import re
 import subprocess
 import sys
+import zipfile
 from contextlib import contextmanager
+from dataclasses import replace as replace_dataclass
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from tests.preprocess.corpus import lines, options, output, reference, run, text
 from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.errors import BadDocument, BadOption, LostWorker
 from turnout.preprocess.model import Chunk, KeyTotals, Piece, ShardRecord
+from turnout.preprocess.options import OnError
 from turnout.preprocess.run import prepared, shards_folder
 from turnout.preprocess.shards import process
 from turnout.preprocess.spark_runner import (
@@ -81,6 +84,7 @@ class Context:
 
     def __init__(self, lost=()):
         self.lost, self.partitions, self.broadcasts, self.cancelled = lost, [], [], Event()
+        self.results = []
 
     def accumulator(self, zero, parameter):
         return Accumulator(zero, parameter)
@@ -103,7 +107,9 @@ class Context:
     def run(self, number, task):
         if number in self.lost:
             next(iter(task(iter([self.partitions[number]]))))
-        return list(task(iter([self.partitions[number]])))
+        results = sent(list(task(iter([self.partitions[number]]))))
+        self.results += results
+        return results
 
     def cancelAllJobs(self):  # noqa: N802  Spark's name
         self.cancelled.set()
@@ -121,7 +127,7 @@ def opened(context, stopped):
 def on_spark(of, context=None):
     context, stopped = context or Context(), []
     try:
-        return run_spark(of, lambda _name: opened(context, stopped))
+        return run_spark(of, lambda: opened(context, stopped))
     finally:
         assert stopped == [context]
         assert all(each.is_destroyed for each in context.broadcasts)
@@ -146,6 +152,12 @@ def test_the_dataset_is_that_of_one_process_for_any_number_of_partitions(folder,
     assert not os.path.exists(shards_folder(of.output_prefix))
 
 
+def test_executors_read_and_write_object_storage_by_urls(folder):
+    of = options(folder, f"file://{folder}/good.jsonl", output_prefix=f"file://{folder}/stored/out")
+    on_spark(of)
+    assert output(replace_dataclass(of, output_prefix=f"{folder}/stored/out")) == reference(TEXTS)
+
+
 @pytest.mark.contract("DL-79")
 def test_a_task_that_spark_runs_twice_changes_nothing(folder):
     of = options(folder, "good.jsonl", "good.jsonl", partitions=4)
@@ -164,24 +176,31 @@ def test_only_the_chunks_that_are_missing_become_tasks(folder):
     assert output(of) == reference(TEXTS)
 
 
-@pytest.mark.parametrize(
-    ("prepare", "changes", "error"),
-    [
-        pytest.param(lambda of: run(of), {}, None, id="the dataset is complete"),
-        pytest.param(lambda of: None, {"inputs": ("none.jsonl",)}, BadOption, id="an input is missing"),
-    ],
-)
-def test_no_session_is_started_where_no_task_is_needed(folder, prepare, changes, error):
-    def refused(name):
-        raise AssertionError(name)
+def test_faults_that_tasks_do_not_return_are_listed_as_by_one_process(folder):
+    of, context = options(folder, "bad.jsonl", on_error=OnError.QUARANTINE), Context()
+    totals = on_spark(of, context)
+    alone = replace_dataclass(of, output_prefix=str(folder / "alone"))
+    assert totals == run(alone)
+    assert totals.faults == {"missing_key": 2}
+    for suffix in ("faults.jsonl", "quarantine.jsonl"):
+        assert (folder / f"out.{suffix}").read_bytes() == (folder / f"alone.{suffix}").read_bytes()
+    assert output(of) == output(alone) == reference(TEXTS)
+    assert sum(sum(each.fault_counts.values()) for each in context.results) == 2
+    assert [each.faults for each in context.results if each.faults] == []
 
-    of = options(folder, "good.jsonl")
-    prepare(of)
-    if error is None:
-        assert run_spark(of, refused).documents == len(TEXTS)
-    else:
-        with pytest.raises(error, match=r"none\.jsonl"):
-            run_spark(options(folder, "none.jsonl"), refused)
+
+def refused():
+    raise AssertionError("a session was started")
+
+
+def test_a_dataset_that_is_complete_starts_no_session(folder):
+    made = run(options(folder, "good.jsonl"))
+    assert run_spark(options(folder, "good.jsonl"), refused) == made
+
+
+def test_a_wrong_command_starts_no_session(folder):
+    with pytest.raises(BadOption, match=r"none\.jsonl"):
+        run_spark(options(folder, "none.jsonl"), refused)
 
 
 def test_the_first_fault_of_the_input_ends_the_run_whoever_finds_it(folder):
@@ -328,3 +347,28 @@ def test_the_script_finds_the_tokenizers_of_pypi_though_ours_lie_beside_it(tmp_p
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("pyspark_preprocess.py: --vocab-file tokenizer.json: not a tokenizer.json of Hugging")
+
+
+WORKER = """
+import gc, sys, zipimport
+sys.path.insert(0, "modules.zip")
+import from_a_zip
+from turnout.preprocess.spark_runner import shorten_next_tasks
+
+def archives():
+    return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
+
+before = archives(), gc.get_freeze_count() > 0
+shorten_next_tasks()
+print(before, (archives(), gc.get_freeze_count() > 0))
+import also_from_a_zip
+"""
+
+
+def test_a_worker_process_forgets_archives_that_spark_would_read_again(tmp_path):
+    with zipfile.ZipFile(tmp_path / "modules.zip", "w") as archive:
+        archive.writestr("from_a_zip.py", "")
+        archive.writestr("also_from_a_zip.py", "print('still imported')")
+    command = [sys.executable, "-c", WORKER]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["(1, False) (0, True)", "still imported"]

@@ -16,6 +16,7 @@ LONG = (
     "tests/e2e/autoscaler/",
     "tests/e2e/launcher/",
     "tests/e2e/",
+    "tests/preprocess/test_on_spark.py",
     "tests/deploy/",
     "tests/controlplane/",
     "tests/conformance/",

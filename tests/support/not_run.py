@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ PACKAGES = {
     "iproute2": "ip",
     "util-linux": "unshare",
     "openssh-server": "/usr/sbin/sshd",
-    "openjdk-17-jre-headless": "java",
+    "default-jre-headless": "java",
 }
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
@@ -32,7 +32,7 @@ def missing(item) -> str | None:
         (package,) = mark.args
         if shutil.which(PACKAGES[package]) is None:
             return f"apt-get install {package}"
-    if item.get_closest_marker("spark") and find_spec("pyspark") is None:
+    if item.get_closest_marker("spark") and not any(metadata.distributions(name="pyspark")):
         return "make setup-spark"
     if item.get_closest_marker("root") and os.geteuid() != 0:
         return "be root"

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import turnout
 from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat, beats
 from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
 
@@ -27,7 +28,7 @@ SIGNAL = signal.SIGRTMIN + 9  # used neither by Python nor by torch nor by sched
 PROCESS = "TURNOUT_PROCESS"
 _OPTIMIZER = "torch.optim.optimizer"
 _HERE = Path(__file__).absolute().parent
-_PACKAGE = _HERE.parents[2]  # turnout: in a checkout a folder of links, which must not be resolved here
+_PACKAGE = Path(turnout.__file__).absolute().parent
 _HIGH_FD = 200  # above the descriptors that programs tend to close
 
 

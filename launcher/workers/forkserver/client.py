@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+import turnout
 from turnout.launcher.env import PARENT
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.framing import FrameSplitter
@@ -35,8 +36,8 @@ from turnout.launcher.workers.forkserver.messages import (
 )
 from turnout.launcher.workers.reaper import Leftovers
 
-# The folder of `turnout`, for the parent. In a checkout its rooms are links, which must not be resolved here.
-ROOT = str(Path(__file__).absolute().parents[4])
+# The folder that holds the package, for the parent. This module may lie in a link's target, and the package does not.
+ROOT = str(Path(turnout.__file__).absolute().parents[1])
 FAREWELL_S = 2.0
 _SPACE = " " * 8_192  # room in the command line, which `ps` shows for the children
 BURIAL_S = 0.005

@@ -22,7 +22,7 @@ from turnout.simulator.cluster.controllers.model import Create, Look, Object, Re
 JOBS = "jobs.batch.volcano.sh"
 GROUPS = "podgroups.scheduling.volcano.sh"
 GROUP = "scheduling.k8s.io/group-name"
-CHILDREN = {"Pod": "pods", "PodGroup": GROUPS, "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets"}
+CHILDREN = {"Pod": "pods", "PodGroup": GROUPS, "Service": "services", "ConfigMap": "configmaps"}
 T = TypeVar("T")
 _SETUP = Setup(Dialect.VOLCANO)
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 import aiohttp
 
-from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.runtime.ssh_keys import new_keys
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
 from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
 from turnout.simulator.cluster.runtime.cache import NODES, PODS, Cache
@@ -26,7 +24,6 @@ _PATHS = {
     NODES: "/api/v1",
     "services": "/api/v1",
     "configmaps": "/api/v1",
-    "secrets": "/api/v1",
     batch_job.JOBS: "/apis/batch/v1",
     volcano_job.JOBS: "/apis/batch.volcano.sh/v1alpha1",
     volcano_job.GROUPS: "/apis/scheduling.volcano.sh/v1beta1",
@@ -166,7 +163,7 @@ class Controllers:
         try:
             match write:
                 case Create():
-                    made = await self._api.call("POST", place, _with_keys(write) or write.obj)
+                    made = await self._api.call("POST", place, write.obj)
                 case Remove():
                     body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
                     made = await self._api.call("DELETE", f"{place}/{meta['name']}", body)
@@ -181,13 +178,6 @@ class Controllers:
             before = self._cache.get(write.plural, made["metadata"]["uid"])
             if self._cache.put(write.plural, made):
                 self._mark(write.plural, made, before)
-
-
-def _with_keys(write: Create) -> Object | None:
-    """Return a Secret with a job's SSH keys in it, which no decision makes; None for any other object."""
-    if write.plural != "secrets":
-        return None
-    return {**write.obj, "stringData": {**new_keys(VOLCANOJOB.private_key), **write.obj["stringData"]}}
 
 
 def _plural_of(owner: Object) -> str:

@@ -1,5 +1,6 @@
 """Observations beside jobs: the map, reports of pods, an admin's orders, PriorityClasses, lost nodes."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from turnout.autoscaler.scaling.quota import Quota
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
-from turnout.kube.objects import Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
+from turnout.kube.objects import ContainerPort, Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
 from turnout.topology.accept import draw
 from turnout.topology.fabric import build
 from turnout.topology.model import Ask, Entry, Placement
@@ -203,3 +204,49 @@ def test_when_many_nodes_are_lost_nothing_is_changed(view):
     view.put_node(node("n1"))
     view.drop_node("n2")
     assert decide(view.observation(0.0), Policy(), 0.0)[0].reason is not Reason.NODES_UNREADY
+
+
+# Host ports.
+
+
+def with_ports(*ports, gpus="1"):
+    """A job of one worker that may grow, whose pods hold these ports of their node."""
+    container = {
+        "name": "m",
+        "resources": {"limits": {GPU: gpus}},
+        "ports": [{"containerPort": port, "hostPort": port} for port in ports],
+    }
+    raw = job(1)
+    raw["spec"]["template"]["spec"] = {"containers": [container]}
+    return raw
+
+
+def holding(name, node_name, *ports):
+    """A pod of no job that runs on a node and holds these ports of it."""
+    other = pod(0, node_name, owner=name, gpus=1)
+    container = other.spec.containers[0]
+    held = msgspec.structs.replace(container, ports=[ContainerPort(host_port=port) for port in ports])
+    return msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, containers=[held]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "held", "total"),
+    [
+        pytest.param((), {}, 24, id="without host ports a node holds as many as it has GPUs"),
+        pytest.param((7000,), {}, 3, id="with one, each node holds one"),
+        pytest.param((7000,), {"a": [7000]}, 2, id="none beside a pod that holds the port"),
+        pytest.param((7000, 7001), {"a": [7001], "b": [9]}, 2, id="one port in common is enough"),
+        pytest.param((7000,), {"a": [9], "b": [9]}, 3, id="another port is in nobody's way"),
+    ],
+)
+def test_a_host_port_is_had_once_on_a_node(asked, held, total):
+    view = Cache(KINDS)
+    view.put_job("Job", with_ports(*asked))
+    for name in ("a", "b", "c"):
+        view.put_node(node(name))
+    for name, ports in held.items():
+        view.put_pod(holding(f"other-{name}", name, *ports))
+    observation = view.observation(0.0)
+    (seen,) = observation.jobs
+    free = total if asked else total - len(held)
+    assert observation.room.total(seen.job.shape) == free

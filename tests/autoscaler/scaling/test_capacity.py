@@ -1,5 +1,7 @@
 """Room that is counted only where it is looked at agrees with room that is counted anew each time."""
 
+from collections import Counter
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,6 +73,70 @@ def test_whatever_was_charged_and_given_back_the_count_is_by_hand(nodes, actions
     for shape in SHAPES:
         assert room.fits(shape).tolist() == counted(left, shape).tolist()
         assert room.total(shape) == counted(left, shape).sum()
+
+
+PORT, OTHER_PORT = ("TCP", 7000), ("TCP", 7001)
+PORT_SHAPES = [
+    PodShape(requests=((GPU, 1),), host_ports=(PORT,)),
+    PodShape(requests=((GPU, 1),), host_ports=(PORT, OTHER_PORT)),
+    PodShape(requests=((GPU, 2),), host_ports=(OTHER_PORT,)),
+    PodShape(requests=((GPU, 1),)),
+]
+
+
+def fits_by_hand(gpus, pods, shape):
+    """How many pods of a shape a node holds. pods: the shapes of those on it."""
+    left = gpus - sum(dict(each.requests)[GPU] for each in pods)
+    fits = max(0, left // dict(shape.requests)[GPU])
+    if not shape.host_ports:
+        return fits
+    return 0 if any({*each.host_ports} & {*shape.host_ports} for each in pods) else min(1, fits)
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4),
+    st.lists(st.tuples(st.sampled_from(["take", "within", "undo", "give", "copy"]), st.integers(0, 3)), max_size=12),
+)
+def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
+    """there: (node, shape) of pods that hold ports from the start."""
+    on = [[PORT_SHAPES[which] for row, which in there if row % len(nodes) == node] for node in range(len(nodes))]
+    free = np.array([[gpus - sum(dict(s.requests)[GPU] for s in on[row])] for row, gpus in enumerate(nodes)], np.int64)
+    takes = {each: np.array([dict(each.requests)[GPU]], np.int64) for each in PORT_SHAPES}
+    admits_all = {each: np.ones(len(nodes), bool) for each in PORT_SHAPES}
+    held = {row: Counter(port for each in pods for port in each.host_ports) for row, pods in enumerate(on)}
+    room = Capacity((GPU,), free, takes, admits_all, ports_held=held)
+    done = []
+    for action, which in actions:
+        shape = PORT_SHAPES[which]
+        by_hand = [fits_by_hand(gpus, pods, shape) for gpus, pods in zip(nodes, on, strict=True)]
+        if action in ("take", "within"):
+            charges = room.take(shape, 1) if action == "take" else room.take_within(shape, 1, range(len(nodes)))
+            assert (charges is not None) == (sum(by_hand) >= 1)
+            for row, count in charges or ():
+                assert 0 < count <= by_hand[row]
+                on[row] += [shape] * count
+            done += [(shape, charges)] if charges else []
+        elif action == "undo" and done:
+            taken, charges = done.pop()
+            room.undo(taken, charges)
+            for row, _ in charges:
+                on[row].remove(taken)
+        elif action == "give" and done:
+            taken, ((row, _),) = done.pop()
+            room.give(taken, [row])
+            on[row].remove(taken)
+        elif action == "copy":
+            before, room = room, room.copied()
+            before.take(shape, 1)
+    for shape in PORT_SHAPES:
+        by_hand = [fits_by_hand(gpus, pods, shape) for gpus, pods in zip(nodes, on, strict=True)]
+        assert room.fits(shape).tolist() == by_hand
+        assert room.total(shape) == sum(by_hand)
+        rows = {each: [row for row, pods in enumerate(on) for _ in range(pods.count(each))] for each in PORT_SHAPES}
+        emptied = room.given(rows)
+        assert emptied.total(shape) == sum(fits_by_hand(gpus, [], shape) for gpus in nodes)
 
 
 @settings(max_examples=scaled(200), deadline=None)

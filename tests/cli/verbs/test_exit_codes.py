@@ -38,7 +38,7 @@ ASKING = [
     ["release", "--all"],
 ]
 # Verbs that ask none, or start their own.
-ALONE = {"demo", "stacks", "local", "completion", "simulate", "version"}
+ALONE = {"demo", "preprocess", "stacks", "local", "completion", "simulate", "version"}
 USAGE = [
     ["explain", "2y8"],
     ["explain", "2x8", "--selector", "gpu"],

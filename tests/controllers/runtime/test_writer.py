@@ -14,7 +14,8 @@ from tests.controllers.test_msjob import role as msrole
 from tests.controllers.volcano import volcanojobs
 from turnout.controllers.model import Dialect, Setup
 from turnout.controllers.runtime.writer import NameTaken
-from turnout.kube.errors import Conflict
+from turnout.kube.client.leased_calls import LeasedCalls
+from turnout.kube.errors import Conflict, NotLeading
 
 SCALED = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 
@@ -56,7 +57,7 @@ async def lose(api, controller, name, code, now_s=NOW_S):
 
 
 async def retried(api, controller):
-    """A Volcano Job comes up, loses a pod, then all by an exit code, shrinks, and ends."""
+    """A Volcano Job comes up, is restarted for a lost pod, then for an exit code, shrinks, and ends."""
     await controller().until_quiet()
     await lose(api, controller, "bert-worker-1", 1)
     await lose(api, controller, "bert-worker-2", 7)
@@ -109,10 +110,8 @@ async def backs_off(api, controller):
 PYTORCH = job(worker=role(3), elastic=SCALED, run={"cleanPodPolicy": "All", "backoffLimit": 3})
 MINDSPORE = msjob({"Scheduler": msrole(), "Worker": msrole(3, "ExitCode")}, enableDynamicWorker=True)
 MINDSPORE["spec"] |= {"successPolicy": "AllWorkers", "runPolicy": {"cleanPodPolicy": "All"}}
-RETRIES = [{"exitCode": 7, "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartPod"}]
-VOLCANO = volcanojobs.job(
-    volcanojobs.task(least=1), minAvailable=1, policies=RETRIES, plugins={"svc": [], "ssh": [], "env": []}
-)
+RETRIES = [{"exitCode": 7, "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartJob"}]
+VOLCANO = volcanojobs.job(volcanojobs.task(least=1), minAvailable=1, policies=RETRIES, plugins={"svc": [], "env": []})
 STORIES = {
     "PyTorchJob": (PYTORCH, grown),
     "PyTorchJob that fails at once": (job(worker=role(2, restart="ExitCode")), backs_off),
@@ -166,16 +165,15 @@ def test_a_colossalai_jobs_story_leaves_its_launcher_for_its_log():
     api = told("ColossalAIJob")
     assert api.objects[api.job]["status"]["phase"] == "Succeeded"
     assert api.names("Pod") == ["colossal-launcher"]
+    keys = next(each for each in api.objects.values() if each["kind"] == "Secret")["stringData"]
+    assert sorted(keys) == ["authorized_keys", "config", "id_ecdsa", "id_ecdsa.pub", "ssh_host_ecdsa_key"]
 
 
 def test_a_volcano_jobs_story_counts_each_restart_once():
     api = told("VolcanoJob")
     status = api.objects[api.job]["status"]
-    assert (status["state"]["phase"], status["retryCount"], status["version"]) == ("Completed", 2, 1)
+    assert (status["state"]["phase"], status["retryCount"], status["version"]) == ("Completed", 2, 2)
     assert (api.names("Pod"), api.names("PodGroup")) == (["bert-worker-0", "bert-worker-1"], [])
-    keys = next(each for each in api.objects.values() if each["kind"] == "Secret")["stringData"]
-    assert sorted(keys) == ["authorized_keys", "config", "id_rsa", "id_rsa.pub", "ssh_host_ecdsa_key"]
-    assert "Host bert-worker-0" in keys["config"]
 
 
 ENDS = {kind: told(kind) for kind in STORIES}
@@ -293,3 +291,13 @@ def test_what_is_refused_for_one_pod_keeps_no_other_from_being_made():
     with pytest.raises(Conflict):
         asyncio.run(Controller(api).until_quiet())
     assert api.names("Pod") == ["bert-worker-1", "bert-worker-2"]
+
+
+@pytest.mark.parametrize("writes", [pytest.param(number, id=f"after {number} writes") for number in range(4)])
+def test_a_replica_that_lost_its_lease_writes_nothing_more(writes):
+    """Whatever it had still to write: another replica leads by now."""
+    api = Api(job(worker=role(3)))
+    controller = Controller(api, calls=LeasedCalls(api, lambda: api.writes < writes))
+    with pytest.raises(NotLeading):
+        asyncio.run(controller.until_quiet())
+    assert api.writes == writes

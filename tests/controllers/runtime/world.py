@@ -153,10 +153,10 @@ class Api:
 class Controller:
     """A controller's process: it has seen everything once, and looks at the job until there is nothing to write."""
 
-    def __init__(self, api, setup=None):
+    def __init__(self, api, setup=None, calls=None):
         self.api, self.setup, self.again = api, setup or Setup(), set()
         self.cache, self.seen = Cache(self.again.add, KINDS), {}
-        self.writer = Writer(api, self.cache, KINDS, self.setup)
+        self.writer = Writer(calls or api, self.cache, KINDS, self.setup)
         self.list()
 
     def list(self):

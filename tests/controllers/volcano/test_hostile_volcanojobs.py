@@ -21,13 +21,13 @@ FIELDS = {
     "policy": ("event", "events", "exitCode", "action", "timeout"),
 }
 STATUS = ("state", "conditions", "version", "retryCount", "controlledResources", "taskStatusCount")
-PLUGINS = {"svc": [], "ssh": [], "env": [], "pytorch": [], "mpi": []}
+PLUGINS = {"svc": [], "env": []}
 
 
 @st.composite
 def hostile(draw):
     """A sound job, of which some fields are anything at all."""
-    policy = {"event": "PodFailed", "action": draw(st.sampled_from(["RestartPod", "RestartPartition", "AbortJob"]))}
+    policy = {"event": "PodFailed", "action": draw(st.sampled_from(["RestartJob", "AbortJob"]))}
     one = task(replicas=draw(st.integers(0, 3)), spec={"initContainers": [{"name": "i", "image": "i"}]}, policies=[])
     made = job(one, plugins=dict(PLUGINS), policies=[policy])
     pod_ = one["template"]["spec"]

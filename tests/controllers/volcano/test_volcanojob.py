@@ -23,7 +23,7 @@ from tests.controllers.volcano.volcanojobs import (
 )
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import Create, Dialect, Phase, Refused, Seen, Setup, Update
+from turnout.controllers.model import Create, Dialect, Refused, Seen, Setup, Update
 from turnout.jobs.kinds.registry import KINDS as RESIZED
 
 GUIDE = Path(__file__).parents[3] / "examples/jobs/volcanojob.yaml"
@@ -104,17 +104,6 @@ def test_a_pod_group_has_the_min_of_the_job_and_of_each_task():
         "priorityClassName": "high",
         "networkTopology": {"mode": "hard"},
     }
-
-
-def test_a_pod_group_names_the_partitions_of_a_task():
-    split = {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1}
-    raw = job(task(replicas=4, partitionPolicy=split))
-    assert group_of(raw)["spec"]["minTaskMember"] == {"worker": 2}
-    (named,) = group_of(raw)["spec"]["subGroupPolicy"]
-    assert (named["name"], named["subGroupSize"], named["minSubGroups"]) == ("worker", 2, 1)
-    assert named["labelSelector"] == {"matchLabels": {"volcano.sh/task-spec": "worker"}}
-    assert named["matchLabelKeys"] == ["volcano.sh/partition-id"]
-    assert [pod_of(raw, index=at)["metadata"]["labels"]["volcano.sh/partition-id"] for at in range(4)] == list("0011")
 
 
 @pytest.mark.parametrize(
@@ -231,72 +220,9 @@ def test_the_hosts_follow_the_size_of_a_task():
     assert hosts["VC_WORKER_NUM"] == "3"
 
 
-@pytest.mark.parametrize(
-    ("tasks", "arguments", "of", "told"),
-    [
-        pytest.param(MASTER_AND_TWO, [], ("master", 0), ("bert-master-0.bert", "23456", "3", "0"), id="the master"),
-        pytest.param(MASTER_AND_TWO, [], ("worker", 1), ("bert-master-0.bert", "23456", "3", "2"), id="a worker"),
-        pytest.param(
-            (task("a", 1), task("b", 2)),
-            ["--master=a", "--worker", "b", "--port=9"],
-            ("b", 0),
-            ("bert-a-0.bert", "9", "3", "1"),
-            id="tasks of other names",
-        ),
-        pytest.param((task(),), [], ("worker", 2), ("bert-worker-0.bert", "23456", "3", "2"), id="no master"),
-        pytest.param(
-            (*MASTER_AND_TWO, task("judge", 1)), [], ("judge", 0), ("bert-master-0.bert", "23456", "3", None), id="else"
-        ),
-    ],
-)
-def test_pytorch_tells_torch_who_is_who(tasks, arguments, of, told):
-    body = pod_of(job(*tasks, plugins={"pytorch": arguments}), *of)
-    env = env_of(body)
-    assert tuple(env.get(key) for key in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")) == told
-    assert body["spec"]["containers"][0]["ports"] == [{"name": "pytorchjob-port", "containerPort": int(told[1])}]
-    assert body["spec"]["subdomain"] == "bert"
-
-
 def test_a_variable_of_the_user_stays():
-    own = {"env": [{"name": "RANK", "value": "7"}]}
-    assert env_of(pod_of(job(task(container=own), plugins={"pytorch": []})))["RANK"] == "7"
-
-
-def test_ssh_keys_are_made_before_the_hosts_and_mounted():
-    raw = job(*MASTER_AND_TWO, plugins={"mpi": []})
-    found = extras(raw)
-    assert "Host bert-worker-0\n  HostName bert-worker-0.bert\n  Port 22\n" in found["Secret"]["stringData"]["config"]
-    assert "Secret" not in extras(raw, Seen(others=others(raw)))
-    body = pod_of(raw, "master")
-    assert env_of(body)["MPI_HOST"] == "bert-worker-0.bert,bert-worker-1.bert"
-    (volume,) = [each for each in body["spec"]["volumes"] if "secret" in each]
-    assert volume["secret"]["secretName"] == found["Secret"]["metadata"]["name"] == "bert-ssh-uid-bert"
-    assert {"mountPath": "/root/.ssh", "subPath": ".ssh", "name": "bert-ssh"} in body["spec"]["containers"][0][
-        "volumeMounts"
-    ]
-
-
-def test_claims_are_mounted_in_every_container():
-    volumes = [{"mountPath": "/data", "volumeClaimName": "c"}, {"mountPath": "/more", "volumeClaimName": "c"}]
-    spec = pod_of(job(volumes=volumes))["spec"]
-    assert [each["persistentVolumeClaim"]["claimName"] for each in spec["volumes"]] == ["c"]
-    assert [each["mountPath"] for each in spec["containers"][0]["volumeMounts"]] == ["/data", "/more"]
-
-
-@pytest.mark.parametrize(
-    ("depends", "pods", "comes"),
-    [
-        pytest.param({"name": ["ps"]}, [], False, id="nobody is there"),
-        pytest.param({"name": ["ps"]}, [pod(0, task="ps", ready=False)], False, id="it is not ready"),
-        pytest.param({"name": ["ps"]}, [pod(0, task="ps")], True, id="it is ready"),
-        pytest.param({"name": ["ps"]}, [pod(0, Phase.SUCCEEDED, "ps")], True, id="it has succeeded"),
-        pytest.param({"name": ["ps", "db"]}, [pod(0, task="ps")], False, id="one of two"),
-        pytest.param({"name": ["ps", "db"], "iteration": "any"}, [pod(0, task="ps")], True, id="any of two"),
-    ],
-)
-def test_a_task_waits_for_those_that_it_depends_on(depends, pods, comes):
-    raw = phased("Pending", task("ps", 2, least=1), task("db", 1), task(replicas=1, dependsOn=depends))
-    assert ("bert-worker-0" in made(looked(raw, *pods))) is comes
+    own = {"env": [{"name": "VC_TASK_INDEX", "value": "7"}]}
+    assert env_of(pod_of(job(task(container=own), plugins={"env": []})))["VC_TASK_INDEX"] == "7"
 
 
 @pytest.mark.parametrize(
@@ -311,15 +237,16 @@ def test_a_task_waits_for_those_that_it_depends_on(depends, pods, comes):
         pytest.param({"tasks": [task(replicas=10_001)]}, "at most 10000", id="more pods than anybody has"),
         pytest.param({"tasks": [{"name": "w"}]}, "containers is missing", id="no containers"),
         pytest.param({"tasks": [task(spec={"restartPolicy": "ExitCode"})]}, "exitCode instead", id="a restart policy"),
-        pytest.param({"plugins": {"magic": []}}, "spec.plugins.magic is not known", id="an unknown plugin"),
+        pytest.param({"plugins": {"magic": []}}, "magic is not supported: env, svc are", id="an unknown plugin"),
         pytest.param({"plugins": {"svc": ["--x=1"]}}, "spec.plugins.svc has '--x=1'", id="an unknown option"),
-        pytest.param({"plugins": {"pytorch": ["--port=x"]}}, "port is 'x'", id="a port that is no number"),
-        pytest.param({"volumes": [{"mountPath": "/a", "volumeClaim": {}}]}, "claims are not made", id="a new claim"),
-        pytest.param({"tasks": [task(dependsOn={"name": ["x"]})]}, "which is no task", id="a dependence on nobody"),
+        pytest.param({"plugins": {"mpi": []}}, "spec.plugins.mpi is not supported", id="a plugin of Volcano's alone"),
+        pytest.param({"volumes": [{"mountPath": "/a"}]}, "spec.volumes is not supported", id="claims of the job"),
+        pytest.param({"minSuccess": 1}, "spec.minSuccess is not supported", id="an early success"),
+        pytest.param({"tasks": [task(dependsOn={"name": ["x"]})]}, "dependsOn is not supported", id="an order"),
         pytest.param(
-            {"tasks": [task("a", dependsOn={"name": ["b"]}), task("b", dependsOn={"name": ["a"]})]},
-            "a, b wait for one another",
-            id="two that wait for each other",
+            {"tasks": [task(partitionPolicy={"totalPartitions": 1, "partitionSize": 3})]},
+            r"spec.tasks\[0\].partitionPolicy is not supported",
+            id="partitions",
         ),
     ],
 )

@@ -63,14 +63,6 @@ def test_a_rigid_job_fails_with_its_first_pod_by_policy_and_is_cleaned_up():
 @pytest.mark.parametrize(
     ("tasks", "spec", "ended", "comes_to"),
     [
-        pytest.param((task(replicas=2),), {"minSuccess": 1}, [pod(0, GOOD), pod(1)], "Completed", id="minSuccess"),
-        pytest.param(
-            (task(replicas=2, least=1),),
-            {"minSuccess": 2, "minAvailable": 1},
-            [pod(0, GOOD), pod(1, BAD)],
-            "Failed",
-            id="fewer than minSuccess",
-        ),
         pytest.param(
             (task("ps", 1), task(replicas=2, least=1)),
             {"minAvailable": 2},
@@ -136,16 +128,6 @@ def test_a_restart_deletes_all_pods_and_begins_anew_once_they_are_gone():
     assert (phase(raw), made(looked(raw))) == ("Pending", ["bert-worker-0", "bert-worker-1"])
 
 
-def test_a_restart_of_one_pod_leaves_the_others_alone():
-    raw = after(phased("Running", task(replicas=2), policies=policy("RestartPod")), pod(0, BAD), pod(1))
-    assert (phase(raw), raw["status"]["retryCount"], raw["status"]["version"]) == ("Restarting", 1, 0)
-    raw = after(raw, pod(0, BAD), pod(1))
-    assert deleted(looked(raw, pod(0, BAD), pod(1))) == ["bert-worker-0"]
-    raw = after(raw, pod(1))
-    assert (phase(raw), made(looked(raw, pod(1)))) == ("Pending", ["bert-worker-0"])
-    assert raw["status"]["retryCount"] == 1
-
-
 def test_it_is_restarted_maxretry_times_and_then_fails_with_its_logs():
     raw = phased("Running", task(replicas=2), policies=policy("RestartJob"), maxRetry=2, status={"retryCount": 2})
     raw = after(raw, pod(0, BAD), pod(1))
@@ -154,11 +136,6 @@ def test_it_is_restarted_maxretry_times_and_then_fails_with_its_logs():
     raw = after(raw, pod(0, BAD))
     assert phase(raw) == "Failed"
     assert "it was restarted 2 times already" in raw["status"]["state"]["message"]
-
-
-def test_a_policy_with_a_timeout_has_the_job_looked_at_then():
-    raw = phased("Running", task(replicas=2), policies=policy("AbortJob", timeout="1m"))
-    assert looked(raw, pod(0, BAD, since_s=NOW_S - 20), pod(1)).again_s == 40
 
 
 def test_those_above_the_size_leave_highest_first_and_strangers_too():

@@ -27,7 +27,6 @@ GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups"
 PODS, MAPS, SERVICES = (f"/api/v1/namespaces/{{}}/{plural}" for plural in ("pods", "configmaps", "services"))
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "2", "nvidia.com/gpu": 1}}}
-SPLIT = {"partitionPolicy": {"totalPartitions": 2, "partitionSize": 2}}
 SVC = {"svc": ["--disable-network-policy=true"]}
 
 
@@ -45,11 +44,6 @@ SHAPES = {
     "svc": job(task("ps", 1), task(replicas=2), plugins={**SVC, "env": []}),
     "hidden": job(plugins={"svc": [*SVC["svc"], "--inject-hosts-env=false"]}),
     "early": job(plugins={"svc": [*SVC["svc"], "--publish-not-ready-addresses"]}),
-    "torch": job(task("master", 1), task(replicas=2), plugins={**SVC, "pytorch": ["--port=2222"]}),
-    "other": job(task("a", 1), task("b", 2), plugins={**SVC, "pytorch": ["--master=a", "--worker=b"]}),
-    "mpi": job(task("master", 1), task(replicas=2), plugins={**SVC, "ssh": [], "mpi": []}),
-    "ssh": job(task(replicas=2), plugins={**SVC, "ssh": ["--ssh-key-file-path=/home/u/.ssh"]}),
-    "split": job(task(replicas=4, **SPLIT)),
     "noted": job(notes={"volcano.sh/preemptable": "true", "mine": "a"}, marks={"volcano.sh/preemptable": "true"}),
     "named": job(task(replicas=1, spec={"hostname": "h", "subdomain": "s"}), plugins=SVC),
     "begins": job(task(replicas=1, spec={"initContainers": [{"name": "i", "image": "i"}]}), plugins={**SVC, "env": []}),
@@ -63,7 +57,6 @@ STORIES = {
     "goes-on": (job(task(replicas=2)), {1: BAD}, "Running"),
     "lenient": (job(task(replicas=3, least=2), minAvailable=2), {0: GOOD, 1: BAD, 2: GOOD}, "Completed"),
     "too-few": (job(task(replicas=3, least=2), minAvailable=2), {0: GOOD, 1: BAD, 2: BAD}, "Failed"),
-    "enough": (job(task(replicas=2, least=1), minAvailable=1, minSuccess=1), {0: GOOD}, "Completed"),
     "aborts": (job(policies=policy("AbortJob", event="PodFailed")), {1: BAD}, "Aborted"),
     "terminates": (job(policies=policy("TerminateJob", event="PodFailed")), {1: BAD}, "Terminated"),
     "is-done": (job(policies=policy("CompleteJob", event="TaskCompleted")), {0: GOOD, 1: GOOD, 2: GOOD}, "Completed"),
@@ -75,12 +68,6 @@ STORIES = {
         "Completed",
     ),
     "restarts": (job(policies=policy("RestartJob", event="PodFailed")), {1: BAD}, "Pending"),
-    "one-pod": (job(policies=policy("RestartPod", event="PodFailed")), {1: BAD}, "Pending"),
-    "one-task": (
-        job(task("ps", 1, least=1), task(replicas=2), policies=policy("RestartTask", event="PodFailed")),
-        {1: BAD},
-        "Pending",
-    ),
 }
 
 

@@ -1,0 +1,139 @@
+"""Print how large and how readable a tree is: lines, names, classes, complexity. `python -m hack.lint.measures`.
+
+The figures are for people who compare two commits; nothing fails here. Arguments are other checkouts.
+Complexity is counted by radon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hack.lint.architecture import FLOORS
+
+PRODUCT = tuple(FLOORS)
+MAX_COMPLEXITY, MAX_FIELDS, MAX_METHODS = 12, 15, 12
+# Participles, adverbs, adjectives and pronouns that are no name by themselves: their noun is only in the writer's head.
+BARE_WORDS = frozenset(
+    [
+        *(
+            "again",
+            "alone",
+            "anew",
+            "apart",
+            "asked",
+            "asleep",
+            "barred",
+            "beside",
+            "brought",
+            "called",
+            "came",
+            "dealt",
+        ),
+        *("ever", "freed", "gave", "gives", "gone", "got", "held", "heard", "helps", "here", "hope", "hoped", "judged"),
+        *("kept", "learnt", "lifted", "looked", "looks", "made", "meant", "near", "nobody", "none", "owed", "placed"),
+        *("said", "seen", "sought", "spared", "stands", "standing", "stood", "such", "taken", "tells", "there", "told"),
+        *("tried", "waits", "walked", "wanted", "went", "whole", "whom", "whose", "wished", "within", "written"),
+    ]
+)
+
+
+class Measure(NamedTuple):
+    """One figure of the tree."""
+
+    name: str
+    value: int
+
+
+def measures(root: Path) -> list[Measure]:
+    """Return the figures of a checkout, in the order in which they are printed."""
+    product = [path for package in PRODUCT for path in sorted((root / package).rglob("*.py"))]
+    trees = {path: ast.parse(path.read_text()) for path in product}
+    classes: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(path.relative_to(root).parts[0])
+    return [
+        Measure("product lines", _lines(product)),
+        Measure("product modules", len(product)),
+        Measure("hack lines", _lines((root / "hack").rglob("*.py"))),
+        Measure("tests lines", _lines((root / "tests").rglob("*.py"))),
+        Measure("class names of more than one product class", sum(len(homes) > 1 for homes in classes.values())),
+        Measure(
+            "class names of more than one class of a package",
+            sum(max(Counter(homes).values()) > 1 for homes in classes.values()),
+        ),
+        Measure("bare participles, adverbs and pronouns as names", sum(map(_bare_names, trees.values()))),
+        Measure(f"functions of a complexity over {MAX_COMPLEXITY}", sum(map(_complex_functions, product))),
+        Measure(
+            f"classes of more than {MAX_FIELDS} fields or {MAX_METHODS} methods",
+            sum(map(_large_classes, trees.values())),
+        ),
+    ]
+
+
+def _lines(paths: Iterator[Path] | Sequence[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in paths if "__pycache__" not in path.parts)
+
+
+def _bare_names(tree: ast.Module) -> int:
+    """Count definitions whose name, without underscores at its ends, is one bare word."""
+    return sum(name.strip("_") in BARE_WORDS for name in _definitions(tree))
+
+
+def _definitions(tree: ast.Module) -> Iterator[str]:
+    """Yield the name of each function, class, parameter, field and variable where it is defined."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.arg():
+                yield node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.id
+            case ast.Attribute(ctx=ast.Store(), value=ast.Name(id="self")):
+                yield node.attr
+            case _:
+                continue
+
+
+def _complex_functions(path: Path) -> int:
+    from radon.complexity import cc_visit
+    from radon.visitors import Class
+
+    blocks = cc_visit(path.read_text())
+    functions = [block for block in blocks if not isinstance(block, Class)]
+    return sum(block.complexity > MAX_COMPLEXITY for block in functions)
+
+
+def _large_classes(tree: ast.Module) -> int:
+    return sum(_is_large(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def _is_large(node: ast.ClassDef) -> bool:
+    fields = sum(isinstance(each, ast.AnnAssign) for each in node.body)
+    methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+    return fields > MAX_FIELDS or methods > MAX_METHODS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table of one checkout, or of two with their ratio."""
+    parser = argparse.ArgumentParser(prog="python -m hack.lint.measures", description="Measure how readable a tree is.")
+    parser.add_argument("root", nargs="*", type=Path, default=[Path()], help="checkouts; two are compared (default: .)")
+    roots = parser.parse_args(argv).root
+    tables = [measures(root) for root in roots]
+    for row in zip(*tables, strict=True):
+        values = "".join(f"{measure.value:>10,}" for measure in row)
+        ratio = f"{row[-1].value / row[0].value:>8.2f}" if len(row) > 1 and row[0].value else ""
+        print(f"{row[0].name:<55}{values}{ratio}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Calls to the API server whose writes ask first whether the Lease is still ours.
+
+A term is cancelled when it ends, but a process that was paused may wake up in the middle of its writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from turnout.kube.errors import NotLeading
+
+
+class Calls(Protocol):
+    """The calls of a Client that a writer needs."""
+
+    async def get(self, path: str) -> bytes:
+        """Return the object. Raises NotFound."""
+
+    async def create(self, path: str, body: Any) -> bytes:
+        """Return the object as created. Raises Conflict when it exists."""
+
+    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
+        """Return the object as patched."""
+
+    async def delete(self, path: str, *, uid: str, params: Mapping[str, str] | None = None) -> bytes:
+        """Delete the object if it still has that uid. Raises NotFound, Conflict."""
+
+
+class LeasedCalls:
+    """Calls for the holder of a Lease. Each write raises NotLeading instead when another replica may hold it."""
+
+    def __init__(self, calls: Calls, leads: Callable[[], bool]) -> None:
+        """leads: True while the Lease is ours, asked immediately before each write."""
+        self._calls, self._leads = calls, leads
+
+    async def get(self, path: str) -> bytes:
+        """Return the object. Raises NotFound."""
+        return await self._calls.get(path)
+
+    async def create(self, path: str, body: Any) -> bytes:
+        """Return the object as created. Raises Conflict when it exists, NotLeading."""
+        self._check("POST", path)
+        return await self._calls.create(path, body)
+
+    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
+        """Return the object as patched. Raises NotLeading."""
+        self._check("PATCH", path)
+        return await self._calls.patch(path, body, content_type, field_manager)
+
+    async def delete(self, path: str, *, uid: str, params: Mapping[str, str] | None = None) -> bytes:
+        """Delete the object if it still has that uid. Raises NotFound, Conflict, NotLeading."""
+        self._check("DELETE", path)
+        return await self._calls.delete(path, uid=uid, params=params)
+
+    def _check(self, method: str, path: str) -> None:
+        if not self._leads():
+            raise NotLeading(method, path, 0, "not sent: another replica may hold the Lease")
