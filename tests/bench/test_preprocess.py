@@ -29,12 +29,12 @@ def test_equal_numbers_give_equal_blocks_and_others_give_others():
 
 def test_a_file_has_whole_lines_however_many_processes_make_it(tmp_path):
     one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    text.write(one, 40 * MB, processes=1)
-    text.write(two, 40 * MB, processes=2)
+    text.write(one, 18 * MB, processes=1)
+    text.write(two, 18 * MB, processes=2)
     content = one.read_bytes()
     assert content == two.read_bytes()
     assert content.endswith(b"\n")
-    assert content[: 40 * MB].count(b"\n") == content.count(b"\n") - (len(content) > 40 * MB)
+    assert content[: 18 * MB].count(b"\n") == content.count(b"\n") - (len(content) > 18 * MB)
 
 
 def test_every_line_is_one_object_with_a_text_and_a_second_field(lines):

@@ -16,7 +16,7 @@ from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, O
 from hack.bench.support.outcome import Table, Target
 
 MEMORY_LIMIT_MIB = 512 + 200 * WORKERS
-_COLUMNS = ("", "MB of text", "runs", "MB/s", "spread", "MB per CPU s", "start s", "ours / it", "tokens")
+_COLUMNS = ("", "MB of text", "runs", "MB/s", "spread", "MB per CPU s", "start s", "ours / it", "by CPU", "tokens")
 _MISSING = "-"
 _OWN = (OURS, AUTO, SPARK)
 
@@ -71,6 +71,15 @@ class Findings:
             return _ratio(median(own), median(other))
         return median(_ratio(mine, its) for mine, its in zip(own, other, strict=True))
 
+    def cpu_rates(self, side: str) -> list[float]:
+        """Return MB for each second of CPU time of a side, one each round. Another load changes them less."""
+        start = self.starts.get(side)
+        return [] if start is None else [run.cpu_rate(start) for run in self.rounds.get(side, ())]
+
+    def over_by_cpu(self, side: str, ours: str = OURS) -> float:
+        """Return how many times as much text ours takes for each second of CPU time as a side does."""
+        return _ratio(_median(self.cpu_rates(ours)), _median(self.cpu_rates(side)))
+
     def peak_mib(self, side: str) -> float:
         """Return the largest memory of a side over all sizes; NaN if it was not measured."""
         return max((run.usage.peak_mib for run in self.memory.get(side, ())), default=math.nan)
@@ -123,10 +132,11 @@ def figures(findings: Findings) -> dict[str, float]:
         rates = findings.rates(side)
         told[f"{side} MB/s"] = _median(rates)
         told[f"{side} start s"] = findings.starts[side].wall_s if side in findings.starts else math.nan
-        told[f"{side} MB per CPU s"] = _median(_cpu_rates(findings, side))
+        told[f"{side} MB per CPU s"] = _median(findings.cpu_rates(side))
         told[f"{side} tokens equal"] = float(findings.equal[side]) if side in findings.equal else math.nan
         if side not in _OWN:
             told |= {f"{OURS} / {side}": findings.over(side), f"{AUTO} / {side}": findings.over(side, AUTO)}
+            told[f"{AUTO} / {side}, by CPU"] = findings.over_by_cpu(side, AUTO)
     for side, runs in findings.memory.items():
         told |= {f"{side} MiB for {run.size_bytes / 1e9:.2f} GB": run.usage.peak_mib for run in runs}
     told |= {"merge / cp": findings.merge_ratio(), "long document / small ones": findings.long_ratio()}
@@ -144,9 +154,10 @@ def _rates(findings: Findings) -> Table:
                 f"{len(runs)}",
                 _number(_median(rates), ",.1f"),
                 f"{min(rates):,.1f}..{max(rates):,.1f}" if rates else _MISSING,
-                _number(_median(_cpu_rates(findings, side)), ",.1f"),
+                _number(_median(findings.cpu_rates(side)), ",.1f"),
                 _MISSING if start is None else f"{start.wall_s:.1f}",
                 _MISSING if side in _OWN else _number(findings.over(side, AUTO), ".2f"),
+                _MISSING if side in _OWN else _number(findings.over_by_cpu(side, AUTO), ".2f"),
                 {True: "equal", False: "DIFFERENT", None: _MISSING}[findings.equal.get(side)],
             )
         )
@@ -160,11 +171,6 @@ def _memory(findings: Findings) -> Table:
         for run in runs
     ]
     return Table("memory of all processes together (PSS)", ("", "GB of text", "peak MiB", "seconds"), rows)
-
-
-def _cpu_rates(findings: Findings, side: str) -> list[float]:
-    start = findings.starts.get(side)
-    return [] if start is None else [run.cpu_rate(start) for run in findings.rounds[side]]
 
 
 def _long_document(findings: Findings) -> Table:
@@ -184,7 +190,7 @@ def _long_document(findings: Findings) -> Table:
 
 
 def _ratio(one: float, other: float) -> float:
-    return one / other if other > 0 else math.nan
+    return one / other if other > 0 else math.nan  # also where `other` is no number
 
 
 def _median(values: Iterable[float]) -> float:

@@ -64,6 +64,7 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
     notes = [
         "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
         f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
+        "The CPU time of datatrove's workers and of Spark's Python is not counted: their parents do not wait for them.",
         f"Memory: {_repeated(plan)}.",
         f"{_versions()}; {len(os.sched_getaffinity(0))} cores, load average {busy:.1f} before the run.",
         *found,

@@ -153,7 +153,7 @@ def write(path: Path, size_bytes: int, processes: int = 1, first_block: int = 0)
 
 
 def _in_order(blocks: Sequence[int], processes: int, size_bytes: int) -> Iterator[bytes]:
-    if processes == 1 or size_bytes <= 2 * _BLOCK_BYTES:
+    if processes == 1 or size_bytes <= _BLOCK_BYTES:
         yield from map(block_of_lines, blocks)
         return
     _pieces()  # the children inherit them
