@@ -19,6 +19,7 @@ MEMORY_LIMIT_MIB = 512 + 200 * WORKERS
 _COLUMNS = ("", "MB of text", "runs", "MB/s", "spread", "MB per CPU s", "start s", "ours / it", "by CPU", "tokens")
 _MISSING = "-"
 _OWN = (OURS, AUTO, SPARK)
+_NOT_COUNTED = (DATATROVE, SPARK)  # their workers' CPU time
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Findings:
 
     def cpu_rates(self, side: str) -> list[float]:
         """Return MB for each second of CPU time of a side, one each round. Another load changes them less."""
-        start = self.starts.get(side)
+        start = None if side in _NOT_COUNTED else self.starts.get(side)
         return [] if start is None else [run.cpu_rate(start) for run in self.rounds.get(side, ())]
 
     def over_by_cpu(self, side: str, ours: str = OURS) -> float:
