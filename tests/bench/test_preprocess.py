@@ -12,6 +12,7 @@ from hack.bench.preprocess import measure, sides, text
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
 from hack.bench.preprocess.results import Findings, Merge, Run, figures, tables, targets
+from hack.bench.preprocess.run import Plan, measured
 from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, NotRun, Side
 
 MB = 1_000_000
@@ -221,3 +222,14 @@ def test_a_command_that_fails_says_what_it_printed_last(tmp_path):
     with pytest.raises(CommandFailed, match="status 3: no such vocabulary") as failed:
         measure.run([sys.executable, "-c", "print('no such vocabulary'); raise SystemExit(3)"], {}, tmp_path / "log")
     assert failed.value.status == 3
+
+
+@pytest.mark.long  # what it measures runs in `make bench`
+def test_every_part_of_the_benchmark_runs_on_little_text(tmp_path, monkeypatch):
+    monkeypatch.delenv("TURNOUT_PEERS", raising=False)
+    plan = Plan(2 * MB, MB, rounds=1, memory=((2 * MB, 2),), long_bytes=MB, long_rounds=1, merges=1)
+    outcome = measured(tmp_path, plan, full=False)
+    assert len(outcome.tables) == 4
+    assert {row[-1] for row in outcome.tables[0].rows} <= {"equal", "-"}
+    assert f"{OLD}: not run: TURNOUT_PEERS names no folder." in outcome.notes
+    assert math.isfinite(outcome.figures["merge / cp"])
