@@ -135,7 +135,7 @@ def run(wall_s, size_mb=100, cpu_s=0.0, peak_mib=0.0):
 
 STARTS = {OURS: 1, AUTO: 2, GIGATOKEN: 0, FAST: 9, OLD: 8, SPARK: 5}
 FINDINGS = Findings(
-    starts={name: Usage(wall_s, 0, 0) for name, wall_s in STARTS.items()},
+    starts={name: [Usage(wall_s, 0, 0)] * (1 if name == OLD else 3) for name, wall_s in STARTS.items()},
     rounds={
         OURS: [run(3), run(2), run(11)],
         AUTO: [run(4), run(4), run(4)],

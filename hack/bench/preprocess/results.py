@@ -51,7 +51,7 @@ class Merge:
 class Findings:
     """Everything that a run measured. Keys are the names of sides."""
 
-    starts: Mapping[str, Usage] = field(default_factory=dict)  # a run over one short document
+    starts: Mapping[str, Sequence[Usage]] = field(default_factory=dict)  # one short document, once each round
     rounds: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # equal positions: the same round
     memory: Mapping[str, Sequence[Run]] = field(default_factory=dict)
     long_document: Sequence[tuple[Run, Run]] = ()  # with the long document, and in small documents
@@ -60,8 +60,8 @@ class Findings:
 
     def rates(self, side: str) -> list[float]:
         """Return the rates of a side, one each round."""
-        start = self.starts.get(side)
-        return [] if start is None else [run.rate(start) for run in self.rounds.get(side, ())]
+        pairs = zip(self.rounds.get(side, ()), self.starts.get(side, ()), strict=True)
+        return [run.rate(start) for run, start in pairs]
 
     def over(self, side: str, ours: str = OURS) -> float:
         """Return how many times as fast as a side ours is; NaN if one of them did not run."""
@@ -74,8 +74,8 @@ class Findings:
 
     def cpu_rates(self, side: str) -> list[float]:
         """Return MB for each second of CPU time of a side, one each round. Another load changes them less."""
-        start = None if side in _NOT_COUNTED else self.starts.get(side)
-        return [] if start is None else [run.cpu_rate(start) for run in self.rounds.get(side, ())]
+        pairs = zip(self.rounds.get(side, ()), self.starts.get(side, ()), strict=True)
+        return [] if side in _NOT_COUNTED else [run.cpu_rate(start) for run, start in pairs]
 
     def over_by_cpu(self, side: str, ours: str = OURS) -> float:
         """Return how many times as much text ours takes for each second of CPU time as a side does."""
@@ -132,7 +132,7 @@ def figures(findings: Findings) -> dict[str, float]:
     for side in findings.rounds:
         rates = findings.rates(side)
         told[f"{side} MB/s"] = _median(rates)
-        told[f"{side} start s"] = findings.starts[side].wall_s if side in findings.starts else math.nan
+        told[f"{side} start s"] = _start_s(findings, side)
         told[f"{side} MB per CPU s"] = _median(findings.cpu_rates(side))
         told[f"{side} tokens equal"] = float(findings.equal[side]) if side in findings.equal else math.nan
         if side not in _OWN:
@@ -147,7 +147,7 @@ def figures(findings: Findings) -> dict[str, float]:
 def _rates(findings: Findings) -> Table:
     rows = []
     for side, runs in findings.rounds.items():
-        rates, start = findings.rates(side), findings.starts.get(side)
+        rates = findings.rates(side)
         rows.append(
             (
                 side,
@@ -156,13 +156,17 @@ def _rates(findings: Findings) -> Table:
                 _number(_median(rates), ",.1f"),
                 f"{min(rates):,.1f}..{max(rates):,.1f}" if rates else _MISSING,
                 _number(_median(findings.cpu_rates(side)), ",.1f"),
-                _MISSING if start is None else f"{start.wall_s:.1f}",
+                _number(_start_s(findings, side), ".1f"),
                 _MISSING if side in _OWN else _number(findings.over(side, AUTO), ".2f"),
                 _MISSING if side in _OWN else _number(findings.over_by_cpu(side, AUTO), ".2f"),
                 {True: "equal", False: "DIFFERENT", None: _MISSING}[findings.equal.get(side)],
             )
         )
     return Table(f"end to end, {WORKERS} processes or threads; 'ours' is --engine auto", _COLUMNS, rows)
+
+
+def _start_s(findings: Findings, side: str) -> float:
+    return _median(start.wall_s for start in findings.starts.get(side, ()))
 
 
 def _memory(findings: Findings) -> Table:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from statistics import median
 
 from hack.bench.preprocess import measure, sides
 from hack.bench.preprocess.corpus import Corpus
@@ -62,9 +61,9 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
     findings = bench.play()
     found = [each.note for each in bench.peers if isinstance(each, NotRun)]
     notes = [
-        "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
+        "Rates are after start-up: the time of a run over one short document, just before, is subtracted. MB are of JSON lines.",
         f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
-        "The CPU time of datatrove's workers and of Spark's Python is not counted: their parents do not wait for them.",
+        "The CPU time of datatrove's workers and of Spark's is not counted: their parents do not wait for them.",
         f"Memory: {_repeated(plan)}.",
         f"{_versions()}; {len(os.sched_getaffinity(0))} cores, load average {busy:.1f} before the run.",
         *found,
@@ -125,7 +124,7 @@ class Bench:
             if side.name in SLOW:
                 self._measure(side, less)
         return Findings(
-            starts={name: _middle(usages) for name, usages in self._starts.items()},
+            starts=self._starts,
             rounds=self._rounds,
             long_document=self._long_document(ours),
             merges=self._merges(vocabulary, text),
@@ -204,10 +203,6 @@ class Bench:
             if reference is not None and name != OURS:
                 found[name] = found.get(name, True) and digest == reference
         return found
-
-
-def _middle(usages: Sequence[Usage]) -> Usage:
-    return Usage(median(usage.wall_s for usage in usages), median(usage.cpu_s for usage in usages), 0.0)
 
 
 def _digest(paths: Sequence[Path]) -> str:
