@@ -61,7 +61,7 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
     findings = bench.play()
     found = [each.note for each in bench.peers if isinstance(each, NotRun)]
     notes = [
-        "Rates are after start-up: the time of a run over one short document, just before, is subtracted. MB are of JSON lines.",
+        "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
         f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
         "The CPU time of datatrove's workers and of Spark's is not counted: their parents do not wait for them.",
         f"Memory: {_repeated(plan)}.",
