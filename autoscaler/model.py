@@ -13,7 +13,7 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.jobs.model import Job, JobKey, Life, Pause
 from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 
 class Reason(Enum):
@@ -236,7 +236,7 @@ class JobState(_JobFields):
 def _queue_order(job: Job) -> QueueOrder:
     order = job.order
     deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
-    return -order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key
+    return -order.class_value, -order.priority, deadline_s, unix_s(job.created) or 0.0, job.key
 
 
 def _why_held(job: Job, next_size: int, workers: int, living: int, placed: int) -> tuple[Reason, str] | None:

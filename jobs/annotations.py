@@ -12,7 +12,7 @@ from turnout.jobs.scaling_curve import USUAL, capped
 from turnout.jobs.wishes.read import wish_of
 from turnout.jobs.wishes.tier_words import by_name
 from turnout.kube import labels
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 Notes = Mapping[str, str]
 
@@ -68,7 +68,7 @@ def moment_s(notes: Notes, key: str) -> float | None:
     text = notes.get(key)
     if text is None:
         return None
-    found = since_1970(text) if _MOMENT.fullmatch(text) else None
+    found = unix_s(text) if _MOMENT.fullmatch(text) else None
     if found is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a moment such as 2026-01-31T18:00:00Z")
     return found
@@ -147,7 +147,7 @@ def bank(notes: Notes) -> ResizeBudget:
     if text.startswith("-"):
         text, sign = text[1:], -1.0
     gained = sign * float(text) if _NUMBER.fullmatch(text) else 0.0
-    resized = since_1970(notes.get(labels.RESIZED_AT)) or 0.0
+    resized = unix_s(notes.get(labels.RESIZED_AT)) or 0.0
     return ResizeBudget(
         gained, resized, duration_s(notes, labels.RESTART_COST), notes.get(labels.SIZED_AT_START) == "true"
     )

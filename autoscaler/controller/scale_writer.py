@@ -26,7 +26,7 @@ from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Reject
 log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
-AGAIN = Backoff(first_s=1.0, most_s=60.0)  # between two tries of a change that was refused
+AGAIN = Backoff(first_s=1.0, max_s=60.0)  # between two tries of a change that was refused
 _NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
 _GONE = 1000  # jobs that are remembered after they are gone
 TOGETHER = 16  # writes in flight

@@ -14,7 +14,7 @@ from turnout.jobs.model import Job, JobKey, JobKind
 from turnout.jobs.pod_identity import USUAL, PodMarks, Said
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 _ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
 
@@ -127,7 +127,7 @@ def workers(marks: PodMarks, pods: Iterable[Pod], row: Callable[[str], int | Non
             marks.index(said(pod), pod.metadata.name),
             row(pod.spec.node_name),
             leaving=bool(pod.metadata.deletion_timestamp),
-            since_s=since_1970(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
+            since_s=unix_s(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
             name=pod.metadata.name,
         )
         for pod in pods

@@ -17,9 +17,9 @@ from turnout.autoscaler.scaling.cost_model import balance_s
 from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.jobs.model import JobKey
 from turnout.kube.objects import Node
-from turnout.kube.pod_shape import PodShape, amount_of
+from turnout.kube.pod_shape import PodShape, amount_text
 from turnout.kube.reasons import AUTOSCALER
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 MOST_HOLDERS = 5
 
@@ -166,7 +166,7 @@ def _state(seen: JobState, step: Step) -> str:
 def _since(seen: JobState) -> float | None:
     """When it was made, or when the oldest of its workers was."""
     if seen.waits or not seen.workers:
-        return since_1970(seen.job.created)
+        return unix_s(seen.job.created)
     return min(worker.since_s for worker in seen.workers) or None
 
 
@@ -221,7 +221,7 @@ def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
 def worker_of(shape: PodShape, gpus: Gpus) -> str:
     """Say what one worker asks for, GPUs first."""
     asked = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
-    return ", ".join(amount_of(what, amount) for what, amount in asked if what != "pods") or "nothing"
+    return ", ".join(amount_text(what, amount) for what, amount in asked if what != "pods") or "nothing"
 
 
 def _gang(seen: JobState, there: int) -> GangLink:

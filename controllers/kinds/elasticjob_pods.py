@@ -12,7 +12,7 @@ from turnout.controllers.model import ChildLabels, JobView, Object, Replica, Rol
 from turnout.jobs import command_line
 from turnout.jobs.typed_fields import Part
 from turnout.kube.errors import BadQuantity
-from turnout.kube.quantity import whole
+from turnout.kube.quantity import base_units
 
 MASTER, WORKER, CONTAINER = "dlrover-master", "worker", "main"
 PORT = 50001  # of the master, as DLRover has it
@@ -118,7 +118,7 @@ def _more(amounts: Any, steps: int) -> Any:
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
     try:
-        asked = whole(amounts["memory"])
+        asked = base_units(amounts["memory"])
     except (BadQuantity, TypeError):
         return amounts
     return {**amounts, "memory": str(asked * (2 + steps) // 2)}

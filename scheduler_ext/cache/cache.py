@@ -310,7 +310,7 @@ class GangView:
         known = renamed(self._map, by_key)
         on_map = set(known.hosts)
         self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
-        self.snapshot.lay_out(self.fabric.hosts)
+        self.snapshot.set_row_order(self.fabric.hosts)
         self.levels.use(self.fabric)
         self.layout += 1
         self._stale_layout = False
