@@ -154,7 +154,7 @@ class AutoscalerInformers(InformerFactory):
             _LOCAL_QUEUES,
             _LOCAL_QUEUES,
             FullObject,
-            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.goes_on(obj.raw())),
+            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.accepts_workloads(obj.raw())),
             lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
             optional=True,
         )

@@ -218,5 +218,5 @@ def _lacking(seen: JobState, gpus: Gpus) -> int:
     """GPUs of the pods that are missing to the min, those of its other roles included."""
     job = seen.job
     workers = max(0, job.bounds.least - seen.placed - seen.done) * gpus_of(job.shape, gpus)
-    beside = zip(seen.beside or (0,) * len(job.beside), job.beside, strict=False)
+    beside = zip(seen.beside or (0,) * len(job.other_roles), job.other_roles, strict=False)
     return workers + sum(max(0, wanted - there) * gpus_of(shape, gpus) for there, (shape, wanted) in beside)

@@ -274,7 +274,7 @@ class ScaleWriter:
 
     async def _again(self, key: JobKey, raw: Object, now_s: float) -> bool:
         """A job does not follow: what should have come after its last change may have been lost."""
-        again = self._kinds[key.kind].again
+        again = self._kinds[key.kind].recreate
         change = again(raw) if again is not None and self._may_try(key, raw, now_s) else None
         if change is None or self._followed.get(key) == change.body["metadata"]["name"]:
             return False

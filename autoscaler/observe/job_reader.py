@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnout.autoscaler.memory import Terms, short
-from turnout.jobs.annotations import unknown
+from turnout.jobs.annotations import unknown_names
 from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
 from turnout.kube import labels
 from turnout.kube.times import unix_s
@@ -64,7 +64,7 @@ class JobReader:
         Something may be lent to a job whose annotations cannot be read any more: it goes by those that could. Then it
         gives, and does not grow.
         """
-        if names := unknown(raw["metadata"].get("annotations") or {}):
+        if names := unknown_names(raw["metadata"].get("annotations") or {}):
             self.unknown[key] = names
         else:
             self.unknown.pop(key, None)

@@ -115,7 +115,7 @@ class NodeCache:
 def shapes_of(seen: Collection[JobState]) -> set[PodShape]:
     """Every shape of pods that one of these may ask for."""
     found = {pool.shape for pool in {each.pool for each in seen}}
-    found.update(shape for each in seen if each.job.beside for shape, _ in each.job.beside)
+    found.update(shape for each in seen if each.job.other_roles for shape, _ in each.job.other_roles)
     return found
 
 

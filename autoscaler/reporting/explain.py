@@ -198,7 +198,7 @@ def _queue(name: str, seen: Observation, policy: Policy, gpus: Gpus, beside: Bes
 
 def _holder(seen: JobState, gpus: Gpus) -> Holder:
     each, least = seen.job.shape.gpus(gpus), seen.job.bounds.least
-    beside = sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.beside, strict=False))
+    beside = sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.other_roles, strict=False))
     return Holder(str(seen.job.key), min(seen.placed, least) * each + beside, max(0, seen.placed - least) * each)
 
 
@@ -226,7 +226,7 @@ def worker_of(shape: PodShape, gpus: Gpus) -> str:
 
 def _gang(seen: JobState, there: int) -> GangLink:
     job = seen.job
-    beside = zip(seen.beside or (0,) * len(job.beside), (wanted for _, wanted in job.beside), strict=False)
+    beside = zip(seen.beside or (0,) * len(job.other_roles), (wanted for _, wanted in job.other_roles), strict=False)
     lacks = max(0, job.bounds.least - seen.placed - seen.done)
     return GangLink(
         job.bounds.least,
@@ -253,6 +253,6 @@ def _size(seen: JobState, policy: Policy, now_s: float) -> SizeLink:
         balance_s(job, policy, now_s),
         0.0 if changed_s is None else max(0.0, changed_s + pause_s - now_s),
         changed_s,
-        job.put_back,
+        job.reapplied_size,
         job.wish,
     )

@@ -24,7 +24,7 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
         labels.SIZED_AT_START: "true" if step.at_start else "false",
         labels.CONDITIONS: json.dumps(conditions(job, step, now_s), separators=(",", ":")),
     }
-    if job.learnt and job.curve:
+    if job.curve_measured and job.curve:
         notes[labels.MEASURED] = ",".join(f"{workers}:{1 / fast:.6f}" for workers, fast in job.curve)
     return notes
 

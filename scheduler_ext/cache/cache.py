@@ -101,7 +101,7 @@ class GangView:
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
         if dialect is Dialect.KAI:
-            asked = kai.asked(spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint)
+            asked = kai.read_pod_group(spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint)
             roles = tuple((subgroup_role(name), count) for name, count in asked.subgroups)
             wish = asked.wish if asked.wish.source else wish_of_notes(notes)
             self._size(key, Sizing(asked.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))

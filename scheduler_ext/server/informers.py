@@ -10,7 +10,7 @@ from functools import partial
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.jobs.queues import kueue, strict_order
 from turnout.jobs.queues.model import Object
-from turnout.jobs.queues.strict_order import Ordered
+from turnout.jobs.queues.strict_order import StrictQueue
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
 from turnout.kube.client.reflector import Source
@@ -92,7 +92,7 @@ class Informers(InformerFactory):
         )
         self.watch(local, local, FullObject, handlers, optional=True)
 
-    def _put_queue(self, path: str, read: Callable[[Object], Ordered | None], queue: FullObject) -> None:
+    def _put_queue(self, path: str, read: Callable[[Object], StrictQueue | None], queue: FullObject) -> None:
         strict = self._view.plan_cache.strict.queues
         self._note(strict.put(_at(path, queue.metadata), read(queue.raw())))
 
