@@ -29,14 +29,14 @@ from turnout.autoscaler.reporting.pod_annotations import Mark, Marked
 from turnout.autoscaler.reporting.queue_status import pages as queue_pages
 from turnout.autoscaler.settings import Settings, settings
 from turnout.jobs.kinds.registry import KINDS
-from turnout.kube.cli_flags import address
+from turnout.kube.cli_flags import parse_address
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
-from turnout.kube.server.probes import probe_pages, served
+from turnout.kube.client.run_until_signal import lead, run_program, run_together, run_until_signal
+from turnout.kube.server.probes import probe_pages, serve_pages
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -70,24 +70,24 @@ async def serve(wanted: Settings) -> None:
             return SteadyTime(clock, client.server_ahead_s)
 
         def term() -> int | None:
-            return elector.transitions if elector.leading else None
+            return elector.transitions if elector.is_leading else None
 
-        scale_writer = ScaleWriter(client, KINDS, term, events.became, not wanted.act, elector.confirmed, view.wrote)
+        scale_writer = ScaleWriter(client, KINDS, term, events.became, not wanted.act, elector.confirm, view.wrote)
         with journal_at(wanted.decision_log) as journal:
             works = []
             if fault_reports is not None:
                 tells, rules = NodeEvents(recorder, wanted.rules(), metrics), wanted.rules()
                 told = tells, clock, news, not wanted.act, time()
-                works.append(TaintWriter(client, fault_reports, rules, lambda: elector.leading, *told).run)
+                works.append(TaintWriter(client, fault_reports, rules, lambda: elector.is_leading, *told).run)
             acts = scale_writer, wanted.policy(), clock, events, metrics, journal, time()
             controller = AutoscalerController(view, informers, *acts, MemoryWriter(client, namespace, clock))
             words = Words(controller, refs, wanted)
-            status = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.leading)
-            at = address(wanted.metrics_bind, "--metrics-bind")
-            async with served(*at, probe_pages(informers.unready, metrics.page)) as port:
+            status = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
+            at = parse_address(wanted.metrics_bind, "--metrics-bind")
+            async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})
-                leading = lead(elector, lambda: settled(informers), lambda: together(controller.run, *works))
-                await until_told(informers.run(), leading, recorder.run(), status.run())
+                leading = lead(elector, lambda: settled(informers), lambda: run_together(controller.run, *works))
+                await run_until_signal(informers.run(), leading, recorder.run(), status.run())
 
 
 class Words:
@@ -117,7 +117,7 @@ def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | N
 
 async def settled(informers: AutoscalerInformers) -> None:
     """Wait until everything is seen."""
-    await informers.synced()
+    await informers.wait_for_sync()
     settle()
 
 

@@ -307,7 +307,7 @@ class Cache:
         workers = job_pods.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._ground.row)
         workers = tuple(each if each.row is not None else self._lacking(job, each, now_s, steady_s) for each in workers)
         placed = (self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
-        beside = job_pods.beside(job.beside, placed)
+        beside = job_pods.beside(job.other_roles, placed)
         done = sum(pod.status.phase == "Succeeded" for pod in mine)
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
         job = replace(
@@ -315,7 +315,7 @@ class Cache:
             bank=believed(job.bank, job.created, began_s, now_s),
             queue=self._accounts.queue_for(job.key, job.queue),
             order=replace(job.order, class_value=self._value(job.priority_class)),
-            curve=self.reports.curve(job.uid, job.curve) if job.learnt else job.curve,
+            curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,
         )
         seen = JobState(job, workers, beside, done)
         return replace(seen, unbindable=why) if seen.waits and (why := self._unbindable(seen, mine, rest)) else seen

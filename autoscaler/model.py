@@ -13,7 +13,7 @@ from turnout.autoscaler.capacity import Capacity
 from turnout.jobs.model import Job, JobKey, Life, Pause
 from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 
 class Reason(Enum):
@@ -197,7 +197,7 @@ class JobState(_JobFields):
         going = workers if len(living) < len(workers) else ()
         promised = tuple([w.row for w in going if w.row not in NOWHERE and (w.leaving or w.index >= size)])
         placed = sum([worker.row is not None for worker in living])
-        short = any(there < wanted for there, (_, wanted) in zip(beside, job.beside, strict=False))
+        short = any(there < wanted for there, (_, wanted) in zip(beside, job.other_roles, strict=False))
         waits = job.life is Life.LIVE and (placed + done < job.bounds.least or short)
         pool, next_size = pool_of(job.queue, job.shape), job.sizes.larger(size)
         why = None if waits else _why_held(job, next_size, len(workers), len(living), placed)
@@ -236,7 +236,7 @@ class JobState(_JobFields):
 def _queue_order(job: Job) -> QueueOrder:
     order = job.order
     deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
-    return -order.class_value, -order.priority, deadline_s, since_1970(job.created) or 0.0, job.key
+    return -order.class_value, -order.priority, deadline_s, unix_s(job.created) or 0.0, job.key
 
 
 def _why_held(job: Job, next_size: int, workers: int, living: int, placed: int) -> tuple[Reason, str] | None:
@@ -268,11 +268,11 @@ class Queue:
     used: Mapping[str, int] = field(default_factory=dict)  # by all its pods, those that leave included
     open: bool = True
     headroom: Mapping[str, int] = field(default_factory=dict)  # kept free in it, by its owner's word
-    within: str = ""  # the queue above it, as in jobs/queues/quota_accounting.py
-    kept: Mapping[str, int] = field(default_factory=dict)  # what it need not ask of the queue above
-    called: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the queue above
+    parent: str = ""  # the queue above it, as in jobs/queues/quota_accounting.py
+    guaranteed: Mapping[str, int] = field(default_factory=dict)  # what it need not ask of the queue above
+    parent_resources: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the queue above
     refused: str = ""  # why none of its jobs can be resized
-    hazard: str = ""  # why none can but jobs that Kueue lifts above others
+    eviction_risk: str = ""  # why none can but jobs that Kueue lifts above others
     faults: tuple[str, ...] = ()  # why nothing of it may be changed
     strict: bool = False  # nobody in it starts before an older job
 

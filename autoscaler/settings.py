@@ -11,7 +11,7 @@ from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
 from turnout.autoscaler.observe.schedulable import SCHEDULERS
 from turnout.kube import labels
-from turnout.kube.cli_flags import BadSetting, add_reporting, address, build, check_name, check_url
+from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
@@ -58,7 +58,7 @@ class Settings:
     def __post_init__(self) -> None:
         for flag, name in (("--lease", self.lease), ("--configmap", self.configmap), ("--orders", self.orders)):
             check_name(name, flag)
-        address(self.metrics_bind, "--metrics-bind")
+        parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
         if not 2 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be from 2 to 3600")
@@ -105,7 +105,7 @@ class Settings:
 
 def settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line. Ends the program with code 2 on a bad one."""
-    return build(parser(), Settings, argv)
+    return parse_settings(parser(), Settings, argv)
 
 
 def parser() -> argparse.ArgumentParser:

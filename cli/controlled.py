@@ -20,7 +20,7 @@ from turnout.controllers.model import JobView, Object, Reason, Refused, Role
 from turnout.controllers.roles.back_off import BackOff
 from turnout.kube import labels
 from turnout.kube.client.logs import printable
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 SILENT_S = 30.0  # a controller that works has written a status by then
 _MOST_TEXT = 400
@@ -113,7 +113,7 @@ _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
 def _new(kind: Kind, view: JobView | Refused, meta: Object, now_s: float) -> Account:
-    made_s = since_1970(meta.get("creationTimestamp"))
+    made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
     wrong = f"; it will be refused: {view.why}" if isinstance(view, Refused) else ""
     if age_s < SILENT_S:
@@ -216,14 +216,14 @@ def _goes_on(view: JobView, status: Object, there: There, now_s: float) -> Accou
     text = f"{run} of {count(wanted, 'pod')} run"
     if view.kind == COLOSSALAI and any(pod.role == LAUNCHER and pod.phase == "Running" for pod in there.pods):
         text += f"; its launcher begins once every sshd answers, after {ANSWER_S} s it gives up"
-    if (begun_s := since_1970(status.get("startTime"))) is not None and view.policy.deadline_s is not None:
+    if (begun_s := unix_s(status.get("startTime"))) is not None and view.policy.deadline_s is not None:
         left_s = begun_s + view.policy.deadline_s - now_s
         text += f"; it fails in {lasting(left_s)} by its activeDeadlineSeconds"
     return Account(text)
 
 
 def _since(moment: Any, now_s: float) -> str:
-    at_s = since_1970(moment) if isinstance(moment, str) else None
+    at_s = unix_s(moment) if isinstance(moment, str) else None
     return "" if at_s is None else f", {lasting(now_s - at_s)} ago"
 
 

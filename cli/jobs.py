@@ -13,7 +13,7 @@ from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import JobView, Object
 from turnout.kube.client.logs import printable
 from turnout.kube.labels import SUSPENDED
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
     "PyTorchJob": ("spec", "runPolicy", "suspend"),
@@ -65,7 +65,7 @@ def _row(kind: Kind, raw: Object, now_s: float) -> Row:
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
     wanted = sum(role.replicas for role in view.roles) if isinstance(view, JobView) else None
-    created_s = since_1970(meta.get("creationTimestamp"))
+    created_s = unix_s(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
     return Row(meta["namespace"], kind.called, meta["name"], state(status), *_pods(status, wanted), age_s)

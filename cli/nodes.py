@@ -9,9 +9,8 @@ from typing import Any
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.model import BadRecord, Record, State
 from turnout.cli.views.listing import Column, Listing
-from turnout.kube import labels
-from turnout.kube.nodes import taints
-from turnout.kube.nodes.fault_report import moment
+from turnout.kube import labels, node_health
+from turnout.kube.node_health import utc_datetime
 from turnout.kube.times import rfc3339
 
 BY_HAND = "tainted by hand"
@@ -48,7 +47,7 @@ def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False)
 
 
 def _row(node: Mapping[str, Any], key: str) -> Row | None:
-    name, tainted = node["metadata"]["name"], taints.bears(node, key)
+    name, tainted = node["metadata"]["name"], node_health.has_taint(node, key)
     try:
         record = record_of(node)
     except BadRecord as error:
@@ -113,9 +112,11 @@ def freed(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
         record = record_of(node)
     except BadRecord:
         record = None
-    if not taints.bears(node, key):
+    if not node_health.has_taint(node, key):
         state = f"; it is {record.state.value}" if record is not None and record.state is not State.TAINTED else ""
         raise NotTainted(f"node {name} has no taint {key}{state}")
-    now = moment(now_s)
+    now = utc_datetime(now_s)
     cleared = Record(State.CLEARED, now, max(now, record.heard) if record is not None else now)
-    return taints.change(node, {labels.NODE_RECORD: model.write(cleared)}, taints.without_taint(node, key))
+    return node_health.node_patch(
+        node, {labels.NODE_RECORD: model.write(cleared)}, node_health.without_taint(node, key)
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from turnout.autoscaler.model import JobState
 from turnout.cli.why import Row, count, lasting
 from turnout.kube.objects import Pod
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 _MOST_SAID = 3
 
@@ -32,7 +32,7 @@ class Partly:
     def of(cls, seen: JobState, pods: Iterable[Pod], there: int, missing: tuple[str, ...], now_s: float) -> Partly:
         """Gather what a job's own pods tell."""
         pods = list(pods)
-        created_s = since_1970(seen.job.created)
+        created_s = unix_s(seen.job.created)
         said = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
         least, has = seen.job.bounds.least, sum(bool(pod.spec.node_name) for pod in pods)
         waits_s = max(0.0, now_s - created_s) if created_s is not None and has < least else None

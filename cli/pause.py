@@ -12,7 +12,7 @@ from turnout.jobs.annotations import duration_s
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey
 from turnout.kube import labels
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
 
 class BadWish(ValueError):
@@ -31,7 +31,7 @@ class Write:
 def until(moment: str | None, for_: str | None, now_s: float) -> str:
     """When a pause ends, as RFC 3339, "" for never. moment: as written; for_: a duration from now. Raises BadWish."""
     if moment is not None:
-        at_s = since_1970(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
+        at_s = unix_s(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
         if at_s is None:
             raise BadWish(f"--until {moment!r} is no moment such as 2026-01-31T18:00:00Z")
         if at_s <= now_s:

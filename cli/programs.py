@@ -96,9 +96,9 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
     try:
         try:
             if wants_version:
-                from turnout.kube.version import build
+                from turnout.kube.version import installed_build
 
-                print(f"{program} {build()}")
+                print(f"{program} {installed_build()}")
                 return 0
             code: int = getattr(import_module(module), function)()
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnout.jobs.repair import Remedy, agreed, repair_of
+from turnout.jobs.repair import Remedy, most_patient, repair_of
 from turnout.kube import labels
 from turnout.kube.objects import Pod
 
@@ -20,7 +20,7 @@ def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
         return None
     faults: list[str] = []
     said = [found for pod in living if (found := repair_of(pod.metadata.annotations or {}, faults)) is not None]
-    repair = agreed(said)
+    repair = most_patient(said)
     holds = f"{len(running)} of the {least} that must run together have a node"
     if repair.remedy is Remedy.WAIT:
         how = "none of them moves" if said else f"none of them moves, since no pod says {labels.REPAIR}"

@@ -13,7 +13,7 @@ from turnout.autoscaler.reporting.queue_simulation import NEVER
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
-from turnout.kube.pod_shape import amount_of
+from turnout.kube.pod_shape import amount_text
 from turnout.kube.times import rfc3339
 
 Row = tuple[str, str]  # what it is about, and the text
@@ -114,11 +114,11 @@ def _quota(chain: Chain) -> list[Row]:
 
 
 def _lack(lack: Lack) -> str:
-    free, needs = lack.free or 0, amount_of(lack.resource, lack.needs)
+    free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
     if lack.limit is not None and lack.needs > lack.limit:
-        return f"{needs}, and the queue may never have more than {amount_of(lack.resource, lack.limit)}"
-    short = "enough" if lack.needs <= free else f"{amount_of(lack.resource, lack.needs - free).split()[0]} short"
-    return f"{needs}, {free and amount_of(lack.resource, free).split()[0]} free: {short}"
+        return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
+    short = "enough" if lack.needs <= free else f"{amount_text(lack.resource, lack.needs - free).split()[0]} short"
+    return f"{needs}, {free and amount_text(lack.resource, free).split()[0]} free: {short}"
 
 
 def _room(room: RoomLink) -> str:

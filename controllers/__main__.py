@@ -21,15 +21,15 @@ from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import Writer
 from turnout.controllers.settings import Settings, settings
 from turnout.kube.backoff import Backoff
-from turnout.kube.cli_flags import address
+from turnout.kube.cli_flags import parse_address
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
 from turnout.kube.client.leased_calls import LeasedCalls
-from turnout.kube.client.run_until_signal import lead, run_program, together, until_told
-from turnout.kube.server.probes import probe_pages, served
+from turnout.kube.client.run_until_signal import lead, run_program, run_together, run_until_signal
+from turnout.kube.server.probes import probe_pages, serve_pages
 
 log = logging.getLogger("turnout.controllers")
 
@@ -48,7 +48,7 @@ async def serve(wanted: Settings) -> None:
     clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds, wanted.master_image), wanted.setup(), random.Random()
     open_ = Client.open(wanted.kubeconfig, wanted.context, max_in_flight=MAX_IN_FLIGHT, qps=wanted.qps or None)
     async with await open_ as client:
-        backoff = Backoff(first_s=0.05, most_s=60.0)
+        backoff = Backoff(first_s=0.05, max_s=60.0)
         queue = WorkQueue(clock, backoff, rng.random)
         leading: list[bool] = []
 
@@ -74,15 +74,15 @@ async def serve(wanted: Settings) -> None:
             leading.append(True)
             metrics.leading.set(1)
             try:
-                await together(controller.run, *([plans.run] if scales else []))
+                await run_together(controller.run, *([plans.run] if scales else []))
             finally:
                 leading.clear()
                 metrics.leading.set(0)
 
-        pages = probe_pages(informers.unready, metrics.page)
-        async with served(*address(wanted.metrics_bind, "--metrics-bind"), pages) as port:
+        pages = probe_pages(informers.unready_reason, metrics.page)
+        async with serve_pages(*parse_address(wanted.metrics_bind, "--metrics-bind"), pages) as port:
             log.info("serving", extra={"metrics_port": port, "kinds": ",".join(wanted.kinds)})
-            await until_told(informers.run(), lead(elector, informers.synced, term), events.run())
+            await run_until_signal(informers.run(), lead(elector, informers.wait_for_sync, term), events.run())
 
 
 def _identity(host: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from turnout.controllers.kind import Kind
 from turnout.controllers.model import ChildKey, ChildSeen, Phase, PodSeen
 from turnout.kube.objects import ObjectMeta, Struct
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 _LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
 _WAITS = 1_024  # characters of a scheduler's reasons
@@ -132,8 +132,8 @@ def pod_seen(kind: Kind, obj: OwnedPod) -> PodSeen:
         ended[0].message[-_LAST_WORDS:] if ended else "",
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
-        since_1970((ended[0].started_at if ended else None) or status.start_time),
-        since_1970(ended[0].finished_at) if ended else None,
+        unix_s((ended[0].started_at if ended else None) or status.start_time),
+        unix_s(ended[0].finished_at) if ended else None,
         _waits(obj),
         _since_s(obj.metadata, ended),
     )
@@ -155,6 +155,6 @@ def child_seen(kind: Kind, child_kind: str, obj: Owned) -> ChildSeen:
 
 def _since_s(meta: ObjectMeta, ended: Sequence[Terminated]) -> float:
     if meta.deletion_timestamp is not None:
-        return since_1970(meta.deletion_timestamp) or 0.0
-    last_s = max((since_1970(each.finished_at) or 0.0 for each in ended), default=0.0)
-    return last_s or since_1970(meta.creation_timestamp) or 0.0
+        return unix_s(meta.deletion_timestamp) or 0.0
+    last_s = max((unix_s(each.finished_at) or 0.0 for each in ended), default=0.0)
+    return last_s or unix_s(meta.creation_timestamp) or 0.0

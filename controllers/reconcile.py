@@ -36,7 +36,7 @@ from turnout.controllers.model import (
 from turnout.controllers.portion import Portion
 from turnout.controllers.roles.devices import not_offered
 from turnout.controllers.roles.pods import RoleLook, look_at, soonest
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
 NOTHING = Outcome()
 NO_GANGS = Setup()
@@ -125,7 +125,7 @@ def _status(kind: Kind, raw: Object, seen: Seen, now_s: float) -> _Status:
     was = kind.vocabulary.read(there)
     told = _mapping(was.get("replicaStatuses"))
     replicas = {name: each for name, each in told.items() if isinstance(each, Mapping)}
-    start, completion = (was.get(name) if since_1970(was.get(name)) else None for name in _TIMES)
+    start, completion = (was.get(name) if unix_s(was.get(name)) else None for name in _TIMES)
     return _Status(kind, there, was, seen, now_s, conditions.listed(was), replicas, start, completion)
 
 
@@ -160,7 +160,7 @@ def _ended(view: JobView, status: _Status, seen: Seen, now_s: float) -> Outcome:
         }
     if view.policy.ttl_s is None:
         return _outcome(status, writes)
-    left_s = (since_1970(status.completion) or now_s) + view.policy.ttl_s - now_s
+    left_s = (unix_s(status.completion) or now_s) + view.policy.ttl_s - now_s
     if left_s <= 0 and seen.jumped_s:
         status.says.append(seen.put_off("its deletion"))
         left_s = JUMP_S
@@ -219,7 +219,7 @@ def _failed_too_often(view: JobView, status: _Status, seen: Seen) -> bool:
 
 def _too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -> str | None:
     """Say why a job has to fail by the time that has passed; None when it need not."""
-    policy, began_s = view.policy, since_1970(status.start)
+    policy, began_s = view.policy, unix_s(status.start)
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
         return f"Job {view.name} has failed because it was active longer than specified deadline"
     if _starts_too_late(view, status, seen, now_s):
@@ -229,7 +229,7 @@ def _too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -> str |
 
 def _starts_too_late(view: JobView, status: _Status, seen: Seen, now_s: float) -> bool:
     """True if too few pods have started in the time that the job gives them. One that ran once has started."""
-    began_s, policy = since_1970(status.start), view.policy
+    began_s, policy = unix_s(status.start), view.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False
     started = sum(pod.phase in (Phase.RUNNING, Phase.SUCCEEDED) for pod in seen.pods)
@@ -262,7 +262,7 @@ def _running(kind: Kind, view: JobView, status: _Status, seen: Seen, setup: Setu
             status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
         else:
             status.note(verdict.reason, verdict.text)
-    began_s = since_1970(status.start) or status.now_s
+    began_s = unix_s(status.start) or status.now_s
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
     left_s = [end - status.now_s for end in bounds if end > status.now_s]
     again_s = soonest(looks, *left_s, *portion.again_s(), *([JUMP_S] if seen.jumped_s else []))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import Dialect, Setup
-from turnout.kube.cli_flags import BadSetting, add_reporting, address, build, check_name, check_url
+from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.version import add_version
 
 
@@ -38,7 +38,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_name(self.lease, "--lease")
-        address(self.metrics_bind, "--metrics-bind")
+        parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
         if unknown := sorted(set(self.kinds) - KINDS.keys()):
             raise BadSetting(f"--kinds {','.join(unknown)}: one of {', '.join(sorted(KINDS))} is needed")
@@ -58,7 +58,7 @@ class Settings:
 
 def settings(argv: Sequence[str] | None = None) -> Settings:
     """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
-    return build(parser(), Settings, argv)
+    return parse_settings(parser(), Settings, argv)
 
 
 def parser() -> argparse.ArgumentParser:

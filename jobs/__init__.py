@@ -1,1 +1,1 @@
-"""Reads the jobs and queues that people submit, in every dialect, as a few nouns. Pure."""
+"""Jobs and queues of every dialect, read into a few nouns. Pure."""

@@ -1,6 +1,6 @@
-"""Which gang a pod belongs to, in every dialect, and what the pod itself says of it.
+"""The gang of a pod in every dialect, and what the pod itself tells about its gang.
 
-Numbers that only a PodGroup or an owner knows (min, replicas) are joined in by `sized`. Contract: CS-11, DL-123…129.
+`sized` adds the numbers that only a PodGroup or an owner knows (min, replicas). Contract: CS-11, DL-123…129.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from turnout.jobs.wishes.read import wish_of
 from turnout.kube import labels
 from turnout.kube.objects import OwnerReference, Pod
 
-_MOST_MARKS = 32
+_MAX_LABELS = 32
 
 
 class Dialect(Enum):
-    """The dialect in which a gang is described. The value is the API group of its PodGroup, where it has one."""
+    """The dialect that describes a gang. The value is the API group of its PodGroup, if it has one."""
 
     VOLCANO = "scheduling.volcano.sh"
     KOORDINATOR = "scheduling.sigs.k8s.io"
@@ -48,10 +48,10 @@ POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangKey:
-    """A gang's identity. name: of the PodGroup, or the owner's kind/name, or the lone pod's name."""
+    """The identity of a gang."""
 
     namespace: str
-    name: str
+    name: str  # of the PodGroup, else kind/name of the owner, else the name of the single pod
     dialect: str
 
     def __str__(self) -> str:
@@ -60,27 +60,24 @@ class GangKey:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The description of a gang by one of its pods.
-
-    A field that cannot be read is as if it were absent; `faults` has a sentence on each.
-    """
+    """The description of a gang by one of its pods. A field that cannot be read counts as absent."""
 
     key: GangKey
     rank: int | None = None  # the index among the members, None when nothing tells
     role: str = ""
     min_members: int | None = None  # None when the pod does not say
     total: int | None = None  # None when the pod does not say
-    most: int | None = None  # the largest size that the job may grow to
+    max_size: int | None = None  # the largest size that the job may grow to
     wish: Wish = NOTHING  # for the place of its gang
     queue: str = ""  # in which it waits
     repair: Repair | None = None  # what becomes of it below its min; None when the pod does not say
-    kin: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
+    parent_set: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
     faults: tuple[str, ...] = ()
     marks: tuple[tuple[str, str], ...] = ()  # labels by which its gang may be cut into groups
 
 
 def membership(pod: Pod) -> Membership:
-    """Read a pod's gang. Every pod has one: a pod that belongs to nobody is a gang of its own."""
+    """Return the gang of a pod. A pod without a gang is a gang of its own."""
     faults: list[str] = []
     notes = pod.metadata.annotations or {}
     key = _key(pod)
@@ -101,11 +98,11 @@ def membership(pod: Pod) -> Membership:
         role=_role(pod, key),
         min_members=least,
         total=total,
-        most=most,
+        max_size=most,
         wish=wish,
         queue=_queue(pod),
         repair=repair_of(notes, faults),
-        kin=_kin(pod),
+        parent_set=_kin(pod),
         faults=tuple(faults),
         marks=_marks(pod, key),
     )
@@ -113,12 +110,12 @@ def membership(pod: Pod) -> Membership:
 
 def _key(pod: Pod) -> GangKey:
     notes, marks = pod.metadata.annotations or {}, pod.metadata.labels or {}
-    named = (
+    candidates = (
         (notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO),
         (notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR),
         (marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS),
     )
-    for name, dialect in named:
+    for name, dialect in candidates:
         if name:
             return GangKey(pod.metadata.namespace, name, dialect.value)
     native = pod.spec.scheduling_group
@@ -139,8 +136,8 @@ def _key(pod: Pod) -> GangKey:
 
 def _queue(pod: Pod) -> str:
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    said = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
-    return next((name for name in (*said, marks.get(labels.KAI_QUEUE), notes.get(labels.QUEUE)) if name), "")
+    queue_names = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
+    return next((name for name in (*queue_names, marks.get(labels.KAI_QUEUE), notes.get(labels.QUEUE)) if name), "")
 
 
 def _kin(pod: Pod) -> str:
@@ -149,7 +146,7 @@ def _kin(pod: Pod) -> str:
 
 
 def _indexed_owner(pod: Pod) -> OwnerReference | None:
-    """The controller of a pod that has an index among its siblings; pods without one (a Deployment's) are no gang."""
+    """Return the controller of a pod that has an index. Pods without an index (of a Deployment) are no gang."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     indexed = any(k in marks for k in (labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX))
     if not indexed and labels.JOB_INDEX not in notes:
@@ -179,7 +176,7 @@ def _rank(pod: Pod) -> int | None:
 
 
 def _role(pod: Pod, key: GangKey) -> str:
-    """Return the task of a pod in its job, such as master or worker. Masters sort first: they have rank 0."""
+    """Return the task of a pod in its job, such as worker; "" for a master, which has rank 0."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     if key.dialect == Dialect.KAI.value and marks.get(kai.SUBGROUP):
         return subgroup_role(marks[kai.SUBGROUP])
@@ -193,22 +190,22 @@ def role_of(task: str) -> str:
 
 
 def subgroup_role(name: str) -> str:
-    """Return the role of a KAI subgroup's pods. Roles sort by name, and worker-2 comes before worker-10."""
+    """Return the role of a KAI subgroup's pods, padded so that worker-2 sorts before worker-10."""
     return role_of(re.sub(r"[0-9]{1,9}$", lambda found: found[0].zfill(9), name))
 
 
 def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
-    """Return the labels that a rule for groups may name: a Volcano PodGroup names any, others their own."""
+    """Return the labels by which the gang may be divided into groups: any label for Volcano, else known ones."""
     marks = pod.metadata.labels or {}
     if key.dialect == Dialect.VOLCANO.value:
-        return tuple(sorted(marks.items())[:_MOST_MARKS])
+        return tuple(sorted(marks.items())[:_MAX_LABELS])
     return tuple((name, marks[name]) for name in (kai.SUBGROUP, sets.LWS_SUBGROUP_INDEX) if name in marks)
 
 
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
-    """(min, total, most) as training-operator writes them: PET_NNODES "2:4" or "4", in older ones WORLD_SIZE alone.
+    """Return (min, total, max) from the environment that training-operator sets; None for each that is unknown.
 
-    An elastic job's own number of replicas, between the two bounds, stands nowhere on its pods.
+    PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE. The current size of an elastic job is not in it.
     """
     env = {e.name: e.value or "" for c in pod.spec.containers for e in c.env or ()}
     if bounds := re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", env.get("PET_NNODES", "")):

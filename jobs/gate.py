@@ -1,4 +1,4 @@
-"""Which pods get our scheduling gate, whoever puts it there: a job controller, or the webhook of the chart."""
+"""Which pods get our scheduling gate, from a job controller or from the webhook of the chart."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from turnout.kube.pod_shape import shape_of
 
 
 def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
-    """True for a pod without our gate that asks for an accelerator and is read as a gang's member.
+    """True if a pod has no gate yet, requests an accelerator and belongs to a gang.
 
-    An amount of 0 asks for none. A pod that cannot be read wants none: the API server tells what is wrong with it.
+    False for a pod that cannot be read: the API server rejects it with its own message.
     """
     if any(each.get("name") == PLACEMENT_GATE for each in pod.spec.scheduling_gates or ()):
         return False

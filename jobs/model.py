@@ -1,4 +1,4 @@
-"""The nouns of jobs: what anybody has submitted, in whatever kind, as a queue sees it."""
+"""The nouns of jobs of every kind, as a queue needs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from turnout.jobs.pod_identity import USUAL, PodMarks
+from turnout.jobs.pod_identity import DEFAULT_IDENTITY, PodIdentity
 from turnout.kube.pod_shape import PodShape
 
 Object = Mapping[str, Any]
@@ -22,7 +22,7 @@ class Life(Enum):
 
 
 class Pause(Enum):
-    """Which changes of a job its owner has forbidden."""
+    """The changes of size that the owner of a job has forbidden."""
 
     NONE = "none"
     GROW = "grow"
@@ -31,7 +31,7 @@ class Pause(Enum):
 
 
 class JobKey(NamedTuple):
-    """A job's name: its kind as people write it, its namespace, its name."""
+    """The name of a job: kind, namespace and name."""
 
     kind: str
     namespace: str
@@ -43,10 +43,10 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the most workers, 1 <= least <= most."""
+    """The min and the max of a job's workers."""
 
-    least: int
-    most: int
+    least: int  # workers, >= 1
+    most: int  # workers, >= least
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -55,13 +55,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Which numbers of workers a job can have: multiples of `unit`, or `unit` doubled any number of times."""
+    """The numbers of workers that a job can have: multiples of `unit`, or powers of two times `unit`."""
 
-    unit: int = 1
-    doubles: bool = False
+    unit: int = 1  # workers, >= 1
+    doubles: bool = False  # only unit, 2 * unit, 4 * unit …
 
     def larger(self, size: int) -> int:
-        """The next size up."""
+        """Return the next larger size."""
         if not self.doubles:
             return (size // self.unit + 1) * self.unit
         found = self.unit
@@ -70,11 +70,11 @@ class Sizes:
         return found
 
     def smaller(self, size: int) -> int:
-        """The next size down, 0 below the smallest."""
-        return self.at_most(size - 1)
+        """Return the next smaller size, 0 below the smallest."""
+        return self.round_down(size - 1)
 
-    def at_most(self, size: int) -> int:
-        """The largest size that is not above; 0 when there is none."""
+    def round_down(self, size: int) -> int:
+        """Return the largest size that is at most `size`, 0 if there is none."""
         if size < self.unit:
             return 0
         if not self.doubles:
@@ -84,9 +84,9 @@ class Sizes:
             found *= 2
         return found
 
-    def has(self, size: int) -> bool:
+    def allows(self, size: int) -> bool:
         """True if a job may have this size."""
-        return size > 0 and self.at_most(size) == size
+        return size > 0 and self.round_down(size) == size
 
 
 ANY_SIZE = Sizes()
@@ -94,137 +94,120 @@ ANY_SIZE = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of jobs: the larger class, and in a namespace then the larger priority (0 to 100), the nearer deadline.
-
-    class_value: of its PriorityClass, which admins give out. deadline_s: since 1970, None for no such wish. Contract:
-    XD-08, VE-33.
+    """The place of a job in the order of jobs. A larger class is first; in a namespace, then the larger priority, then
+    the earlier deadline. Contract: XD-08, VE-33.
     """
 
-    class_value: int = 0
-    priority: int = 0
-    deadline_s: float | None = None
+    class_value: int = 0  # of its PriorityClass, which admins assign
+    priority: int = 0  # 0 to 100
+    deadline_s: float | None = None  # since 1970; None without a deadline
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeBudget:
-    """The balance of what lending has won and cost a job, in seconds of its own time. docs/facts/autoscaling.md M5."""
+    """The time that changes of size have gained and cost a job, in seconds. Source: docs/facts/autoscaling.md M5"""
 
-    gained_s: float = 0.0  # when the size was last changed, restarts taken off
-    resized_s: float = 0.0  # time of that change, 0 for never
-    restart_s: float | None = None  # what a change of size costs the job, None for the usual cost
-    at_start: bool = False  # that change was made as the job started
+    gained_s: float = 0.0  # the net gain at the last change of size, after the cost of restarts
+    resized_s: float = 0.0  # the time of that change, since 1970; 0 for never
+    restart_s: float | None = None  # the cost of a change of size; None for the default
+    at_start: bool = False  # that change was made when the job started
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far a gang may be spread. tier: the widest switch that it may span, None for any. multiple: pods a host."""
+    """How far a gang may be spread."""
 
-    tier: int | None = None
-    multiple: int = 1
+    tier: int | None = None  # the widest switch tier that it may span; None for any
+    multiple: int = 1  # the number of pods on a host is a multiple of this, >= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. replicas: the workers that its object asks for now. shape: of one worker.
-
-    wish: the most that a person has asked for by hand since we last wrote, None for no such wish. put_back: the size
-    that we wrote last, where its object has been applied again as it was submitted, None where it was not. sizes: those
-    that it can have. role: what its workers are called among its pods, "" when it has no other role. beside: pods of
-    other roles, (shape, count), which are part of its least. refused: why it cannot be resized, "" when it can; it
-    counts in its queue all the same. version: of its object, without which no change is written. priority_class: the
-    name of its PriorityClass. part_of: the uid of the object that has made it, "" for none: is that a job, too, then it
-    counts for both. pause_ends_s: when a pause is over, None for never. curve: workers -> how fast, ascending, as its
-    owner knows or its pods have reported; learnt: by the latter. lifted: above others by Kueue. foreign: nobody's to
-    resize, and waits as it stands: pods or a PodGroup of a kind that we do not know. selector: labels that its pods
-    bear, where its object says so.
-    """
+    """A training job of any kind."""
 
     key: JobKey
     uid: str
-    version: str
+    version: str  # the resourceVersion of its object; a change is valid only for this version
     queue: str
-    replicas: int
+    replicas: int  # workers that its object requests now, >= 0
     bounds: Bounds
-    shape: PodShape
+    shape: PodShape  # of one worker
     order: Order = Order()
-    created: str = ""
-    sizes: Sizes = ANY_SIZE
-    role: str = ""
-    wish: int | None = None
-    put_back: int | None = None
-    beside: tuple[tuple[PodShape, int], ...] = ()
+    created: str = ""  # the creation time of its object
+    sizes: Sizes = ANY_SIZE  # the sizes that it can have
+    role: str = ""  # the role of its workers among its pods, "" if it has no other role
+    wish: int | None = None  # the size that a person set by hand, in workers; None without one
+    reapplied_size: int | None = None  # the size that we wrote last, if the submitted object was applied again since
+    other_roles: tuple[tuple[PodShape, int], ...] = ()  # (shape, pods) of the other roles, which its min includes
     life: Life = Life.LIVE
     pause: Pause = Pause.NONE
-    pause_ends_s: float | None = None
-    cooldown_s: float | None = None
+    pause_ends_s: float | None = None  # since 1970; None for never
+    cooldown_s: float | None = None  # between two changes of its size; None for the default
     bank: ResizeBudget = ResizeBudget()
-    curve: tuple[tuple[int, float], ...] = ()
-    learnt: bool = True
+    curve: tuple[tuple[int, float], ...] = ()  # (workers, speed), ascending by workers
+    curve_measured: bool = True  # the pods reported the curve; else its owner wrote it
     spread: Spread = Spread()
-    priority_class: str = ""
-    refused: str = ""
-    lifted: bool = False
-    foreign: bool = False
-    part_of: str = ""
-    selector: tuple[tuple[str, str], ...] = ()
+    priority_class: str = ""  # the name of its PriorityClass
+    refused: str = ""  # why it cannot be resized, "" if it can; it counts in its queue in both cases
+    kueue_boosted: bool = False  # Kueue's priority boost places it above other jobs
+    foreign: bool = False  # pods or a PodGroup of an unknown kind: it waits, but nobody resizes it
+    part_of: str = ""  # the uid of the object that created it; if that is a job, it counts for both
+    selector: tuple[tuple[str, str], ...] = ()  # labels of its pods, if its object tells them
 
     @property
     def elastic(self) -> bool:
-        """True if the job's size may be changed."""
+        """True if the size of the job may be changed."""
         return not self.refused and self.bounds.least < self.bounds.most and self.life is Life.LIVE
 
     @property
     def most(self) -> int:
-        """The largest size that is wanted now."""
+        """Return the largest size that is wanted now, in workers."""
         return self.bounds.most if self.wish is None else max(self.bounds.least, min(self.wish, self.bounds.most))
 
     def paused(self, now_s: float) -> Pause:
-        """Which changes are forbidden now."""
+        """Return the changes that are forbidden at this time."""
         return Pause.NONE if self.pause_ends_s is not None and now_s >= self.pause_ends_s else self.pause
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write to the API server. form: the media type of the body.
-
-    then: what is written after it, and only if it got through: by its own name, so that to write it twice is nothing.
-    """
+    """One write to the API server."""
 
     method: str
     path: str
     body: Any
-    form: str = "application/merge-patch+json"
-    then: Change | None = None
+    form: str = "application/merge-patch+json"  # the media type of the body
+    then: Change | None = None  # written after a success; its object has a fixed name, so a repetition has no effect
 
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """One kind: where its objects are, how one is read, and what resizes one to so many workers.
-
-    read raises BadJob for an object that cannot be understood. resize is asked only of jobs that are not refused.
-    naming: resizes, too, where a shrink has to name the pods that leave. again: what may have been lost after a
-    resize of ours, to be written again while the job does not follow; None when there is nothing. pods: how its pods
-    are known. object_kind: in its objects, where groups have that name in common and `kind` tells them apart.
-    """
+    """A kind of job: where its objects are, how to read one, and how to resize one."""
 
     kind: str
-    path: str
-    read: Callable[[Object], Job]
-    resize: Callable[[Object, int], Change]
-    naming: Callable[[Object, int, tuple[str, ...]], Change] | None = None
-    again: Callable[[Object], Change | None] | None = None
-    pods: PodMarks = USUAL
-    object_kind: str = ""
+    path: str  # lists the objects
+    read: Callable[[Object], Job]  # raises BadJob
+    resize: Callable[[Object, int], Change]  # called only for jobs that are not refused
+    # Resizes a job of which a shrink must name the pods that leave; None for other kinds.
+    resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
+    # Returns what may be lost after our last resize, to write it again; None if nothing is.
+    recreate: Callable[[Object], Change | None] | None = None
+    pods: PodIdentity = DEFAULT_IDENTITY
+    object_kind: str = ""  # the kind in the objects, if several groups share it; `kind` separates them
 
     @property
     def api_version(self) -> str:
-        """The `GROUP/VERSION` of its objects."""
+        """Return the `GROUP/VERSION` of the objects."""
         return self.path.removeprefix("/apis/").rpartition("/")[0]
 
     def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
-        """Make the change that gives the job so many workers. leaving: the names of the pods that are meant to go."""
-        return self.resize(raw, workers) if self.naming is None else self.naming(raw, workers, leaving)
+        """Return the change to this number of workers. leaving: the names of the pods that should leave."""
+        return (
+            self.resize(raw, workers)
+            if self.resize_with_names is None
+            else self.resize_with_names(raw, workers, leaving)
+        )
 
 
 class BadJob(Exception):
-    """An object of a kind that cannot be read as one. The message names the field."""
+    """An object that cannot be read as a job of its kind. The message names the field."""

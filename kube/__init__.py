@@ -1,1 +1,1 @@
-"""The wire: raw Kubernetes objects, free room on nodes, list-watch and the Lease."""
+"""Kubernetes on the wire: raw objects, free room of nodes, list and watch, leader election."""

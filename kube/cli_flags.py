@@ -1,4 +1,6 @@
-"""The command lines of our programs: flags that are checked when they are built, and a bad one named."""
+"""Command-line flags of our programs: they are validated when the settings are constructed, and an error names the
+flag.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ T = TypeVar("T")
 
 
 class BadSetting(ValueError):
-    """A flag that cannot be obeyed. Say so and end with exit code 2."""
+    """A flag with an invalid value. Print the message and exit with code 2."""
 
 
-def address(text: str, flag: str) -> tuple[str, int]:
-    """host:port, with IPv6 hosts in brackets. Raises BadSetting."""
+def parse_address(text: str, flag: str) -> tuple[str, int]:
+    """Return host and port of "host:port"; IPv6 hosts are in brackets. Raises BadSetting."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise BadSetting(f"{flag} is {text!r}: it must be host:port")
@@ -23,19 +25,19 @@ def address(text: str, flag: str) -> tuple[str, int]:
 
 
 def check_name(text: str, flag: str) -> None:
-    """namespace/name. Raises BadSetting."""
+    """Check that a text is namespace/name. Raises BadSetting."""
     if text.count("/") != 1 or not all(text.split("/")):
         raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
 
 
 def check_url(text: str, flag: str) -> None:
-    """Check that a text is empty or the address of a site. Raises BadSetting."""
+    """Check that a text is empty or an http or https URL. Raises BadSetting."""
     if text and not re.fullmatch(r"https?://[^\s\"<>]{1,200}", text):
         raise BadSetting(f"{flag} is {text!r}: it must be an http or https address, of 200 characters at most")
 
 
 def add_reporting(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say what is logged, and where the reasons of Events are explained."""
+    """Add the flags for the log level and for the URL of the docs."""
     parser.add_argument(
         "--docs-base-url",
         default="",
@@ -50,8 +52,8 @@ def add_reporting(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def build(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
-    """Parse and check. Ends the program with code 2 on a bad command line."""
+def parse_settings(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
+    """Return the settings of a command line. Exits with code 2 if the command line is invalid."""
     values = vars(parser.parse_args(argv))
     for key in [key for key, value in values.items() if isinstance(value, list)]:
         values[key] = tuple(values[key])

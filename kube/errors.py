@@ -1,14 +1,14 @@
-"""The errors of calls to the API server: one class for each thing that a caller can do about one."""
+"""The errors of calls to the API server: one class for each action that a caller can take."""
 
 from __future__ import annotations
 
 
 class KubeError(Exception):
-    """Base of everything this package raises."""
+    """Base of every error of this package."""
 
 
 class BadQuantity(KubeError):
-    """A text that is no Kubernetes quantity. Treat the object that carries it as unreadable."""
+    """A text that is not a Kubernetes quantity. Treat the object that contains it as unreadable."""
 
     def __init__(self, text: object) -> None:
         super().__init__(f"{str(text)[:80]!r} is no Kubernetes quantity")
@@ -16,86 +16,81 @@ class BadQuantity(KubeError):
 
 
 class TooComplex(KubeError):
-    """A pod that would cost too many steps on every node. Treat it as unreadable."""
+    """A pod whose check would cost too many steps on every node. Treat it as unreadable."""
 
-    def __init__(self, what: str, count: int, most: int) -> None:
-        super().__init__(f"the pod has {count} {what}: at most {most} are read")
-        self.what, self.count, self.most = what, count, most
+    def __init__(self, noun: str, count: int, max_count: int) -> None:
+        super().__init__(f"the pod has {count} {noun}: at most {max_count} are read")
+        self.noun, self.count, self.max_count = noun, count, max_count
 
 
 class BadKubeconfig(KubeError):
-    """No usable way to the API server is configured. Tell the person who started us and end."""
+    """No usable kubeconfig. Tell the user and end."""
 
 
 class NoCluster(BadKubeconfig):
-    """No kubeconfig exists where one is looked for. The message names what a person can do; then end.
-
-    paths: where one is looked for, as in $KUBECONFIG.
-    """
+    """No kubeconfig exists at the usual places. The message names what the user can do; then end."""
 
     def __init__(self, paths: str) -> None:
         super().__init__(
             f"there is no kubeconfig {paths}; name one with --kubeconfig or $KUBECONFIG, or start a cluster on this "
             "machine with `turnout local up`"
         )
-        self.paths = paths
+        self.paths = paths  # as in $KUBECONFIG
 
 
 class CallError(KubeError):
-    """A call to the API server that brought no good answer.
-
-    status: of HTTP, 0 when there was no answer. reason: Kubernetes' own word, such as AlreadyExists. retry_after_s:
-    how long the server asks us to wait, 0.0 when it did not say.
-    """
+    """A call to the API server that did not succeed."""
 
     def __init__(
         self, method: str, path: str, status: int, message: str, *, reason: str = "", retry_after_s: float = 0.0
     ) -> None:
         words = filter(None, (str(status or ("" if message else "no answer")), reason, message[:300]))
         super().__init__(f"{method} {path}: {' '.join(words)}")
-        self.method, self.path, self.status = method, path, status
-        self.reason, self.message, self.retry_after_s = reason, message, retry_after_s
+        self.method, self.path = method, path
+        self.status = status  # of HTTP; 0 without an answer
+        self.reason, self.message = reason, message  # reason: Kubernetes' word, such as AlreadyExists
+        self.retry_after_s = retry_after_s  # the server's Retry-After; 0.0 if it sent none
 
 
 class Unauthorised(CallError):
-    """401: our credentials are not known, or no longer. Fresh ones were tried already; try later."""
+    """401: the server does not know our credentials. They were reloaded already; retry later."""
 
 
 class Forbidden(CallError):
-    """403: we may not do this. Say so once; only a change of RBAC helps."""
+    """403: our RBAC does not allow the call. Log it once; only an admin can change it."""
 
 
 class NotFound(CallError):
-    """404: the object, or the whole kind, is not there."""
+    """404: the object or the whole kind does not exist."""
 
 
 class Conflict(CallError):
-    """409: somebody else wrote first, or the object exists already. Read again before any retry."""
+    """409: the object changed in the meantime, or it exists already. Read it again before a retry."""
 
 
 class Gone(CallError):
-    """410: the version or the page we ask for is forgotten. List again."""
+    """410: the server no longer knows this version or this page. List again."""
 
 
 class TooManyRequests(CallError):
-    """429: wait `retry_after_s`, which is never 0 here, then try again."""
+    """429: wait `retry_after_s`, which is above 0 here, then retry."""
 
 
 class Rejected(CallError):
-    """Any other 4xx: the request is wrong as written. Never repeat it unchanged."""
+    """Any other 4xx: the request is invalid. Never repeat it unchanged."""
 
 
 class ServerFault(CallError):
-    """5xx: the server is in trouble. A read may be repeated after a pause; a write only after reading again."""
+    """5xx: the server failed. A read may be repeated after a pause; repeat a write only after reading again."""
 
 
 class Unreachable(CallError):
-    """No connection, a broken one, or no answer before the deadline. A write may have happened all the same."""
+    """No connection, a broken connection, or no answer before the deadline. A write may have been carried out."""
 
 
 class NotLeading(CallError):
     """A write that was not sent, because another replica may hold the Lease. The term is about to end."""
 
 
-class BadAnswer(CallError):
-    """An answer that is not what Kubernetes would say: not JSON, cut off, or too long."""
+class BadResponse(CallError):
+    """An answer that Kubernetes does not send: invalid JSON, truncated, or too long."""

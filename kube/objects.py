@@ -1,6 +1,6 @@
-"""Kubernetes objects as far as we read them: partial msgspec structs, decoded straight from raw bytes.
+"""Kubernetes objects as partial msgspec structs, decoded from raw bytes. They have only the fields that we read.
 
-Unknown fields are skipped, absent ones get a default, so that a newer server never breaks a list. Quantities stay
+Unknown fields are skipped and absent fields get a default, so that a newer server never breaks a list. Quantities stay
 text here; quantity.py reads them.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """Base of all partial objects: camelCase on the wire, defaults for what is absent."""
+    """Base of all partial objects: camelCase on the wire, a default for each absent field."""
 
 
 class OwnerReference(Struct):
@@ -225,7 +225,7 @@ class OwnerSpec(Struct):
 
 
 class Owner(Struct):
-    """A batch/v1 Job or apps/v1 StatefulSet: only how many pods it will have."""
+    """A batch/v1 Job or apps/v1 StatefulSet, with only the fields that tell how many pods it will have."""
 
     kind: str = ""
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -245,14 +245,14 @@ class Lease(Struct):
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
-class Whole(Struct):
-    """An object of which more is needed than any partial struct has."""
+class FullObject(Struct):
+    """An object with its whole spec and status, for readers that no partial struct serves."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
 
     def raw(self) -> dict[str, Any]:
-        """Give the object as plain values."""
-        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return made
+        """Return the object as plain JSON values."""
+        values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return values

@@ -1,6 +1,6 @@
-"""The shape of a pod: everything that decides on which nodes it can run, and how many of it one node holds.
+"""The shape of a pod: all that decides on which nodes it can run, and how many of it fit on a node.
 
-Two pods of one shape are alike to a planner. Where the pod is, and whose it is, is told elsewhere.
+A planner treats two pods of one shape as equal. The node and the owner of a pod are not part of its shape.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import cached_property, lru_cache
 from turnout.kube import labels
 from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
-from turnout.kube.quantity import milli, whole
+from turnout.kube.quantity import base_units, milli
 
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
 Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
-_LookedRequirement = tuple[str, str, Collection[str]]  # with a set of values where they are looked up
-_Looked = tuple[tuple[_LookedRequirement, ...], tuple[_LookedRequirement, ...]]
+_LookupRequirement = tuple[str, str, Collection[str]]  # with a set of values where they are looked up
+_LookupTerm = tuple[tuple[_LookupRequirement, ...], tuple[_LookupRequirement, ...]]
 
-MOST = 1 << 52  # 4 PiB: beyond any node, and a node's pods may each ask for it without overflowing 64 bits
-MOST_RULES = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
-MOST_VALUES = 1_024  # of all expressions together
+MAX_AMOUNT = 1 << 52  # 4 PiB: more than any node has; sums over a node's pods do not overflow 64 bits
+MAX_RULES = 64  # terms and expressions of node affinity; also of a selector, tolerations, resources, host ports
+MAX_VALUES = 1_024  # of all expressions together
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")  # as affinity compares them: 64 bits
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 SOFT_EFFECT = "PreferNoSchedule"
@@ -32,40 +32,40 @@ HostPort = tuple[str, int]  # protocol and number
 
 @dataclass(frozen=True)
 class PodShape:
-    """The shape of a pod. A pod that asks for nothing but resources has empty tuples elsewhere.
+    """The shape of a pod. A pod that asks only for resources has empty tuples elsewhere."""
 
-    requests: (resource, amount), sorted; CPU in milli-CPU, the rest in base units, "pods" always 1. host_ports:
-    (protocol, port).
-    """
-
-    requests: tuple[tuple[str, int], ...]
-    selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[Term, ...] | None = None
+    requests: tuple[tuple[str, int], ...]  # (resource, amount), sorted; milli-CPU or base units; "pods" is always 1
+    selector: tuple[tuple[str, str], ...] = ()  # the nodeSelector, sorted
+    terms: tuple[Term, ...] | None = None  # required node affinity; None if absent
     tolerations: tuple[tuple[str, str, str, str], ...] = ()  # key, operator, value, effect
-    host_ports: tuple[HostPort, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()  # sorted
 
     @cached_property
     def _hash(self) -> int:
         return hash((self.requests, self.selector, self.terms, self.tolerations, self.host_ports))
 
     @cached_property
-    def _looked_up(self) -> tuple[_Looked, ...] | None:
+    def _lookup_terms(self) -> tuple[_LookupTerm, ...] | None:
         terms = self.terms
-        return None if terms is None else tuple((_sets(on_labels), _sets(on_fields)) for on_labels, on_fields in terms)
+        return (
+            None
+            if terms is None
+            else tuple((_with_value_sets(on_labels), _with_value_sets(on_fields)) for on_labels, on_fields in terms)
+        )
 
     def __hash__(self) -> int:
-        """Return the hash, which is computed once: shapes are looked up all the time, and their tuples are long."""
+        """Return the hash. It is computed once, because shapes are looked up very often and their tuples are long."""
         return self._hash
 
     def gpus(self, resources: tuple[str, ...] = labels.GPU_RESOURCES) -> int:
-        """How many accelerators one pod asks for, over all resources that count as one (DL-20)."""
+        """Return the number of accelerators that one pod requests, over all resources that count as one (DL-20)."""
         return sum(amount for name, amount in self.requests if name in resources)
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """Read the shape of a pod. Raises BadQuantity when a request cannot be read, TooComplex when it asks for too much.
+    """Return the shape of a pod. Raises BadQuantity for an unreadable request, TooComplex above the bounds.
 
-    A pod that has a node is not placed any more, so one that asks for too much still takes its room there.
+    A pod that has a node is not placed again. If it is too complex, its shape has only its requests and host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
@@ -80,29 +80,29 @@ def shape_of(pod: Pod) -> PodShape:
         tolerations=tuple(sorted({_toleration(t) for t in spec.tolerations or ()})),
         host_ports=tuple(ports),
     )
-    if (fault := _too_complex(shape)) is None:
-        return _one_of_a_kind(shape)
+    if (fault := _complexity_error(shape)) is None:
+        return _interned(shape)
     if not spec.node_name:
         raise fault
-    return _one_of_a_kind(PodShape(shape.requests, host_ports=shape.host_ports[:MOST_RULES]))
+    return _interned(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
 
 
-def _too_complex(shape: PodShape) -> TooComplex | None:
-    """Tell what of a shape is too much to be judged on every node; None for one within the bounds."""
-    rules, values = _size(shape.terms or ())
+def _complexity_error(shape: PodShape) -> TooComplex | None:
+    """Return the first bound that a shape exceeds as an error; None within the bounds."""
+    rules, values = _count_rules(shape.terms or ())
     counts = (
-        ("terms and expressions of node affinity", rules, MOST_RULES),
-        ("values of node affinity", values, MOST_VALUES),
-        ("labels in its nodeSelector", len(shape.selector), MOST_RULES),
-        ("tolerations", len(shape.tolerations), MOST_RULES),
-        ("resources", len(shape.requests), MOST_RULES),
-        ("host ports", len(shape.host_ports), MOST_RULES),
+        ("terms and expressions of node affinity", rules, MAX_RULES),
+        ("values of node affinity", values, MAX_VALUES),
+        ("labels in its nodeSelector", len(shape.selector), MAX_RULES),
+        ("tolerations", len(shape.tolerations), MAX_RULES),
+        ("resources", len(shape.requests), MAX_RULES),
+        ("host ports", len(shape.host_ports), MAX_RULES),
     )
     return next((TooComplex(what, count, most) for what, count, most in counts if count > most), None)
 
 
-def _size(terms: Iterable[Term]) -> tuple[int, int]:
-    """Count the expressions of terms, one at least for each term, and the values of all of them."""
+def _count_rules(terms: Iterable[Term]) -> tuple[int, int]:
+    """Return the number of expressions (at least one for each term) and the number of their values."""
     rules = values = 0
     for on_labels, on_fields in terms:
         rules += max(1, len(on_labels) + len(on_fields))
@@ -111,13 +111,13 @@ def _size(terms: Iterable[Term]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def _one_of_a_kind(shape: PodShape) -> PodShape:
-    """Equal shapes become one object: thousands of pods have few, and one is quickly found equal to itself."""
+def _interned(shape: PodShape) -> PodShape:
+    """Return one object for equal shapes: thousands of pods share few shapes, and identical objects compare quickly."""
     return shape
 
 
 def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Work out what the pod takes from a node: the larger of its containers' sum and its init containers' peak.
+    """Return what a pod uses on a node: the larger of its containers' sum and its init containers' peak.
 
     Sidecars (init containers that always restart) count with the containers, and with the init containers that start
     after them. Overhead is added. Pod-level CPU and memory replace the sum (KEP-2837).
@@ -128,25 +128,25 @@ def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in pod.spec.init_containers or ():
-        own = container_requests(container)
+        requests = container_requests(container)
         if container.restart_policy == "Always":
-            _add(running, own)
-            _add(sidecars, own)
-            own = dict(sidecars)
+            _add(running, requests)
+            _add(sidecars, requests)
+            requests = dict(sidecars)
         else:
-            _add(own, sidecars)
-        for name, amount in own.items():
+            _add(requests, sidecars)
+        for name, amount in requests.items():
             peak[name] = max(peak.get(name, 0), amount)
     total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in running.keys() | peak.keys()}
     if pod.spec.resources and (pod_level := _amounts(pod.spec.resources.requests)):
         total.update(pod_level)
     _add(total, _amounts(pod.spec.overhead))
     total["pods"] = 1
-    return tuple(sorted((name, min(amount, MOST)) for name, amount in total.items() if amount > 0))
+    return tuple(sorted((name, min(amount, MAX_AMOUNT)) for name, amount in total.items() if amount > 0))
 
 
 def container_requests(container: Container) -> dict[str, int]:
-    """Return a container's requests. A limit stands in for an absent request, as the API server defaults it."""
+    """Return a container's requests. A limit is the default of an absent request, as in the API server."""
     if container.resources is None:
         return {}
     return {**_amounts(container.resources.limits), **_amounts(container.resources.requests)}
@@ -154,24 +154,24 @@ def container_requests(container: Container) -> dict[str, int]:
 
 def amount(resource: str, quantity: str | int | float) -> int:
     """Convert a quantity to milli-CPU for "cpu", else to base units (bytes, counts), rounded up; 0..MOST."""
-    return max(0, min(milli(quantity) if resource == "cpu" else whole(quantity), MOST))
+    return max(0, min(milli(quantity) if resource == "cpu" else base_units(quantity), MAX_AMOUNT))
 
 
 def _amounts(quantities: Mapping[str, str | int | float] | None) -> dict[str, int]:
     return {name: amount(name, quantity) for name, quantity in (quantities or {}).items()}
 
 
-def _add(into: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, value in more.items():
-        into[name] = into.get(name, 0) + value
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, value in amounts.items():
+        total[name] = total.get(name, 0) + value
 
 
 def _term(term: NodeSelectorTerm) -> Term:
     return _requirements(term.match_expressions), _requirements(term.match_fields)
 
 
-def _requirements(wanted: list[NodeSelectorRequirement] | None) -> tuple[Requirement, ...]:
-    return tuple((r.key, r.operator, tuple(r.values or ())) for r in wanted or ())
+def _requirements(requirements: list[NodeSelectorRequirement] | None) -> tuple[Requirement, ...]:
+    return tuple((r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
 
 
 def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
@@ -179,57 +179,59 @@ def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """True if this node admits pods of this shape, room apart: by readiness, cordon, taints, selector, affinity."""
+    """True if this node admits pods of this shape by readiness, cordon, taints, selector and affinity. Room is not
+    checked.
+    """
     if not _is_ready(node):
         return False
     taints = list(node.spec.taints or ())
     if node.spec.unschedulable and not any(t.key == labels.TAINT_UNSCHEDULABLE for t in taints):
         taints.append(Taint(key=labels.TAINT_UNSCHEDULABLE, effect="NoSchedule"))
-    if any(t.effect in _BLOCKING_EFFECTS and not _tolerated(t, shape.tolerations) for t in taints):
+    if any(t.effect in _BLOCKING_EFFECTS and not _is_tolerated(t, shape.tolerations) for t in taints):
         return False
-    have = node.metadata.labels or {}
-    if any(have.get(key) != value for key, value in shape.selector):
+    node_labels = node.metadata.labels or {}
+    if any(node_labels.get(key) != value for key, value in shape.selector):
         return False
     if shape.terms is None:
         return True
     fields = {"metadata.name": node.metadata.name}
     return any(
         (on_labels or on_fields)
-        and all(_meets(have, r) for r in on_labels)
-        and all(_meets(fields, r) for r in on_fields)
-        for on_labels, on_fields in shape._looked_up or ()
+        and all(_is_met(node_labels, r) for r in on_labels)
+        and all(_is_met(fields, r) for r in on_fields)
+        for on_labels, on_fields in shape._lookup_terms or ()
     )
 
 
 def preference(
-    node: Node, tolerations: tuple[tuple[str, str, str, str], ...], wishes: Iterable[tuple[int, Term]]
+    node: Node, tolerations: tuple[tuple[str, str, str, str], ...], preferred_terms: Iterable[tuple[int, Term]]
 ) -> int:
-    """Return how gladly a pod goes to a node, 0 for neither: by soft node affinity and taints that prefer no pods.
+    """Return a score of a node for a pod, 0 for neutral, from preferred node affinity and PreferNoSchedule taints.
 
-    wishes: weights and terms. One taint of effect PreferNoSchedule that is not tolerated outweighs all of them.
+    preferred_terms: weights and terms. One PreferNoSchedule taint that is not tolerated outweighs all of them.
     """
-    have, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
-    glad = sum(
+    node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
+    score = sum(
         weight
-        for weight, (on_labels, on_fields) in wishes
+        for weight, (on_labels, on_fields) in preferred_terms
         if (on_labels or on_fields)
-        and all(_meets(have, r) for r in on_labels)
-        and all(_meets(fields, r) for r in on_fields)
+        and all(_is_met(node_labels, r) for r in on_labels)
+        and all(_is_met(fields, r) for r in on_fields)
     )
     soft = [t for t in node.spec.taints or () if t.effect == SOFT_EFFECT]
-    return glad - 10_000 * sum(not _tolerated(taint, tolerations) for taint in soft)
+    return score - 10_000 * sum(not _is_tolerated(taint, tolerations) for taint in soft)
 
 
 def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
-    """Return the soft node affinity of a pod: weights from 1 to 100 and terms, at most 16.
+    """Return the preferred node affinity of a pod: weights from 1 to 100 and terms, at most 16.
 
-    A wish may be given up: terms of too many expressions or values are none.
+    Preferences are optional: if they have too many expressions or values, none is returned.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
-    found = tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
-    rules, values = _size(term for _, term in found)
-    return found if rules <= MOST_RULES and values <= MOST_VALUES else ()
+    preferences = tuple((max(0, min(each.weight, 100)), _term(each.preference)) for each in terms[:16])
+    rules, values = _count_rules(term for _, term in preferences)
+    return preferences if rules <= MAX_RULES and values <= MAX_VALUES else ()
 
 
 def _is_ready(node: Node) -> bool:
@@ -237,7 +239,7 @@ def _is_ready(node: Node) -> bool:
     return all(c.status == "True" for c in node.status.conditions or () if c.type == "Ready")
 
 
-def _tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
+def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
     for key, operator, value, effect in tolerations:
         if effect and effect != taint.effect:
             continue
@@ -250,17 +252,17 @@ def _tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...])
     return False
 
 
-def _sets(requirements: tuple[Requirement, ...]) -> tuple[_LookedRequirement, ...]:
-    """Return the requirements with their values as sets, where a walk through them would be made on every node."""
+def _with_value_sets(requirements: tuple[Requirement, ...]) -> tuple[_LookupRequirement, ...]:
+    """Return the requirements with their values as sets where a linear search would run on every node."""
     return tuple(
         (key, operator, frozenset(values) if operator in ("In", "NotIn") else values)
         for key, operator, values in requirements
     )
 
 
-def _meets(have: Mapping[str, str], requirement: _LookedRequirement) -> bool:
+def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> bool:
     key, operator, values = requirement
-    value = have.get(key)
+    value = attributes.get(key)
     match operator:
         case "In":
             return value in values
@@ -271,15 +273,15 @@ def _meets(have: Mapping[str, str], requirement: _LookedRequirement) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            return _compares(value, operator, values)
+            return _is_beyond(value, operator, values)
     return False
 
 
-def _compares(value: str | None, operator: str, values: Collection[str]) -> bool:
-    have, bound = _integer(value), _integer(next(iter(values)) if len(values) == 1 else None)
-    if have is None or bound is None:
+def _is_beyond(value: str | None, operator: str, values: Collection[str]) -> bool:
+    number, bound = _integer(value), _integer(next(iter(values)) if len(values) == 1 else None)
+    if number is None or bound is None:
         return False
-    return have > bound if operator == "Gt" else have < bound
+    return number > bound if operator == "Gt" else number < bound
 
 
 @lru_cache(maxsize=4096)
@@ -287,36 +289,36 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
-def same_offer(one: Node, other: Node) -> bool:
-    """True if two versions of a node differ in nothing that a decision on pods reads. Heartbeats are not read."""
+def same_offer(first: Node, second: Node) -> bool:
+    """True if two versions of a node differ in nothing that a placement reads. Heartbeats are not read."""
     return (
-        one.status.allocatable == other.status.allocatable
-        and one.spec == other.spec
-        and one.metadata.labels == other.metadata.labels
-        and [c.status for c in one.status.conditions or () if c.type == "Ready"]
-        == [c.status for c in other.status.conditions or () if c.type == "Ready"]
+        first.status.allocatable == second.status.allocatable
+        and first.spec == second.spec
+        and first.metadata.labels == second.metadata.labels
+        and [c.status for c in first.status.conditions or () if c.type == "Ready"]
+        == [c.status for c in second.status.conditions or () if c.type == "Ready"]
     )
 
 
 def label_keys(shape: PodShape) -> Iterable[str]:
-    """Give the keys of node labels that the shape's required affinity reads."""
+    """Return the keys of node labels that the shape's required affinity reads."""
     return (key for on_labels, _ in shape.terms or () for key, _, _ in on_labels)
 
 
-def look(node: Node, keys: Sequence[str], by_name: bool) -> object:
-    """Return all of a node that `admits` reads, given the label keys that matter: equal values are admitted alike."""
-    have = node.metadata.labels or {}
+def admission_view(node: Node, keys: Sequence[str], by_name: bool) -> object:
+    """Return the part of a node that `admits` reads for these label keys. Equal views give equal admission."""
+    node_labels = node.metadata.labels or {}
     taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())
     ready = tuple(c.status for c in node.status.conditions or () if c.type == "Ready")
     name = node.metadata.name if by_name else None
-    return node.spec.unschedulable, taints, ready, tuple([have.get(key) for key in keys]), name
+    return node.spec.unschedulable, taints, ready, tuple([node_labels.get(key) for key in keys]), name
 
 
-def amount_of(what: str, amount: int) -> str:
-    """Write an amount of a shape as a person does: 500m CPUs, 64Gi memory."""
-    if what == "cpu":
+def amount_text(resource: str, amount: int) -> str:
+    """Return an amount of a shape as text: 500m cpu, 64Gi memory."""
+    if resource == "cpu":
         return f"{amount // 1000} cpu" if amount % 1000 == 0 else f"{amount}m cpu"
     for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
         if amount >= size and amount % size == 0:
-            return f"{amount // size}{unit} {what}"
-    return f"{amount} {what}"
+            return f"{amount // size}{unit} {resource}"
+    return f"{amount} {resource}"

@@ -1,4 +1,4 @@
-"""metav1.Status, what the server says instead of an object, and the error that each one stands for."""
+"""metav1.Status, which the server sends instead of an object, and the error class of each status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from turnout.kube.errors import (
-    BadAnswer,
+    BadResponse,
     CallError,
     Conflict,
     Forbidden,
@@ -45,8 +45,8 @@ class Status(msgspec.Struct, rename="camel"):
 _decoder = msgspec.json.Decoder(Status)
 
 
-def answered(method: str, path: str, code: int, body: bytes, retry_after: str) -> CallError:
-    """The error of an HTTP answer. retry_after: that header, "" when absent; a date in it is not read."""
+def error_of_response(method: str, path: str, code: int, body: bytes, retry_after: str) -> CallError:
+    """Return the error of an HTTP answer. retry_after: the header, "" if absent; a date in it is ignored."""
     try:
         status = _decoder.decode(body)
     except msgspec.DecodeError:  # a proxy's page, or plain text
@@ -54,14 +54,14 @@ def answered(method: str, path: str, code: int, body: bytes, retry_after: str) -
     status.code = code
     if re.fullmatch(r"[0-9]{1,6}", retry_after):
         status.details = StatusDetails(int(retry_after))
-    return fault(method, path, status)
+    return error_of_status(method, path, status)
 
 
-def fault(method: str, path: str, status: Status) -> CallError:
-    """The error that a Status stands for, whether it came as an answer or as an event of a watch."""
+def error_of_status(method: str, path: str, status: Status) -> CallError:
+    """Return the error of a Status, which is an answer or an event of a watch."""
     code = status.code
     wait_s = float(status.details.retry_after_seconds) if status.details else 0.0
-    kind = _BY_CODE.get(code) or (Rejected if 400 <= code < 500 else ServerFault if code >= 500 else BadAnswer)
+    kind = _BY_CODE.get(code) or (Rejected if 400 <= code < 500 else ServerFault if code >= 500 else BadResponse)
     if kind is TooManyRequests:
         wait_s = max(wait_s, _LEAST_WAIT_S)
     return kind(method, path, code, status.message, reason=status.reason, retry_after_s=wait_s)

@@ -1,4 +1,4 @@
-"""Times as Kubernetes writes them, and back to seconds since 1970."""
+"""Times as Kubernetes writes them, and in seconds since 1970."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def rfc3339(wall_s: float) -> str:
-    """Kubernetes' Time: whole seconds, UTC."""
+    """Return a Kubernetes Time: whole seconds, UTC."""
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(wall_s: float) -> str:
-    """Kubernetes' MicroTime: six digits of a second, UTC."""
+    """Return a Kubernetes MicroTime: microseconds, UTC."""
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def since_1970(text: Any) -> float | None:
-    """A Time or MicroTime in seconds; None when it is none."""
+def unix_s(text: Any) -> float | None:
+    """Return a Time or MicroTime in seconds since 1970; None if it cannot be read."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""Reads list pages and watch lines, and tells a receiver so that it never misses a change.
+"""Decodes list pages and watch lines, and passes changes to a sink so that it never misses one.
 
-One object that cannot be read costs only itself. Nothing here knows where the bytes came from or when.
+An object that cannot be decoded affects no other object. This module does not know where the bytes come from, or when.
 """
 
 from __future__ import annotations
@@ -17,19 +17,14 @@ from turnout.kube.status import Status
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Metadata(Protocol):
-    """The metadata that every kind must have, so that its objects can be told apart."""
-
-    name: str
-    namespace: str
-    uid: str
-    resource_version: str
-
-
 class Named(Protocol):
+    """An object with metadata."""
+
     @property
-    def metadata(self) -> Any:  # a Metadata; structs are invariant in their fields
-        """Give the object's name and version."""
+    def metadata(self) -> Any:
+        """Return the metadata, which has the fields of `Key` and a resource version. Structs are invariant in their
+        fields.
+        """
 
 
 T = TypeVar("T", bound=Named)
@@ -37,7 +32,7 @@ T_in = TypeVar("T_in", bound=Named, contravariant=True)
 
 
 class Key(NamedTuple):
-    """The identity of an object. A re-created one has the same names and another uid."""
+    """The identity of an object. A re-created object has the same names and another uid."""
 
     namespace: str
     name: str
@@ -48,17 +43,17 @@ class Sink(Protocol[T_in]):
     """The receiver of changes. Calls come in order, from one task, and must not block."""
 
     def put(self, obj: T_in) -> None:
-        """This is what the object looks like now. May come again unchanged. A KubeError means: cannot be used."""
+        """Receive the current state of an object. It may come again unchanged. Raise KubeError if it cannot be used."""
 
     def drop(self, key: Key) -> None:
-        """This object is gone."""
+        """Receive the deletion of an object."""
 
     def synced(self, version: str) -> None:
-        """A whole list has been told, the first one or a later one, as things were at that version; "" for none."""
+        """Receive the end of a first or later list. version: the list's version, "" if unknown."""
 
 
 class WatchAction(Enum):
-    """The meaning of one line of a watch."""
+    """The meaning of one watch line."""
 
     PUT = "put"
     DROP = "drop"
@@ -82,8 +77,8 @@ class _Meta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
 
 
-class _Bare(msgspec.Struct):
-    """Any object, as far as it takes to know which one it is."""
+class _MetadataOnly(msgspec.Struct):
+    """Any object, decoded only as far as its identity."""
 
     metadata: _Meta
 
@@ -102,148 +97,156 @@ class _Event(msgspec.Struct, Generic[T]):
     object: T
 
 
-class Line(NamedTuple, Generic[T]):
-    """One line of a watch. version: to go on from, "" when it could not be read."""
+class WatchLine(NamedTuple, Generic[T]):
+    """One line of a watch."""
 
-    word: WatchAction
-    version: str = ""
+    action: WatchAction
+    version: str = ""  # the version to continue from, "" if it could not be read
     obj: T | None = None
     key: Key | None = None
     status: Status | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """One page of a list. unread: objects there but unreadable. skipped: how many, nameless ones included."""
+class ListPage(Generic[T]):
+    """One page of a list."""
 
     version: str
     items: list[T]
-    unread: tuple[Key, ...] = ()
-    skipped: int = 0
+    unreadable: tuple[Key, ...] = ()  # objects that exist but cannot be decoded
+    skipped_count: int = 0  # their number, including objects without a name
 
 
-class Feed(Generic[T]):
-    """Decoders for one kind: a quick one for whole pages and lines, a patient one where the quick one stumbles."""
+class KindDecoder(Generic[T]):
+    """The decoders of one kind: fast ones for whole pages and lines, and slow ones for pages and lines that these
+    reject.
+    """
 
     def __init__(self, kind: type[T]) -> None:
-        self._one = msgspec.json.Decoder(kind)
-        self._page: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Items[kind])  # type: ignore[valid-type]
-        self._line: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
-        self._raw_page = msgspec.json.Decoder(_Items[msgspec.Raw])  # type: ignore[type-var]
-        self._raw_line = msgspec.json.Decoder(_Event[msgspec.Raw])  # type: ignore[type-var]
-        self._bare = msgspec.json.Decoder(_Bare)
-        self._status = msgspec.json.Decoder(Status)
+        self._object_decoder = msgspec.json.Decoder(kind)
+        self._page_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Items[kind])  # type: ignore[valid-type]
+        self._line_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
+        self._raw_page_decoder = msgspec.json.Decoder(_Items[msgspec.Raw])  # type: ignore[type-var]
+        self._raw_line_decoder = msgspec.json.Decoder(_Event[msgspec.Raw])  # type: ignore[type-var]
+        self._metadata_decoder = msgspec.json.Decoder(_MetadataOnly)
+        self._status_decoder = msgspec.json.Decoder(Status)
 
-    def page(self, raw: bytes) -> Page[T]:
-        """Raises one of UNREADABLE only when the page as a whole is no list."""
+    def page(self, raw: bytes) -> ListPage[T]:
+        """Return the page. Raises one of UNREADABLE only if the whole page is not a list."""
         try:
-            page = self._page.decode(raw)
+            page = self._page_decoder.decode(raw)
         except UNREADABLE:
             return self._page_one_by_one(raw)
         items = page.items or []
-        return Page(page.metadata.resource_version, items)
+        return ListPage(page.metadata.resource_version, items)
 
-    def _page_one_by_one(self, raw: bytes) -> Page[T]:
-        page = self._raw_page.decode(raw)
+    def _page_one_by_one(self, raw: bytes) -> ListPage[T]:
+        page = self._raw_page_decoder.decode(raw)
         items: list[T] = []
         unread: list[Key] = []
         skipped = 0
-        for one in page.items or []:
+        for raw_object in page.items or []:
             try:
-                items.append(self._one.decode(one))
+                items.append(self._object_decoder.decode(raw_object))
             except UNREADABLE:
                 skipped += 1
-                if key := self._whose(one)[0]:
+                if key := self._identify(raw_object)[0]:
                     unread.append(key)
-        return Page(page.metadata.resource_version, items, tuple(unread), skipped)
+        return ListPage(page.metadata.resource_version, items, tuple(unread), skipped)
 
-    def line(self, raw: bytes) -> Line[T]:
-        """Raises nothing: what cannot be read is a SKIP."""
+    def line(self, raw: bytes) -> WatchLine[T]:
+        """Return the line. Raises nothing: a line that cannot be read is a SKIP."""
         try:
-            event = self._line.decode(raw)
+            event = self._line_decoder.decode(raw)
         except UNREADABLE:
-            return self._odd_line(raw)
-        word = _ACTIONS.get(event.type)
+            return self._decode_unusual_line(raw)
+        action = _ACTIONS.get(event.type)
         meta = event.object.metadata
-        if word is None or (word is not WatchAction.MARK and not meta.name):
-            return self._odd_line(raw)
-        return Line(word, meta.resource_version, event.object, Key(meta.namespace, meta.name, meta.uid))
+        if action is None or (action is not WatchAction.MARK and not meta.name):
+            return self._decode_unusual_line(raw)
+        return WatchLine(action, meta.resource_version, event.object, Key(meta.namespace, meta.name, meta.uid))
 
-    def _odd_line(self, raw: bytes) -> Line[T]:
-        """An ERROR, an object of the wrong shape, a word we do not know, or noise."""
+    def _decode_unusual_line(self, raw: bytes) -> WatchLine[T]:
+        """Return the line of an ERROR, an object of the wrong shape, an unknown event type or invalid bytes."""
         try:
-            event = self._raw_line.decode(raw)
+            event = self._raw_line_decoder.decode(raw)
             if event.type == "ERROR":
-                return Line(WatchAction.FAULT, status=self._status.decode(event.object))
+                return WatchLine(WatchAction.FAULT, status=self._status_decoder.decode(event.object))
         except UNREADABLE:
-            return Line(WatchAction.SKIP)
-        key, version = self._whose(event.object)
-        word = _ACTIONS.get(event.type)
-        if word is WatchAction.MARK and version:
-            return Line(word, version)
-        if word is WatchAction.DROP and key:  # who is gone is all that matters
-            return Line(word, version, key=key)
-        return Line(WatchAction.SKIP, version if word else "")
+            return WatchLine(WatchAction.SKIP)
+        key, version = self._identify(event.object)
+        action = _ACTIONS.get(event.type)
+        if action is WatchAction.MARK and version:
+            return WatchLine(action, version)
+        if action is WatchAction.DROP and key:  # who is gone is all that matters
+            return WatchLine(action, version, key=key)
+        return WatchLine(WatchAction.SKIP, version if action else "")
 
-    def _whose(self, raw: msgspec.Raw) -> tuple[Key | None, str]:
+    def _identify(self, raw: msgspec.Raw) -> tuple[Key | None, str]:
         try:
-            meta = self._bare.decode(raw).metadata
+            meta = self._metadata_decoder.decode(raw).metadata
         except UNREADABLE:
             return None, ""
         return (Key(meta.namespace, meta.name, meta.uid) if meta.name else None), meta.resource_version
 
 
 class KnownObjects(Generic[T]):
-    """Which objects the receiver has, without the objects: enough to tell it what went while we were away."""
+    """The identities and versions of the objects that the sink has, so that it learns of deletions during a broken
+    watch.
+    """
 
     def __init__(self, sink: Sink[T]) -> None:
         self._sink = sink
-        self._have: dict[tuple[str, str], tuple[str, str]] = {}
+        self._versions: dict[tuple[str, str], tuple[str, str]] = {}
         self._listed: set[tuple[str, str]] = set()
-        self.refused = 0  # objects that the receiver could not use
+        self.refused_count = 0  # objects that the receiver could not use
 
     def __len__(self) -> int:
-        return len(self._have)
+        return len(self._versions)
 
     def put(self, obj: T) -> None:
-        """Tell of an object, unless this very version is told already; a namesake with another uid goes first."""
+        """Pass an object to the sink, unless it has this version. An object with the same name and another uid is
+        dropped first.
+        """
         meta = obj.metadata
-        name, told = (meta.namespace, meta.name), (meta.uid, meta.resource_version)
-        had = self._have.get(name)
-        if had == told and told[1]:
+        name, version = (meta.namespace, meta.name), (meta.uid, meta.resource_version)
+        known = self._versions.get(name)
+        if known == version and version[1]:
             return
-        if had is not None and had[0] != meta.uid:
-            self._sink.drop(Key(*name, had[0]))
-        self._have[name] = told
+        if known is not None and known[0] != meta.uid:
+            self._sink.drop(Key(*name, known[0]))
+        self._versions[name] = version
         try:
             self._sink.put(obj)
         except KubeError:
-            self.refused += 1
+            self.refused_count += 1
 
     def drop(self, key: Key) -> None:
-        """Tell that an object is gone, unless it is not known or a namesake has its place already."""
-        had = self._have.get(key[:2])
-        if had is not None and (not key.uid or had[0] == key.uid):
-            del self._have[key[:2]]
-            self._sink.drop(Key(key.namespace, key.name, had[0]))
+        """Pass a deletion to the sink, unless the object is unknown or was re-created."""
+        known = self._versions.get(key[:2])
+        if known is not None and (not key.uid or known[0] == key.uid):
+            del self._versions[key[:2]]
+            self._sink.drop(Key(key.namespace, key.name, known[0]))
 
-    def begin(self) -> None:
-        """A list starts."""
+    def begin_list(self) -> None:
+        """Note that a list begins."""
         self._listed.clear()
 
-    def page(self, page: Page[T]) -> None:
-        """One page of it. An object that we can no longer read stays as the receiver last saw it."""
+    def put_page(self, page: ListPage[T]) -> None:
+        """Pass one page of a list to the sink. The sink keeps the last readable version of an object that is now
+        unreadable.
+        """
         for obj in page.items:
             self._listed.add((obj.metadata.namespace, obj.metadata.name))
             self.put(obj)
-        for key in page.unread:
-            had = self._have.get(key[:2])
-            if had is not None and had[0] == key.uid:
+        for key in page.unreadable:
+            known = self._versions.get(key[:2])
+            if known is not None and known[0] == key.uid:
                 self._listed.add(key[:2])
 
-    def end(self, version: str = "") -> None:
-        """The list is whole: what it did not hold is gone. version: of the list."""
-        for name in [name for name in self._have if name not in self._listed]:
+    def end_list(self, version: str = "") -> None:
+        """Drop the objects that the complete list did not contain. version: the version of the list."""
+        for name in [name for name in self._versions if name not in self._listed]:
             self.drop(Key(*name, ""))
         self._listed.clear()
         self._sink.synced(version)

@@ -57,9 +57,9 @@ def dlrover_run() -> int:
 
 
 def _version() -> object:
-    from turnout.kube.version import build
+    from turnout.kube.version import installed_build
 
-    return build()
+    return installed_build()
 
 
 def _more_files() -> None:

@@ -10,12 +10,12 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from turnout.kube.cli_flags import address
+from turnout.kube.cli_flags import parse_address
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
-from turnout.kube.client.run_until_signal import CANNOT_START, run_program, until_told
+from turnout.kube.client.run_until_signal import CANNOT_START, run_program, run_until_signal
 from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
@@ -71,20 +71,20 @@ async def run_until_told(
         await clock.sleep(LEAVE_S)
 
     may_end = (listeners.follow(clock), _settle(informers))
-    await until_told(informers.run(), events.run(), decision_events.run(), may_end=may_end, leave=leave)
+    await run_until_signal(informers.run(), events.run(), decision_events.run(), may_end=may_end, leave=leave)
 
 
 async def _settle(informers: Informers) -> None:
     """Once everything is seen, exclude the existing objects from garbage collection, which would slow requests down."""
-    await informers.synced()
+    await informers.wait_for_sync()
     log.info("synced")
     gc.collect()
     gc.freeze()
 
 
 def _listen(settings: Settings) -> Listen:
-    host, port = address(settings.bind, "--bind")
-    health_host, health_port = address(settings.metrics_bind, "--metrics-bind")
+    host, port = parse_address(settings.bind, "--bind")
+    health_host, health_port = parse_address(settings.metrics_bind, "--metrics-bind")
     tls = None
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.client_ca)

@@ -21,13 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.kube.cli_flags import BadSetting, address, build, check_name, check_url
+from turnout.kube.cli_flags import BadSetting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
-from turnout.kube.client.run_until_signal import CANNOT_START, lead, run_program, together, until_told
+from turnout.kube.client.run_until_signal import (
+    CANNOT_START,
+    lead,
+    run_program,
+    run_together,
+    run_until_signal,
+)
 from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
@@ -86,7 +92,7 @@ class NominatorSettings:
 
     def __post_init__(self) -> None:
         if self.webhook_bind:
-            address(self.webhook_bind, "--webhook-bind")
+            parse_address(self.webhook_bind, "--webhook-bind")
         if (self.tls_cert is not None) != (self.tls_key is not None) or bool(self.webhook_bind) != bool(self.tls_cert):
             raise BadSetting("--webhook-bind, --tls-cert and --tls-key go together: an API server calls by TLS only")
         if self.client_ca is not None and not self.webhook_bind:
@@ -100,7 +106,7 @@ class NominatorSettings:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be 4 to 3600")
         if self.expire_s < 1:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
-        address(self.metrics_bind, "--metrics-bind")
+        parse_address(self.metrics_bind, "--metrics-bind")
 
     def choices(self) -> Nominating:
         """Return the settings that decide on nominations."""
@@ -117,7 +123,7 @@ class NominatorSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
-    settings = build(parser(), NominatorSettings, argv)
+    settings = parse_settings(parser(), NominatorSettings, argv)
     logs.setup(settings.log_level)
     return run_program("turnout-nominator", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
@@ -143,7 +149,7 @@ async def serve(settings: NominatorSettings) -> None:
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
 
         def leads() -> bool:
-            return elector.leading
+            return elector.is_leading
 
         works = [Nominator(view, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
@@ -157,7 +163,7 @@ async def serve(settings: NominatorSettings) -> None:
             works.append(Repairer(view, client, clock, metrics.registry, notices.tell, leads).run)
         if settings.annotate_switch_path:
             works.append(PathMarker(view, client, clock, metrics.registry, leads).run)
-        leading = lead(elector, informers.synced, lambda: together(*works))
+        leading = lead(elector, informers.wait_for_sync, lambda: run_together(*works))
         await _answer(settings, view, metrics, clock, [informers.run(), leading, *(tell() for tell in telling)])
 
 
@@ -167,14 +173,14 @@ async def _answer(
     """Serve probes and metrics, and the webhook where one is wished, while everything else works."""
     server = Health(view, metrics).server()
     async with AsyncExitStack() as stack:
-        listening = stack.enter_context(bind(*address(settings.metrics_bind, "--metrics-bind")))
+        listening = stack.enter_context(bind(*parse_address(settings.metrics_bind, "--metrics-bind")))
         if (tls := settings.tls()) is not None:
-            host, port = address(settings.webhook_bind, "--webhook-bind")
+            host, port = parse_address(settings.webhook_bind, "--webhook-bind")
             webhook = await stack.enter_async_context(WebhookPort(view, metrics, host, port, tls))
             works.append(webhook.follow(clock))
         await server.listen(listening)
         stack.push_async_callback(server.close)
-        await until_told(*works)
+        await run_until_signal(*works)
 
 
 async def clear(client: Client) -> int:
@@ -194,9 +200,9 @@ async def clear(client: Client) -> int:
     try:
         try:
             async with asyncio.timeout(CLEAR_S):
-                await informers.synced()
+                await informers.wait_for_sync()
         except TimeoutError:
-            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(informers.unsynced())}"
+            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(informers.unsynced_kinds())}"
             raise Unreachable("GET", PODS, 0, late) from None
         return await nominator.clear()
     finally:

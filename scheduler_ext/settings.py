@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.kube.cli_flags import BadSetting, add_reporting, address, build, check_name, check_url
+from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 from turnout.scheduler_ext.model import Rules
@@ -41,8 +41,8 @@ class Settings:
         if self.client_ca is not None and self.tls_cert is None:
             raise BadSetting("--client-ca needs --tls-cert and --tls-key")
         check_name(self.configmap, "--configmap")
-        address(self.bind, "--bind")
-        address(self.metrics_bind, "--metrics-bind")
+        parse_address(self.bind, "--bind")
+        parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
 
     def rules(self) -> Rules:
@@ -52,7 +52,7 @@ class Settings:
 
 def extender_settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line of the extender. A bad command line ends the program with code 2."""
-    return build(parser(), Settings, argv)
+    return parse_settings(parser(), Settings, argv)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -83,7 +83,7 @@ class AutoscalerController:
             await self._recall()
             while True:
                 began_s = self._clock.monotonic()
-                moment = self._time.look()
+                moment = self._time.now()
                 await self.look(moment.now_s, moment.jumped_s)
                 took_s = self._clock.monotonic() - began_s
                 try:
@@ -101,7 +101,8 @@ class AutoscalerController:
         self._informers.news.clear()
         held = self._scale_writer.held_back(self._view.raw, now_s)
         seen = without(
-            self._view.observation(now_s, self._informers.age_s(), self._informers.has_synced, steady_s), held
+            self._view.observation(now_s, self._informers.oldest_event_age_s(), self._informers.has_synced, steady_s),
+            held,
         )
         seen = replace(seen, jumped_s=jumped_s)
         for each in (self._idle, self._promises, self._unused):
@@ -138,7 +139,7 @@ class AutoscalerController:
     async def _recall(self) -> None:
         """Take in what the leader before knew and no job says."""
         if self._memory is not None:
-            memory = await self._memory.recalled(self._time.look().now_s)
+            memory = await self._memory.recalled(self._time.now().now_s)
             self._view.recall(memory.terms)
             self._unused.recall(memory.strikes, self._clock.monotonic())
 

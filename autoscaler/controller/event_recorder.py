@@ -16,7 +16,7 @@ from turnout.autoscaler.node_faults.model import Claim, NodeReason, NodeState, R
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
 from turnout.autoscaler.node_faults.model import Plan as NodePlan
 from turnout.autoscaler.node_faults.model import Step as NodeStep
-from turnout.jobs.annotations import unread
+from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.times import rfc3339
@@ -90,7 +90,7 @@ class DecisionEvents:
 
     def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
         """A job bears annotations of our prefix that nobody reads: a slip, most often."""
-        text = unread(names)
+        text = unknown_names_text(names)
         log.warning("annotation_unknown", extra={"job": str(key), "why": text})
         if (ref := self._about(key)) is not None:
             self._recorder.emit(ref, "Warning", UNKNOWN, text, time.time())

@@ -19,9 +19,9 @@ from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
 from turnout.kube.client.reflector import Source
-from turnout.kube.objects import Node, ObjectMeta, Pod, Struct, Whole
+from turnout.kube.objects import FullObject, Node, ObjectMeta, Pod, Struct
 from turnout.kube.watch_events import Key
 from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
 
@@ -108,11 +108,13 @@ class AutoscalerInformers(InformerFactory):
         )
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
         self.follow_configmap(configmaps[0], configmaps[0], self._follower)
-        orders = Handlers(lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set)
+        orders = CallbackSink(
+            lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set
+        )
         self.watch_configmap(configmaps[1], configmaps[1], orders)
         self._watch_groups()
         self._watch_queues()
-        handlers = Handlers(self._put_other, lambda key: view.others.drop(key.namespace, key.name))
+        handlers = CallbackSink(self._put_other, lambda key: view.others.drop(key.namespace, key.name))
         self.watch(_OTHERS, _OTHERS, Other, handlers, optional=True)
         for kind in kinds.values():
             self._watch_kind(kind)
@@ -123,7 +125,7 @@ class AutoscalerInformers(InformerFactory):
             obj.metadata.managed_fields = None
             put(obj)
 
-        self.watch(name, path, kind, Handlers(put_trimmed, drop, self.news.set), **options)
+        self.watch(name, path, kind, CallbackSink(put_trimmed, drop, self.news.set), **options)
 
     def _watch_groups(self) -> None:
         groups = self._view.strays
@@ -131,7 +133,7 @@ class AutoscalerInformers(InformerFactory):
             self._watch(
                 path,
                 path,
-                Whole,
+                FullObject,
                 lambda obj, dialect=dialect: groups.put_group(unmanaged_gangs.read(dialect, obj.raw())),
                 lambda key, dialect=dialect: groups.drop_group(GangKey(key.namespace, key.name, dialect.value)),
                 optional=True,
@@ -143,7 +145,7 @@ class AutoscalerInformers(InformerFactory):
             self._watch(
                 path,
                 path,
-                Whole,
+                FullObject,
                 lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _at(path, obj.metadata)),
                 lambda key, path=path: view.drop_queue(_at(path, key)),
                 optional=True,
@@ -151,8 +153,8 @@ class AutoscalerInformers(InformerFactory):
         self._watch(
             _LOCAL_QUEUES,
             _LOCAL_QUEUES,
-            Whole,
-            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.goes_on(obj.raw())),
+            FullObject,
+            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.accepts_workloads(obj.raw())),
             lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
             optional=True,
         )
@@ -162,7 +164,7 @@ class AutoscalerInformers(InformerFactory):
         self._watch(
             kind.kind,
             kind.path,
-            Whole,
+            FullObject,
             lambda obj: view.put_job(kind.kind, obj.raw()),
             lambda key: view.drop_job(key.uid),
             optional=True,

@@ -13,7 +13,7 @@ import msgspec
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
 from turnout.autoscaler.memory import Memory, Terms, read, written
 from turnout.autoscaler.rbac_rules import MEMORY
-from turnout.kube.client.apply import Store, put
+from turnout.kube.client.apply import Store, apply_object
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Forbidden, NotFound
 
@@ -80,7 +80,7 @@ class MemoryWriter:
             "data": written(memory, now_s),
         }
         try:
-            await put(self._store, self._path, body, FIELD_MANAGER)
+            await apply_object(self._store, self._path, body, FIELD_MANAGER)
         except CallError as error:
             log.warning("memory_not_written", extra={"why": str(error)})
             self._failed = True

@@ -17,7 +17,7 @@ from turnout.autoscaler.model import JobState, Queue, QueueOrder, Reason, Step
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import bounds_several
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
 Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite
@@ -70,7 +70,7 @@ def waits_since(seen: JobState, now_s: float) -> float:
     now_s: seconds since 1970, for one of which nothing tells.
     """
     lost = min((w.since_s for w in seen.living if w.row is None and w.since_s), default=now_s)
-    return lost if seen.placed or seen.done else since_1970(seen.job.created) or lost
+    return lost if seen.placed or seen.done else unix_s(seen.job.created) or lost
 
 
 def lent(jobs: Iterable[JobState], gpus: Gpus) -> Counter[str]:
@@ -218,5 +218,5 @@ def _lacking(seen: JobState, gpus: Gpus) -> int:
     """GPUs of the pods that are missing to the min, those of its other roles included."""
     job = seen.job
     workers = max(0, job.bounds.least - seen.placed - seen.done) * gpus_of(job.shape, gpus)
-    beside = zip(seen.beside or (0,) * len(job.beside), job.beside, strict=False)
+    beside = zip(seen.beside or (0,) * len(job.other_roles), job.other_roles, strict=False)
     return workers + sum(max(0, wanted - there) * gpus_of(shape, gpus) for there, (shape, wanted) in beside)

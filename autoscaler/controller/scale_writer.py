@@ -26,7 +26,7 @@ from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Reject
 log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
-AGAIN = Backoff(first_s=1.0, most_s=60.0)  # between two tries of a change that was refused
+AGAIN = Backoff(first_s=1.0, max_s=60.0)  # between two tries of a change that was refused
 _NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
 _GONE = 1000  # jobs that are remembered after they are gone
 TOGETHER = 16  # writes in flight
@@ -274,7 +274,7 @@ class ScaleWriter:
 
     async def _again(self, key: JobKey, raw: Object, now_s: float) -> bool:
         """A job does not follow: what should have come after its last change may have been lost."""
-        again = self._kinds[key.kind].again
+        again = self._kinds[key.kind].recreate
         change = again(raw) if again is not None and self._may_try(key, raw, now_s) else None
         if change is None or self._followed.get(key) == change.body["metadata"]["name"]:
             return False

@@ -10,7 +10,7 @@ from typing import Protocol
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
 from turnout.autoscaler.reporting.pod_annotations import Mark
 from turnout.autoscaler.reporting.queue_status import LABEL, name_of
-from turnout.kube.client.apply import MERGE, put
+from turnout.kube.client.apply import MERGE, apply_object
 from turnout.kube.client.apply import Store as Putting
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, NotFound
@@ -77,7 +77,7 @@ class StatusWriter:
             "data": dict(data),
         }
         try:
-            await put(self._store, self._path(name), body, FIELD_MANAGER)
+            await apply_object(self._store, self._path(name), body, FIELD_MANAGER)
         except CallError as error:
             log.info("status_not_written", extra={"queue": queue, "why": str(error)})
         else:

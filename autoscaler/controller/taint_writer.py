@@ -28,11 +28,10 @@ from turnout.autoscaler.node_faults.model import (
     Step,
 )
 from turnout.autoscaler.node_faults.taint_policy import judge
-from turnout.kube import labels
+from turnout.kube import labels, node_health
 from turnout.kube.client.apply import MERGE
 from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.errors import CallError, Conflict, NotFound
-from turnout.kube.nodes import taints
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -104,7 +103,7 @@ class TaintWriter:
 
     async def turn(self) -> int:
         """One look at what the clock says; none by a clock that has just jumped. How many nodes were written."""
-        moment = self._time.look()
+        moment = self._time.now()
         return 0 if moment.jumped_s else await self.look(moment.now_s)
 
     async def look(self, now_s: float) -> int:
@@ -151,12 +150,12 @@ class TaintWriter:
         node = msgspec.json.decode(await self._nodes.get(path))
         if not self._leads():
             return "NotLeading"
-        bears = taints.bears(node, key)
+        bears = node_health.has_taint(node, key)
         if (node["metadata"]["uid"], bears, _record(node)) != (decided_on.uid, decided_on.tainted, decided_on.record):
             return "Overtaken"
-        changed = taints.with_taint(node, key, VALUE) if step.taints else taints.without_taint(node, key)
+        changed = node_health.with_taint(node, key, VALUE) if step.taints else node_health.without_taint(node, key)
         notes = {labels.NODE_RECORD: None if step.record is None else model.write(step.record)}
-        body = taints.change(node, notes, None if bears == step.taints else changed)
+        body = node_health.node_patch(node, notes, None if bears == step.taints else changed)
         await self._nodes.patch(path, body, MERGE, FIELD_MANAGER)
         return "Written"
 

@@ -11,9 +11,8 @@ from itertools import product
 
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeEntry, NodeState, Record, Step, read
-from turnout.kube import labels
+from turnout.kube import labels, node_health
 from turnout.kube.errors import KubeError
-from turnout.kube.nodes import fault_report
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import amount
 
@@ -64,7 +63,7 @@ class FaultReportCache:
             return
         claim = _claim(pod, text)
         self._claims[pod.metadata.uid] = text, claim
-        fine = claim.verdict is not None and claim.verdict.kind is fault_report.Kind.FINE
+        fine = claim.verdict is not None and claim.verdict.kind is node_health.CheckResult.FINE
         if not fine or claim.node in self._notable:  # thousands that are fine are no news
             self._news()
 
@@ -129,6 +128,6 @@ def _claim(pod: Pod, text: str) -> Claim:
     owner = next((each.uid for each in owners if each.controller), meta.uid)
     name = f"{meta.namespace}/{meta.name}"
     try:
-        return Claim(name, meta.uid, owner, pod.spec.node_name, fault_report.read(text))
-    except fault_report.BadVerdict as error:
+        return Claim(name, meta.uid, owner, pod.spec.node_name, node_health.decode_report(text))
+    except node_health.BadNodeReport as error:
         return Claim(name, meta.uid, owner, pod.spec.node_name, None, str(error))

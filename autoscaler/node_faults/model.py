@@ -15,7 +15,7 @@ import msgspec
 
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
-from turnout.kube.nodes.fault_report import Count, Kind, Moment, Name, Text, Verdict
+from turnout.kube.node_health import CheckResult, Count, Moment, Name, NodeReport, Text
 
 MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
 MOST_TOLD = 16  # namespaces of which it is remembered what they said of a node
@@ -92,7 +92,7 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: Annotated[str, msgspec.Meta(max_length=507)]
     owner: Name
     at: Moment
-    kind: Kind = Kind.FAULTY
+    kind: CheckResult = CheckResult.FAULTY
     cause: Name = ""
     why: Text = ""
     by: Name = ""
@@ -180,7 +180,7 @@ class Claim:
     uid: str  # as the API server has it
     owner: str  # as the API server has it
     node: str
-    verdict: Verdict | None
+    verdict: NodeReport | None
     fault: str = ""
 
 

@@ -29,7 +29,7 @@ from turnout.autoscaler.node_faults.model import (
     Step,
     voice,
 )
-from turnout.kube.nodes.fault_report import Kind, Verdict, moment
+from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
 _NETWORK = "network"  # what such causes begin with
 _OURS_NOT = (None, State.CLEARED, State.SUSPECTED, State.ON_TRIAL)  # in which we have no taint on a node
@@ -41,7 +41,7 @@ def judge(seen: NodeState, rules: Rules, now_s: float) -> Plan:
     Steps that take a taint away come first. The others follow by the time of the first report.
     """
     passed_over: list[PassedOver] = []
-    said = defaultdict[str, list[tuple[Claim, Verdict]]](list)
+    said = defaultdict[str, list[tuple[Claim, NodeReport]]](list)
     for claim in seen.claims:
         if (no := _void(claim, seen, rules, now_s)) is not None:
             passed_over.append(no)
@@ -73,11 +73,11 @@ def judge(seen: NodeState, rules: Rules, now_s: float) -> Plan:
     return Plan(tuple(steps), tuple(passed_over))
 
 
-def _when(said: tuple[Claim, Verdict]) -> tuple[float, str]:
+def _when(said: tuple[Claim, NodeReport]) -> tuple[float, str]:
     return said[1].at_s, said[0].uid
 
 
-def _old(record: Record | None, claim: Claim, verdict: Verdict) -> bool:
+def _old(record: Record | None, claim: Claim, verdict: NodeReport) -> bool:
     """True if a report was dealt with before. A report of another namespace never makes it old."""
     return record is not None and verdict.at <= record.heard_of(voice(claim.pod))
 
@@ -105,7 +105,7 @@ def _void(claim: Claim, seen: NodeState, rules: Rules, now_s: float) -> PassedOv
         return PassedOver(claim, NodeReason.STALE, f"it is {how}")
     if _old(standing.record, claim, verdict):
         return None
-    if verdict.kind is Kind.FINE:
+    if verdict.kind is CheckResult.FINE:
         record = standing.record
         if record is not None and record.proofs and voice(claim.pod) not in record.voices:
             why = f"namespace {', '.join(sorted(record.voices))} has proven it, and only its own checks take that back"
@@ -115,9 +115,9 @@ def _void(claim: Claim, seen: NodeState, rules: Rules, now_s: float) -> PassedOv
         )
         why = "of a network no node can tell alone, and this one's is in doubt"
         return PassedOver(claim, NodeReason.ALONE, why) if network and verdict.members < 2 else None
-    if verdict.kind is Kind.LINK:
+    if verdict.kind is CheckResult.LINK:
         return PassedOver(claim, NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
-    if verdict.kind is Kind.SLOW and not rules.slow:
+    if verdict.kind is CheckResult.SLOW and not rules.slow:
         return PassedOver(claim, NodeReason.ONLY_SLOW, "slow nodes are not tainted here")
     if not standing.gpus:
         return PassedOver(claim, NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted")
@@ -140,18 +140,18 @@ class _Turn:
     accused_s: float = 0.0
     by: tuple[Claim, ...] = ()
 
-    def take(self, said: Sequence[tuple[Claim, Verdict]]) -> None:
+    def take(self, said: Sequence[tuple[Claim, NodeReport]]) -> None:
         """All that is said, and what time alone has ended."""
         self.record = self.standing.record
         if self._is(State.TAINTED) and not self.standing.tainted:
             self._become(State.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
-            self.record = msgspec.structs.replace(self.record, heard=moment(self.now_s)) if self.record else None
+            self.record = msgspec.structs.replace(self.record, heard=utc_datetime(self.now_s)) if self.record else None
         before = self.record
         for claim, verdict in said:
             if _old(before, claim, verdict):
                 continue
             self.by = (*self.by, claim)
-            if verdict.kind is Kind.FINE:
+            if verdict.kind is CheckResult.FINE:
                 self._fine(claim)
             else:
                 self._failed(claim, verdict)
@@ -176,7 +176,7 @@ class _Turn:
         else:
             self._become(State.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
-    def _failed(self, claim: Claim, verdict: Verdict) -> None:
+    def _failed(self, claim: Claim, verdict: NodeReport) -> None:
         had = self.record
         proofs = had.proofs if had is not None and had.state in (State.SUSPECTED, State.TAINTED) else ()
         proof = Proof(
@@ -209,9 +209,9 @@ class _Turn:
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
-        until, had = None if lasts_s is None else moment(self.now_s + lasts_s), self.record
-        heard, told = (moment(0), ()) if had is None else (had.heard, had.told)
-        self.record = Record(state, moment(self.now_s), heard, until, times, proofs, told)
+        until, had = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
+        heard, told = (utc_datetime(0), ()) if had is None else (had.heard, had.told)
+        self.record = Record(state, utc_datetime(self.now_s), heard, until, times, proofs, told)
         self.word, self.why = word, why
 
     def _ends(self) -> None:
@@ -221,8 +221,8 @@ class _Turn:
             return
         over = had.until is not None and self.now_s >= had.until.timestamp()
         if had.state is State.TAINTED and over:
-            trial = moment(self.now_s + max(self.rules.most_s, self.rules.taint_s))
-            since = moment(self.now_s)
+            trial = utc_datetime(self.now_s + max(self.rules.most_s, self.rules.taint_s))
+            since = utc_datetime(self.now_s)
             self.record = msgspec.structs.replace(had, state=State.ON_TRIAL, since=since, until=trial)
             self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"
             return
@@ -230,7 +230,7 @@ class _Turn:
         if had.state is State.CLEARED and not fresh:
             self.record, self.word, self.why = None, NodeReason.FORGOTTEN, "nothing more was heard of it"
         elif had.state in (State.SUSPECTED, State.ON_TRIAL) and over:
-            kept = Record(State.CLEARED, moment(self.now_s), had.heard, told=had.told)  # old words count no more
+            kept = Record(State.CLEARED, utc_datetime(self.now_s), had.heard, told=had.told)  # old words count no more
             self.record, self.word, self.why = (
                 kept if fresh else None,
                 NodeReason.FORGOTTEN,

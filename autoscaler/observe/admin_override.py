@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turnout.autoscaler.model import AdminOverride
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 STANDING, UNTIL = "standing", "until"
 
@@ -14,7 +14,7 @@ def read(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
     """The word, and when it ends, in seconds since 1970. A word that nobody knows stops everything: it harms least."""
     text = data.get(STANDING, AdminOverride.RUN.value).strip()
     words = {each.value: each for each in AdminOverride}
-    return words.get(text, AdminOverride.PAUSE), since_1970(data[UNTIL].strip()) if data.get(UNTIL) else None
+    return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL].strip()) if data.get(UNTIL) else None
 
 
 def written(standing: AdminOverride, until: str = "") -> dict[str, str]:

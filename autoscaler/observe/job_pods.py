@@ -11,10 +11,10 @@ import msgspec
 
 from turnout.autoscaler.model import Worker
 from turnout.jobs.model import Job, JobKey, JobKind
-from turnout.jobs.pod_identity import USUAL, PodMarks, Said
+from turnout.jobs.pod_identity import DEFAULT_IDENTITY, PodIdentity, PodValues
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 _ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
 
@@ -31,7 +31,7 @@ def slim(pod: Pod) -> Pod:
     return pod
 
 
-def said(pod: Pod) -> Said:
+def said(pod: Pod) -> PodValues:
     """Labels and annotations of a pod."""
     return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
 
@@ -54,7 +54,7 @@ def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=refs))
 
 
-def _names(marks: Said, ref: OwnerReference) -> bool:
+def _names(marks: PodValues, ref: OwnerReference) -> bool:
     """True if the reference is to the ElasticJob that the pod's labels name.
 
     DLRover's master does not declare itself the controller of its pods.
@@ -78,10 +78,10 @@ def _meets(pod: Pod, job: Job) -> bool:
 
 def naming(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
     """The kinds of which pods name their job."""
-    return tuple(kind for kind in kinds.values() if kind.pods.job is not USUAL.job)
+    return tuple(kind for kind in kinds.values() if kind.pods.job is not DEFAULT_IDENTITY.job)
 
 
-def split(marks: PodMarks, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
+def split(marks: PodIdentity, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
     """The workers of a job, and its pods of other roles. role: of a worker, "" where there is no other."""
     mine: list[Pod] = []
     rest: list[Pod] = []
@@ -120,19 +120,19 @@ def _any(pod: PodShape, template: PodShape) -> bool:
     return True
 
 
-def workers(marks: PodMarks, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
+def workers(marks: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
     """The workers of a job by index. row: of a node by its name."""
     found = [
         Worker(
             marks.index(said(pod), pod.metadata.name),
             row(pod.spec.node_name),
             leaving=bool(pod.metadata.deletion_timestamp),
-            since_s=since_1970(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
+            since_s=unix_s(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
             name=pod.metadata.name,
         )
         for pod in pods
     ]
-    if not marks.ordered:
+    if not marks.index_is_order:
         return tuple(sorted(found, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
     found.sort(key=lambda worker: (worker.leaving, worker.index, worker.since_s, worker.name))
     return tuple(replace(worker, index=at) for at, worker in enumerate(found))

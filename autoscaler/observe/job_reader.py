@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from turnout.autoscaler.memory import Terms, short
-from turnout.jobs.annotations import unknown
+from turnout.jobs.annotations import unknown_names
 from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
 from turnout.kube import labels
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 Object = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def believed(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> 
     """
     if not bank.resized_s or bank.resized_s > now_s + AHEAD_S:
         return ResizeBudget(restart_s=bank.restart_s)
-    most_s = max(0.0, bank.resized_s - (since_1970(created) or 0.0))
+    most_s = max(0.0, bank.resized_s - (unix_s(created) or 0.0))
     at_start = bank.at_start and began_s - AHEAD_S <= bank.resized_s <= began_s + STARTS_S
     if at_start == bank.at_start and bank.gained_s <= most_s:
         return bank
@@ -64,7 +64,7 @@ class JobReader:
         Something may be lent to a job whose annotations cannot be read any more: it goes by those that could. Then it
         gives, and does not grow.
         """
-        if names := unknown(raw["metadata"].get("annotations") or {}):
+        if names := unknown_names(raw["metadata"].get("annotations") or {}):
             self.unknown[key] = names
         else:
             self.unknown.pop(key, None)

@@ -72,7 +72,7 @@ class NodeCache:
         """Give every node its row, once for all that came since the last look. Have rows moved?"""
         if self._laid_out:
             return False
-        self._snapshot.lay_out(sorted(self._nodes))
+        self._snapshot.set_row_order(sorted(self._nodes))
         self._laid_out, self._switches = True, None
         return True
 
@@ -100,7 +100,7 @@ class NodeCache:
         if self._switches is None:
             rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
             self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
-        held = self._snapshot.ports_held({port for shape in shapes for port in shape.host_ports})
+        held = self._snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
         return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, held)
 
     def _offer(self, node: Node | None, sign: int) -> None:
@@ -115,7 +115,7 @@ class NodeCache:
 def shapes_of(seen: Collection[JobState]) -> set[PodShape]:
     """Every shape of pods that one of these may ask for."""
     found = {pool.shape for pool in {each.pool for each in seen}}
-    found.update(shape for each in seen if each.job.beside for shape, _ in each.job.beside)
+    found.update(shape for each in seen if each.job.other_roles for shape, _ in each.job.other_roles)
     return found
 
 

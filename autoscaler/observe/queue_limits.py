@@ -78,7 +78,7 @@ class Shares:
         """A job's min is asked of its queue, or with times -1 no longer."""
         job, mins = seen.job, self._mins.setdefault(seen.job.queue, Counter())
         least = Counter[str]()
-        for shape, pods in ((job.shape, job.bounds.least), *job.beside):
+        for shape, pods in ((job.shape, job.bounds.least), *job.other_roles):
             for what, amount in shape.requests:
                 least[what] += amount * pods
         ask = tuple(sorted(least.items())), seen.waits
@@ -115,7 +115,7 @@ class Shares:
         found = shares(self._specs.values(), Demand(used, asked, total)) if self._specs else {}
         queues = {name: _queue(name, share) for name, share in found.items()}
         for name, above in self._stopped.items():
-            queues[name] = Queue(name, used=dict(used.get(name, {})), open=False, within=above)
+            queues[name] = Queue(name, used=dict(used.get(name, {})), open=False, parent=above)
         return queues
 
     def _paid_for(self) -> bool:
@@ -129,14 +129,14 @@ def _within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) ->
 
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
     """Give the jobs; those of queues in which no resize is safe come with the queue's reason as `refused`."""
-    unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.hazard}
+    unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
     return _refused(jobs, unsafe) if unsafe else jobs
 
 
 def _refused(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
     for each in jobs:
         queue = unsafe.get(each.job.queue)
-        why = "" if queue is None else queue.refused or ("" if each.job.lifted else queue.hazard)
+        why = "" if queue is None else queue.refused or ("" if each.job.kueue_boosted else queue.eviction_risk)
         yield replace(each, job=replace(each.job, refused=why)) if why and not each.job.refused else each
 
 
@@ -148,11 +148,11 @@ def _queue(name: str, share: Share) -> Queue:
         dict(share.used),
         share.open,
         share.headroom,
-        share.within,
-        share.kept,
-        share.called,
+        share.parent,
+        share.guaranteed,
+        share.parent_resources,
         share.refused,
-        share.hazard,
+        share.eviction_risk,
         share.faults,
         share.strict,
     )

@@ -73,7 +73,7 @@ def _stated(dialect: Dialect, spec: Object) -> Any:
     if dialect is Dialect.NATIVE:
         return native_min(spec.get("schedulingPolicy"))
     if dialect is Dialect.KAI:
-        return kai.asked(spec.get("minMember"), None, spec.get("subGroups"), None).least
+        return kai.read_pod_group(spec.get("minMember"), None, spec.get("subGroups"), None).least
     return spec.get("minMember")
 
 
@@ -224,7 +224,7 @@ class UnmanagedGangs:
             shape=main,
             order=Order(first.spec.priority or 0 if first else value(group.priority_class if group else "")),
             created=_oldest(group, free),
-            beside=tuple(others.items()),
+            other_roles=tuple(others.items()),
             spread=spread((first.metadata.annotations or {}) if first else {}),
             foreign=True,
         )

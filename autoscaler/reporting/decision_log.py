@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from turnout.autoscaler.model import Step
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
 
 class BadLine(Exception):
@@ -44,7 +44,7 @@ def read(line: bytes) -> DecisionLine:
         decision = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"the line cannot be read: {error}") from error
-    if since_1970(decision.at) is None:
+    if unix_s(decision.at) is None:
         raise BadLine(f"{decision.at!r:.40} is no time")
     return decision
 

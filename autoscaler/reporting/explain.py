@@ -17,9 +17,9 @@ from turnout.autoscaler.scaling.cost_model import balance_s
 from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.jobs.model import JobKey
 from turnout.kube.objects import Node
-from turnout.kube.pod_shape import PodShape, amount_of
+from turnout.kube.pod_shape import PodShape, amount_text
 from turnout.kube.reasons import AUTOSCALER
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 MOST_HOLDERS = 5
 
@@ -166,7 +166,7 @@ def _state(seen: JobState, step: Step) -> str:
 def _since(seen: JobState) -> float | None:
     """When it was made, or when the oldest of its workers was."""
     if seen.waits or not seen.workers:
-        return since_1970(seen.job.created)
+        return unix_s(seen.job.created)
     return min(worker.since_s for worker in seen.workers) or None
 
 
@@ -198,7 +198,7 @@ def _queue(name: str, seen: Observation, policy: Policy, gpus: Gpus, beside: Bes
 
 def _holder(seen: JobState, gpus: Gpus) -> Holder:
     each, least = seen.job.shape.gpus(gpus), seen.job.bounds.least
-    beside = sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.beside, strict=False))
+    beside = sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.other_roles, strict=False))
     return Holder(str(seen.job.key), min(seen.placed, least) * each + beside, max(0, seen.placed - least) * each)
 
 
@@ -221,12 +221,12 @@ def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
 def worker_of(shape: PodShape, gpus: Gpus) -> str:
     """Say what one worker asks for, GPUs first."""
     asked = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
-    return ", ".join(amount_of(what, amount) for what, amount in asked if what != "pods") or "nothing"
+    return ", ".join(amount_text(what, amount) for what, amount in asked if what != "pods") or "nothing"
 
 
 def _gang(seen: JobState, there: int) -> GangLink:
     job = seen.job
-    beside = zip(seen.beside or (0,) * len(job.beside), (wanted for _, wanted in job.beside), strict=False)
+    beside = zip(seen.beside or (0,) * len(job.other_roles), (wanted for _, wanted in job.other_roles), strict=False)
     lacks = max(0, job.bounds.least - seen.placed - seen.done)
     return GangLink(
         job.bounds.least,
@@ -253,6 +253,6 @@ def _size(seen: JobState, policy: Policy, now_s: float) -> SizeLink:
         balance_s(job, policy, now_s),
         0.0 if changed_s is None else max(0.0, changed_s + pause_s - now_s),
         changed_s,
-        job.put_back,
+        job.reapplied_size,
         job.wish,
     )

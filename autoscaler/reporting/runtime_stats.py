@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 Floats = NDArray[np.float64]
 Ended = tuple[str, str, Mapping[str, Any]]  # the uid, the queue, the object
@@ -123,8 +123,8 @@ def lived_s(raw: Mapping[str, Any]) -> float | None:
         hours, minutes, seconds = (float(part or 0) for part in ran.groups())
         return hours * 3600 + minutes * 60 + seconds
     changes = _changes(status)
-    begins = [since_1970(status.get("startTime")), *(changes.get(word) for word in _BEGINS)]
-    ends = [since_1970(status.get("completionTime")), *(changes.get(word) for word in _ENDS)]
+    begins = [unix_s(status.get("startTime")), *(changes.get(word) for word in _BEGINS)]
+    ends = [unix_s(status.get("completionTime")), *(changes.get(word) for word in _ENDS)]
     began, ended = (next((at for at in found if at is not None), None) for found in (begins, ends))
     return ended - began if began is not None and ended is not None and ended > began else None
 
@@ -137,5 +137,5 @@ def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:
             continue
         if "type" not in each or each.get("status") == "True":
             word = each.get("type") or each.get("phase") or each.get("status") or ""
-            found[str(word)] = since_1970(each.get("lastTransitionTime"))
+            found[str(word)] = unix_s(each.get("lastTransitionTime"))
     return found

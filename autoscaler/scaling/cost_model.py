@@ -59,7 +59,7 @@ def rich(job: Job, policy: Policy, now_s: float) -> bool:
     if not job.bank.resized_s:
         return False
     cost_s = min(restart_s(job, policy), policy.restart_s)
-    return _balance_s(job, policy, now_s, job.curve if job.learnt else (), cost_s) - cost_s >= 0
+    return _balance_s(job, policy, now_s, job.curve if job.curve_measured else (), cost_s) - cost_s >= 0
 
 
 def exhausted(job: Job, policy: Policy, now_s: float) -> bool:

@@ -115,7 +115,7 @@ def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
     if len(seen.living) == seen.placed or not may_give(seen, now_s):
         return None
     late = [worker for worker in seen.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
-    size = max(job.bounds.least, job.sizes.at_most(seen.placed))
+    size = max(job.bounds.least, job.sizes.round_down(seen.placed))
     if not late or size >= job.replicas:
         return None
     detail = f"{len(late)} workers without a node for more than {policy.pending_s:g} s"

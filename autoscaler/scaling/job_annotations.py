@@ -10,7 +10,7 @@ from turnout.autoscaler.model import Policy, Step
 from turnout.autoscaler.scaling.cost_model import after_change_s
 from turnout.jobs.model import Job
 from turnout.kube import labels
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
 NEWER_S = 120.0  # a term counts as newer than ours for so long: a Lease that was deleted counts from 0 again
 _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
@@ -24,7 +24,7 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
         labels.SIZED_AT_START: "true" if step.at_start else "false",
         labels.CONDITIONS: json.dumps(conditions(job, step, now_s), separators=(",", ":")),
     }
-    if job.learnt and job.curve:
+    if job.curve_measured and job.curve:
         notes[labels.MEASURED] = ",".join(f"{workers}:{1 / fast:.6f}" for workers, fast in job.curve)
     return notes
 
@@ -51,5 +51,5 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
     """True if a leader of a later term has written these notes a moment ago, so that this one no longer leads."""
-    written, at_s = annotations.get(labels.TERM, ""), since_1970(annotations.get(labels.RESIZED_AT)) or 0.0
+    written, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(written) is not None and int(written) > term and abs(now_s - at_s) < NEWER_S

@@ -14,7 +14,7 @@ from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
 from turnout.autoscaler.scaling.turns import in_turn
 from turnout.autoscaler.scaling.victims import Preemptor, may_give
-from turnout.kube.pod_shape import amount_of
+from turnout.kube.pod_shape import amount_text
 
 
 def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -> Decision:
@@ -93,4 +93,4 @@ def _leave(workers: int) -> str:
 
 
 def _told(needs: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(amount_of(what, amount) for what, amount in needs) or "nothing"
+    return ", ".join(amount_text(what, amount) for what, amount in needs) or "nothing"

@@ -24,7 +24,7 @@ class Quota:
         found = self._queues.get(queue)
         if found is None:
             return True
-        if found.within:
+        if found.parent:
             return holds(self._queues, self._used, queue, needs, times)
         used, limit = self._used[queue], found.limit  # the same, where nothing is above
         for what, amount in needs:
@@ -40,7 +40,7 @@ class Quota:
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
         """Charge a queue and what is above it so many times, or with times below 0 give back."""
         found = self._queues.get(queue)
-        if found is not None and found.within:
+        if found is not None and found.parent:
             charge(self._queues, self._used, queue, needs, times)
         elif found is not None:
             used = self._used[queue]
@@ -67,9 +67,9 @@ class Quota:
         """A queue and what is above it, as far as anybody describes it."""
         while (found := self._queues.get(queue)) is not None:
             yield queue
-            if not found.within:
+            if not found.parent:
                 return
-            queue = found.within
+            queue = found.parent
 
     def borrows(self, queue: str) -> bool:
         """True if a queue uses more than its deserved share.
@@ -93,7 +93,7 @@ class Quota:
 def least_of(seen: JobState) -> list[tuple[PodShape, int]]:
     """Return the pods that a waiting job lacks to its min, as (shape, how many)."""
     lacking = [(seen.job.shape, seen.job.bounds.least - seen.placed - seen.done)]
-    beside = zip(seen.job.beside, seen.beside or (0,) * len(seen.job.beside), strict=False)
+    beside = zip(seen.job.other_roles, seen.beside or (0,) * len(seen.job.other_roles), strict=False)
     lacking += [(shape, wanted - there) for (shape, wanted), there in beside]
     return [(shape, pods) for shape, pods in lacking if pods > 0]
 

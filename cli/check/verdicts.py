@@ -9,7 +9,7 @@ from typing import Any
 from turnout.cli.check.model import Line, Object, Sample, Seen, Word
 from turnout.cli.check.verdicts_ways import ways
 from turnout.kube.labels import GPU_RESOURCES
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
 from turnout.topology.sources import parse
 
@@ -97,7 +97,7 @@ def _installed(seen: Seen) -> Iterator[Line]:
 def _leaders(seen: Seen) -> Iterator[Line]:
     for lease in seen.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
-        renewed_s = since_1970(spec.get("renewTime"))
+        renewed_s = unix_s(spec.get("renewTime"))
         within_s = float(spec.get("leaseDurationSeconds") or 15)
         if not spec.get("holderIdentity") or renewed_s is None:
             remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
@@ -231,7 +231,7 @@ def _clocks(seen: Seen) -> Iterator[Line]:
     now_s = seen.now_s + (seen.ahead_s or 0.0)
     ahead, silent = [], []
     for lease in seen.heartbeats or ():
-        renewed_s = since_1970((lease.get("spec") or {}).get("renewTime"))
+        renewed_s = unix_s((lease.get("spec") or {}).get("renewTime"))
         if renewed_s is not None and renewed_s - now_s > CLOCK_S:
             ahead.append(lease["metadata"]["name"])
         elif renewed_s is not None and now_s - renewed_s > SILENT_S:

@@ -120,8 +120,10 @@ def context_namespace(args: argparse.Namespace) -> str:
     """Return the namespace of the context in use; inside a pod without one, `default`."""
     from turnout.kube.client import plain_kubeconfig
 
-    path = plain_kubeconfig.path_of(args.kubeconfig)
-    found = None if path is None else plain_kubeconfig.namespace_in(plain_kubeconfig.read(path), args.context)
+    path = plain_kubeconfig.kubeconfig_path(args.kubeconfig)
+    found = (
+        None if path is None else plain_kubeconfig.namespace_in(plain_kubeconfig.read_kubeconfig(path), args.context)
+    )
     return found or _namespace_by_library(args)
 
 

@@ -208,12 +208,12 @@ def _pod(raw: Any, role: str, index: str) -> Pod:
 async def _said(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Said, ...]:
     """Return the Events on this very object, not on one that had its name."""
     from turnout.cli.controlled import Said
-    from turnout.kube.times import since_1970
+    from turnout.kube.times import unix_s
 
     meta = raw["metadata"]
     selector = f"involvedObject.name={meta['name']},involvedObject.kind={kind.kind}"
     return tuple(
-        Said(str(each.get("reason") or ""), str(each.get("message") or ""), since_1970(when) or 0.0)
+        Said(str(each.get("reason") or ""), str(each.get("message") or ""), unix_s(when) or 0.0)
         for each in await items(client, path, {"fieldSelector": selector})
         if (each.get("involvedObject") or {}).get("uid") == meta["uid"]
         for when in (each.get("lastTimestamp") or each.get("eventTime") or each["metadata"].get("creationTimestamp"),)

@@ -35,8 +35,8 @@ def run_verb(
         open_ = Client.open(
             args.kubeconfig,
             args.context,
-            brief=True,
-            longest_s=args.request_timeout or None,
+            minimal=True,
+            max_call_s=args.request_timeout or None,
             as_user=args.as_user,
         )
         async with await open_ as client:

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Lease, Pod
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates.unplaced import Standing, silent_s, standing
 
 Object = Mapping[str, Any]
@@ -113,7 +113,7 @@ def _said(event: Object, uids: set[str]) -> tuple[float, str, str] | None:
     made = (event.get("metadata") or {}).get("creationTimestamp")
     when = event.get("lastTimestamp") or event.get("eventTime") or made
     message = "".join(each if each.isprintable() else "?" for each in str(event.get("message") or "")[:_MOST_TEXT])
-    return since_1970(when) or 0.0, reason, message
+    return unix_s(when) or 0.0, reason, message
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:

@@ -142,11 +142,11 @@ def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:
-        from turnout.kube.client.apply import put
+        from turnout.kube.client.apply import apply_object
         from turnout.kube.errors import NotFound
 
         try:
-            await put(client, change.path, change.body, _MANAGER)
+            await apply_object(client, change.path, change.body, _MANAGER)
         except NotFound as error:
             namespace = args.orders.partition("/")[0]
             raise NoSuch(f"{args.orders} cannot be written: there is no namespace {namespace}") from error

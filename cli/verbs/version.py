@@ -32,9 +32,9 @@ def add(commands: Any) -> None:
 def _version(args: argparse.Namespace) -> int:
     from turnout.cli.commands.run_verb import run_verb, say
     from turnout.cli.exit_codes import Exit
-    from turnout.kube.version import build
+    from turnout.kube.version import installed_build
 
-    say(f"turnout     {build()}")
+    say(f"turnout     {installed_build()}")
     if args.client:
         return Exit.DONE
 

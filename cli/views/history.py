@@ -14,7 +14,7 @@ from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
 from turnout.kube.reasons import AUTOSCALER, without_pointer
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
 Object = Mapping[str, Any]
 # Components whose Events on a job's pods are decisions on the job.
@@ -135,5 +135,5 @@ def listing(told: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Listing[Hi
 
 def _moment(text: Any) -> str:
     """Write a time to the second, in UTC; "" for none."""
-    at_s = since_1970(text) if isinstance(text, str) else None
+    at_s = unix_s(text) if isinstance(text, str) else None
     return "" if at_s is None else rfc3339(at_s)

@@ -78,7 +78,7 @@ def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[BareGa
 
 
 def _beside(seen: JobState, gpus: Gpus) -> int:
-    return sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.beside, strict=False))
+    return sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.other_roles, strict=False))
 
 
 def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:

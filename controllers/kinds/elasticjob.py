@@ -89,7 +89,9 @@ def _read(raw: Object, image: str = "") -> JobView:
 def _worker(part: Part, meta: Part) -> tuple[Role, int, int]:
     """Read the workers, and the bounds of their number: as the owner's notes say, or --nnodes."""
     role = fields.role(WORKER, part, CONTAINER, None, _restart(part))
-    said = command_line.between(command_line.flag(command_line.words(part.part("template")), "--nnodes"))
+    said = command_line.number_range(
+        command_line.flag_value(command_line.command_words(part.part("template")), "--nnodes")
+    )
     least, most = said or (role.replicas, role.replicas)
     notes = meta.words("annotations")
     least, most = _count(notes, MIN_WORKERS, least), _count(notes, MAX_WORKERS, most)
@@ -127,7 +129,7 @@ def _master(part: Part | None, worker: Role, image: str) -> tuple[Role, bool]:
     containers = template.part("spec").parts("containers")
     if len(containers) > 1 and not any(each.text("name") == CONTAINER for each in containers):
         raise BadJob(f"{template.part('spec').at('containers')}: one container must be named {CONTAINER}")
-    runs = command_line.words(template)
+    runs = command_line.command_words(template)
     whole = elasticjob_pods.master_template(template.value, worker, image)
     role = Role(MASTER, 1, whole, Restart.NEVER, most_restarts=_restarts(part), alone=True)
     return role, not runs or elasticjob_pods.FLAG in runs

@@ -12,7 +12,7 @@ from turnout.controllers.model import ChildLabels, JobView, Object, Replica, Rol
 from turnout.jobs import command_line
 from turnout.jobs.typed_fields import Part
 from turnout.kube.errors import BadQuantity
-from turnout.kube.quantity import whole
+from turnout.kube.quantity import base_units
 
 MASTER, WORKER, CONTAINER = "dlrover-master", "worker", "main"
 PORT = 50001  # of the master, as DLRover has it
@@ -84,11 +84,11 @@ def master_template(given: Object, worker: Role, image: str = "") -> Object:
 def _arguments(worker: Role) -> Iterator[str]:
     """Give the coordinator's arguments: where it listens, and what the workers' command line says of its work."""
     yield from (FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
-    said = command_line.words(Part(worker.template))
+    said = command_line.command_words(Part(worker.template))
     named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in said if word.startswith("--")}
     yield from (f"--{name}" for name in _FLAGS if name in named)
     for name in _VALUES:
-        value = command_line.flag(said, f"--{name}", f"--{name.replace('-', '_')}")
+        value = command_line.flag_value(said, f"--{name}", f"--{name.replace('-', '_')}")
         if value and not set(value) & _OF_A_SHELL:
             yield f"--{name}={value}"
 
@@ -118,7 +118,7 @@ def _more(amounts: Any, steps: int) -> Any:
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
     try:
-        asked = whole(amounts["memory"])
+        asked = base_units(amounts["memory"])
     except (BadQuantity, TypeError):
         return amounts
     return {**amounts, "memory": str(asked * (2 + steps) // 2)}

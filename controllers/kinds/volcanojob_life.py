@@ -31,7 +31,7 @@ from turnout.controllers.model import (
     Write,
 )
 from turnout.controllers.portion import Portion
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
 ABORTING, ABORTED, TERMINATING, TERMINATED = "Aborting", "Aborted", "Terminating", "Terminated"
@@ -185,7 +185,7 @@ def _ended(at: _At) -> Outcome:
     writes += [Delete(each.key, each.uid) for each in at.seen.others.values() if each.key.kind == "PodGroup"]
     if at.view.policy.ttl_s is None or _said(at.before, "reason") == _SUSPENDED:
         return _told(at, at.phase, writes=tuple(writes))
-    ended_s = since_1970(_mapping(at.before.get("state")).get("lastTransitionTime"))
+    ended_s = unix_s(_mapping(at.before.get("state")).get("lastTransitionTime"))
     left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
     if at.seen.jumped_s:
         left_s = max(left_s, JUMP_S)

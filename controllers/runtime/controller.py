@@ -15,7 +15,7 @@ from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import NameTaken, Writer
 from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
-from turnout.kube.client.run_until_signal import together
+from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
 
 log = logging.getLogger("turnout.controllers")
@@ -42,12 +42,12 @@ class JobController:
         self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
         self._clock, self._events, self._metrics = clock, events, metrics
         self._time = time or SteadyTime(clock)
-        self._moment, self._looked_s = self._time.look(), clock.monotonic()
+        self._moment, self._looked_s = self._time.now(), clock.monotonic()
 
     async def run(self) -> None:
         """Look at every job once, then at each that changes, until cancelled."""
         self._look_at_all()
-        await together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
+        await run_together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
 
     def _look_at_all(self) -> None:
         for key in list(self._cache.jobs()):
@@ -56,7 +56,7 @@ class JobController:
     async def _follow_clock(self) -> None:
         """Look at the clock now and then. Between two looks time goes on as the monotonic clock does."""
         while True:
-            before, self._moment, self._looked_s = self._moment, self._time.look(), self._clock.monotonic()
+            before, self._moment, self._looked_s = self._moment, self._time.now(), self._clock.monotonic()
             if before.jumped_s and not self._moment.jumped_s:  # another time of day may count from now on
                 self._look_at_all()
             self._metrics.jumped_s.set(self._moment.jumped_s)

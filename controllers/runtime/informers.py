@@ -14,7 +14,7 @@ from turnout.controllers.runtime.cache import Cache
 from turnout.controllers.runtime.node_resources import OfferingNode
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.informer_factory import Handlers, InformerFactory
+from turnout.kube.client.informer_factory import CallbackSink, InformerFactory
 from turnout.kube.client.reflector import Source
 from turnout.kube.watch_events import Key
 
@@ -44,7 +44,7 @@ class ControllerInformers(InformerFactory):
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
         self.watch(_NODES, node_resources.PATH, OfferingNode, cache.nodes)
-        self._works.append(self._note_reading)
+        self._loops.append(self._note_reading)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
         for name, prefix in child_paths.prefixes(setup).items():
@@ -65,10 +65,10 @@ class ControllerInformers(InformerFactory):
                 read_s = self._clock.monotonic()
             self._cache.pods_are_read(yes=self._clock.monotonic() - read_s < UNREAD_S)
 
-    def unsynced(self) -> list[str]:
+    def unsynced_kinds(self) -> list[str]:
         """Name the kinds that are waited for. An account that may not list nodes controls its jobs all the same."""
         refused = bool(self.reflectors[_NODES].last_error)
-        return [name for name in super().unsynced() if name != _NODES or not refused]
+        return [name for name in super().unsynced_kinds() if name != _NODES or not refused]
 
     def _watch_jobs(self, api: str, kind: Kind) -> None:
         cache = self._cache
@@ -80,12 +80,12 @@ class ControllerInformers(InformerFactory):
             cache.drop_job(api, gone)
 
         path = child_paths.collection((api, kind.plural), self._namespace)
-        self.watch(f"{api}/{kind.plural}", path, JobObject, Handlers(put, drop), optional=True)
+        self.watch(f"{api}/{kind.plural}", path, JobObject, CallbackSink(put, drop), optional=True)
 
     def watch_plans(self, plans: ScalePlans) -> None:
         """Watch ScalePlans too."""
         path = child_paths.collection((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
-        self.watch(scale_plans.PLURAL, path, JobObject, Handlers(plans.put, plans.drop), optional=True)
+        self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.put, plans.drop), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
         cache = self._cache
@@ -103,5 +103,5 @@ class ControllerInformers(InformerFactory):
             cache.listed(kind, params.get("labelSelector", ""), version)
 
         type_ = OwnedPod if kind == "Pod" else Owned
-        handlers = Handlers(put, drop, listed=listed)
+        handlers = CallbackSink(put, drop, listed=listed)
         self.watch(name, path, type_, handlers, params=params, optional=kind in _WHOLE)

@@ -17,7 +17,7 @@ from turnout.controllers.scale_plan import owner_of, scale, waits
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.leased_calls import Calls
-from turnout.kube.client.run_until_signal import together
+from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.watch_events import Key
 
@@ -54,7 +54,7 @@ class ScalePlans:
         """Carry out what waits and what comes, until cancelled."""
         for key in list(self._waiting):
             self._queue.add(key)
-        await together(self._queue.run, *([self._work] * AT_ONCE))
+        await run_together(self._queue.run, *([self._work] * AT_ONCE))
 
     async def _work(self) -> None:
         while True:

@@ -42,7 +42,7 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self._session.close()
-        await self._connections.cut()
+        await self._connections.close_all()
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         """Do one call; path begins with /api or /apis and may hold a query. Raises ApiError."""

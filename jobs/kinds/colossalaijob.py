@@ -1,10 +1,10 @@
-"""ColossalAIJobs of T9k: never resized, but they count in their queue and wait by their priority. Contract: CA-29."""
+"""ColossalAIJobs of T9k. They are never resized, but they count in their queue and have a priority. Contract: CA-29."""
 
 from __future__ import annotations
 
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Job, JobKind, Life, Object
-from turnout.jobs.pod_identity import PodMarks, Said
+from turnout.jobs.pod_identity import PodIdentity, PodValues
 from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 
@@ -13,7 +13,7 @@ WHY = "colossalai run starts on the hosts of one list: another size is another s
 
 
 def read(raw: Object) -> Job:
-    """Read one. Raises BadJob."""
+    """Return the job. Raises BadJob."""
     head = common.head(raw, KIND)
     spec, turn = head.spec, head.spec.part("scheduler").part("t9kScheduler")
     worker = spec.part("worker")
@@ -23,11 +23,11 @@ def read(raw: Object) -> Job:
     starter = {"spec": {"containers": [{"name": "launcher", **spec.part("launcher").value}]}}
     return common.job(
         head,
-        common.Sized(replicas, replicas, replicas, worker.part("template")),
-        queue=turn.text("queue") or head.said(labels.QUEUE),
+        common.SizeFields(replicas, replicas, replicas, worker.part("template")),
+        queue=turn.text("queue") or head.first_value(labels.QUEUE),
         priority=turn.count("priority", 0),
         role="worker",
-        beside=((common.worker_shape(Part(starter, "spec.launcher")), 1),),
+        other_roles=((common.worker_shape(Part(starter, "spec.launcher")), 1),),
         life=_life(head),
         refused=WHY,
     )
@@ -39,9 +39,9 @@ def _life(head: common.Head) -> Life:
     return Life.SUSPENDED if head.spec.part("runMode").part("pause").flag("enabled") else Life.LIVE
 
 
-def _role(said: Said, name: str) -> str:
-    """Its own scheduler's label; without that scheduler, by the names that its manual shows."""
-    return said.get("scheduler.tensorstack.dev/role") or ("launcher" if name.endswith("-launcher") else "worker")
+def _role(values: PodValues, name: str) -> str:
+    """Return the role by the label of T9k's scheduler, else by the pod names of its manual."""
+    return values.get("scheduler.tensorstack.dev/role") or ("launcher" if name.endswith("-launcher") else "worker")
 
 
-COLOSSALAI_JOB = JobKind(KIND, PATH, read, common.never(WHY), pods=PodMarks(role=_role))
+COLOSSALAI_JOB = JobKind(KIND, PATH, read, common.resize_refused(WHY), pods=PodIdentity(role=_role))

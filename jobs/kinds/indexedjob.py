@@ -1,8 +1,6 @@
 """Indexed Jobs of batch/v1: parallelism and completions change together.
 
-Source: docs/facts/autoscaling.md 5 (KEP-3715).
-
-Failures of before a resize keep counting to its backoffLimit.
+Failures from before a resize still count for backoffLimit. Source: docs/facts/autoscaling.md 5 (KEP-3715)
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 
 
 def read(raw: Object) -> Job:
-    """Read one; without annotations of ours it is as large as it says. Raises BadJob."""
+    """Return the job. Without our annotations its bounds are its size. Raises BadJob."""
     head = common.head(raw, KIND)
     spec = head.spec
     size = spec.count("parallelism", 1)
     own = max(1, size)
     return common.job(
         head,
-        common.Sized(size, own, own, spec.part("template")),
-        queue=head.said(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        common.SizeFields(size, own, own, spec.part("template")),
+        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         life=common.life(head, spec.flag("suspend"), ("Complete", "Failed")),
         refused=_refused(head),
         selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
@@ -32,9 +30,9 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Give it so many indexes."""
+    """Return the change to this number of indexes."""
     size = {"parallelism": workers, "completions": workers}
-    return common.patch(read(raw), common.head(raw, KIND).notes, PATH, workers, size, *common.BOTH)
+    return common.patch(read(raw), common.head(raw, KIND).notes, PATH, workers, size, *common.BOUND_ANNOTATIONS)
 
 
 def _refused(head: common.Head) -> str:
@@ -47,7 +45,7 @@ def _refused(head: common.Head) -> str:
         return "spec.successPolicy names indexes that a smaller job would not have"
     if head.marks.get(labels.KUEUE_QUEUE) and head.notes.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
-    return common.elsewhere(spec, "kubernetes.io/job-controller")
+    return common.managed_elsewhere(spec, "kubernetes.io/job-controller")
 
 
 def _of_many(rule: Part) -> bool:

@@ -1,52 +1,54 @@
-"""LeaderWorkerSets: groups of one leader and its workers, which come and go whole, the highest first.
+"""LeaderWorkerSets: groups of one leader and its workers. Only whole groups are added or removed, the highest first.
 
-A worker is a pod, leaders too, and sizes are multiples of a group's size. Source: docs/facts/autoscaling.md 5.
+A worker is a pod, also a leader; sizes are multiples of the group size. Source: docs/facts/autoscaling.md 5.
 """
 
 from __future__ import annotations
 
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.pod_identity import PodMarks, Said, number
+from turnout.jobs.pod_identity import PodIdentity, PodValues, number_of
 from turnout.kube import labels
 
 KIND, PATH = "LeaderWorkerSet", "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
-_MARK = "leaderworkerset.sigs.k8s.io"
+_LABEL_PREFIX = "leaderworkerset.sigs.k8s.io"
 
 
 def read(raw: Object) -> Job:
-    """Read one; without annotations of ours, which count pods, it is as large as it says. Raises BadJob."""
+    """Return the job. Without our annotations, which count pods, its bounds are its size. Raises BadJob."""
     head = common.head(raw, KIND)
-    each = head.spec.part("leaderWorkerTemplate")
-    if not each.has("workerTemplate"):
-        raise BadJob(f"{each.at('workerTemplate')} is missing")
-    groups, size = head.spec.count("replicas", 1), each.count("size", 1, 1)
-    template = each.part("workerTemplate")
-    leader = common.worker_shape(each.part("leaderTemplate" if each.has("leaderTemplate") else "workerTemplate"))
-    apart = size > 1 and leader != common.worker_shape(template)
-    if size == 1 and each.has("leaderTemplate"):
-        template = each.part("leaderTemplate")  # groups of a leader alone
-    workers = size - 1 if apart else size
-    own = max(1, groups) * workers
+    template_part = head.spec.part("leaderWorkerTemplate")
+    if not template_part.has("workerTemplate"):
+        raise BadJob(f"{template_part.at('workerTemplate')} is missing")
+    groups, size = head.spec.count("replicas", 1), template_part.count("size", 1, 1)
+    template = template_part.part("workerTemplate")
+    leader = common.worker_shape(
+        template_part.part("leaderTemplate" if template_part.has("leaderTemplate") else "workerTemplate")
+    )
+    leader_differs = size > 1 and leader != common.worker_shape(template)
+    if size == 1 and template_part.has("leaderTemplate"):
+        template = template_part.part("leaderTemplate")  # groups of a leader alone
+    workers = size - 1 if leader_differs else size
+    declared_workers = max(1, groups) * workers
     return common.job(
         head,
-        common.Sized(groups * workers, own, own, template, unit=workers),
-        queue=head.said(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        role="worker" if apart else "",
-        beside=((leader, groups),) if apart and groups else (),
-        refused=_refused(head, apart),
+        common.SizeFields(groups * workers, declared_workers, declared_workers, template, unit=workers),
+        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        role="worker" if leader_differs else "",
+        other_roles=((leader, groups),) if leader_differs and groups else (),
+        refused=_refused(head, leader_differs),
     )
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Give it so many pods, in whole groups."""
+    """Return the change to this number of pods, in whole groups."""
     head, job = common.head(raw, KIND), read(raw)
     groups = workers // head.spec.part("leaderWorkerTemplate").count("size", 1, 1)
-    return common.patch(job, head.notes, PATH, workers, {"replicas": groups}, *common.BOTH)
+    return common.patch(job, head.notes, PATH, workers, {"replicas": groups}, *common.BOUND_ANNOTATIONS)
 
 
-def _refused(head: common.Head, apart: bool) -> str:
-    if apart:
+def _refused(head: common.Head, leader_differs: bool) -> str:
+    if leader_differs:
         return "its leaders ask for other room than its workers: a group is not so many equal pods"
     if head.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
         return "its rollout stands at a partition: groups of two revisions run, and a new size would move it"
@@ -55,19 +57,22 @@ def _refused(head: common.Head, apart: bool) -> str:
     return ""
 
 
-def _job(said: Said) -> str:
-    """Its leaders are owned by a StatefulSet, the workers by another for each leader."""
-    return said.get(f"{_MARK}/name", "")
+def _job(values: PodValues) -> str:
+    """Return the name of the LeaderWorkerSet: its pods are owned by StatefulSets, not by the set itself."""
+    return values.get(f"{_LABEL_PREFIX}/name", "")
 
 
-def _role(said: Said, _: str) -> str:
-    return "leader" if said.get(f"{_MARK}/worker-index") == "0" else "worker"
+def _role(values: PodValues, _: str) -> str:
+    return "leader" if values.get(f"{_LABEL_PREFIX}/worker-index") == "0" else "worker"
 
 
-def _index(said: Said, _: str) -> int:
-    """Counted through all groups: a group is as large as its pods say."""
-    group, worker = number(said.get(f"{_MARK}/group-index", "")), number(said.get(f"{_MARK}/worker-index", ""))
-    return group * number(said.get(f"{_MARK}/size", "")) + worker
+def _index(values: PodValues, _: str) -> int:
+    """Return the pod's index over all groups."""
+    group, worker = (
+        number_of(values.get(f"{_LABEL_PREFIX}/group-index", "")),
+        number_of(values.get(f"{_LABEL_PREFIX}/worker-index", "")),
+    )
+    return group * number_of(values.get(f"{_LABEL_PREFIX}/size", "")) + worker
 
 
-LEADER_WORKER_SET = JobKind(KIND, PATH, read, resize, pods=PodMarks(job=_job, role=_role, index=_index))
+LEADER_WORKER_SET = JobKind(KIND, PATH, read, resize, pods=PodIdentity(job=_job, role=_role, index=_index))

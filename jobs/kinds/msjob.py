@@ -1,7 +1,8 @@
-"""MSJobs, mindspore.gitee.com/v1: those with dynamic workers are resized. Source: docs/facts/job-kinds.md 1.4; MS-31.
+"""MSJobs, mindspore.gitee.com/v1. Only jobs with dynamic workers are resized. Source: docs/facts/job-kinds.md 1.4;
+MS-31.
 
-MindSpore's Scheduler waits for as many workers as it was told at its start, but for `enableDynamicWorker`. How few or
-many such a job may have is said by no field: its owner's annotations do.
+MindSpore's Scheduler waits for its initial number of workers unless `enableDynamicWorker` is set. No field bounds such
+a job, so annotations of its owner do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WHY = "spec.enableDynamicWorker is not true: its Scheduler waits for the number 
 
 
 def read(raw: Object) -> Job:
-    """Read one. Raises BadJob."""
+    """Return the job. Raises BadJob."""
     head = common.head(raw, KIND)
     roles = {name.lower(): role for name, role in head.spec.by_name("msReplicaSpecs").items()}  # in any case
     if "worker" not in roles:
@@ -29,11 +30,11 @@ def read(raw: Object) -> Job:
     gang = run.part("schedulingPolicy")
     job = common.job(
         head,
-        common.Sized(replicas, replicas, replicas, worker.part("template")),
-        queue=gang.text("queue") or head.said(labels.QUEUE),
+        common.SizeFields(replicas, replicas, replicas, worker.part("template")),
+        queue=gang.text("queue") or head.first_value(labels.QUEUE),
         priority_class=gang.text("priorityClass"),
         role="worker",
-        beside=tuple(
+        other_roles=tuple(
             (common.worker_shape(role.part("template")), role.count("replicas", 1))
             for name, role in sorted(roles.items())
             if name != "worker"
@@ -43,18 +44,18 @@ def read(raw: Object) -> Job:
     )
     if job.refused or not gang.value:
         return job
-    needed = job.bounds.least + sum(count for _, count in job.beside)
-    return replace(job, refused=common.gang_differs(gang, needed, "all replicas"))
+    needed = job.bounds.least + sum(count for _, count in job.other_roles)
+    return replace(job, refused=common.gang_mismatch(gang, needed, "all replicas"))
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Give it so many workers."""
+    """Return the change to this number of workers. Raises BadJob for a job without dynamic workers."""
     head = common.head(raw, KIND)
     if why := _refused(head.spec):
         raise BadJob(f"not to be given {workers} workers: {why}")
     name = next(name for name in head.spec.by_name("msReplicaSpecs") if name.lower() == "worker")
     size = {"msReplicaSpecs": {name: {"replicas": workers}}}
-    return common.patch(read(raw), head.notes, PATH, workers, size, *common.BOTH)
+    return common.patch(read(raw), head.notes, PATH, workers, size, *common.BOUND_ANNOTATIONS)
 
 
 def _refused(spec: Part) -> str:

@@ -1,9 +1,8 @@
-"""PyTorchJobs of training-operator v1, and those of ctyun.cn, which are like them.
+"""PyTorchJobs of training-operator v1, and those of ctyun.cn, which have the same fields.
 
-Source: docs/facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
-
-An elastic one ends well as soon as any worker has ended well: a worker that is told to go must not exit with 0, which
-turnout-run sees to. What its pods know of its bounds, PET_NNODES, is written into each when it is made.
+An elastic job succeeds as soon as any worker succeeds, so a worker that is removed must not exit with 0; turnout-run
+ensures this. The pods know the bounds from PET_NNODES, which is set when a pod is created. Source:
+docs/facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _ROLES = "spec.pytorchReplicaSpecs"
 
 
 def read(kind: str, raw: Object) -> Job:
-    """Read one. kind: as it is called beside those of other groups. Raises BadJob.
+    """Return the job. kind: the name that separates kinds of different groups. Raises BadJob.
 
-    With an elasticPolicy annotations may only narrow its bounds: its pods know them as PET_NNODES. Without a
-    schedulingPolicy no gang is said, and none is looked for.
+    If it has an elasticPolicy, annotations may only narrow its bounds, because its pods know them as PET_NNODES.
+    Without a schedulingPolicy the gang is not checked.
     """
     head = common.head(raw, kind)
     roles = {name.lower(): role for name, role in head.spec.by_name("pytorchReplicaSpecs").items()}  # in any case
@@ -41,26 +40,26 @@ def read(kind: str, raw: Object) -> Job:
     gang = run.part("schedulingPolicy")
     job = common.job(
         head,
-        common.Sized(replicas, least, most, worker.part("template"), policy.where if elastic else ""),
-        queue=gang.text("queue") or head.said(labels.KUEUE_QUEUE, labels.QUEUE),
+        common.SizeFields(replicas, least, most, worker.part("template"), policy.where if elastic else ""),
+        queue=gang.text("queue") or head.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
         priority_class=gang.text("priorityClass"),
         role="worker",
-        beside=((common.worker_shape(master.part("template")), master.count("replicas", 1)),) if master else (),
+        other_roles=((common.worker_shape(master.part("template")), master.count("replicas", 1)),) if master else (),
         life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
         refused=outside or _refused(head, policy, run, elastic and master is not None),
     )
     if job.refused or not gang.value:
         return job
-    needed = job.bounds.least + sum(count for _, count in job.beside)
-    return replace(job, refused=common.gang_differs(gang, needed, "all replicas"))
+    needed = job.bounds.least + sum(count for _, count in job.other_roles)
+    return replace(job, refused=common.gang_mismatch(gang, needed, "all replicas"))
 
 
 def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
-    """Give it so many workers. path: of its kind."""
+    """Return the change to this number of workers. path: the path of the kind's objects."""
     head = common.head(raw, kind)
     name = next(name for name in head.spec.by_name("pytorchReplicaSpecs") if name.lower() == "worker")
     size = {"pytorchReplicaSpecs": {name: {"replicas": workers}}}
-    keeps = () if head.spec.has("elasticPolicy") else common.BOTH
+    keeps = () if head.spec.has("elasticPolicy") else common.BOUND_ANNOTATIONS
     return common.patch(read(kind, raw), head.notes, path, workers, size, *keeps)
 
 
@@ -85,7 +84,7 @@ def _refused(head: common.Head, policy: Part, run: Part, elastic_with_master: bo
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if head.marks.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
-    return common.elsewhere(run, "kubeflow.org/training-operator")
+    return common.managed_elsewhere(run, "kubeflow.org/training-operator")
 
 
 def _kind(name: str, path: str) -> JobKind:

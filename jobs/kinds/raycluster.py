@@ -1,7 +1,8 @@
-"""RayClusters of KubeRay, ray.io/v1: one group of workers is resized, and a shrink names the pods that leave.
+"""RayClusters of KubeRay, ray.io/v1: one worker group is resized, and a shrink names the pods that leave.
 
-Without names KubeRay deletes any. A replica of numOfHosts pods comes and goes whole. Source: docs/facts/autoscaling.md
-5. An operator that makes PodGroups for all clusters (--batch-scheduler) leaves no sign on one that names no queue.
+Without names KubeRay deletes any pods. A replica of numOfHosts pods is added or removed as a whole. Source:
+docs/facts/autoscaling.md 5. An operator with --batch-scheduler makes PodGroups for all clusters, which cannot be seen
+on a cluster without a queue.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 
 from turnout.jobs.kinds import common
 from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from turnout.jobs.pod_identity import PodMarks, Said, number
-from turnout.jobs.typed_fields import MOST, Part
+from turnout.jobs.pod_identity import PodIdentity, PodValues, number_of
+from turnout.jobs.typed_fields import MAX_PODS, Part
 from turnout.kube import labels
 
 KIND, PATH = "RayCluster", "/apis/ray.io/v1/rayclusters"
@@ -22,26 +23,28 @@ _GANG = (_QUEUE, "ray.io/gang-scheduling-enabled", "ray.io/scheduler-name")
 
 
 def read(raw: Object) -> Job:
-    """Read one. Raises BadJob.
+    """Return the job. Raises BadJob.
 
-    Its least and most are those of the group, where they are given: KubeRay keeps to them whatever is asked, so
-    annotations, which count pods, may only narrow them.
+    Its bounds are those of the group if they are set. KubeRay enforces them, so annotations, which count pods, may only
+    narrow them.
     """
     head = common.head(raw, KIND)
-    groups, crown = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
-    told: dict[str, Any] = {
-        "queue": head.said(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+    groups, head_template = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
+    common_fields: dict[str, Any] = {
+        "queue": head.first_value(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         "priority_class": head.marks.get("ray.io/priority-class-name", ""),
         "life": Life.SUSPENDED if head.spec.flag("suspend") else Life.LIVE,
     }
     if not groups:
         why = "it has no group of workers at work"
-        return common.job(head, common.Sized(1, 1, 1, crown), role=HEAD_GROUP, refused=why, **told)
+        return common.job(
+            head, common.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **common_fields
+        )
     group = groups[_elastic_group(groups)]
     low, replicas, high, hosts = _size(group)
     job = common.job(
         head,
-        common.Sized(
+        common.SizeFields(
             replicas * hosts,
             (low or max(1, replicas)) * hosts,
             (high or max(1, replicas)) * hosts,
@@ -49,32 +52,32 @@ def read(raw: Object) -> Job:
             unit=hosts,
         ),
         role=group.text("groupName"),
-        beside=((common.worker_shape(crown), 1), *_others(groups, group)),
+        other_roles=((common.worker_shape(head_template), 1), *_others(groups, group)),
         refused=_refused(head, groups),
-        **told,
+        **common_fields,
     )
     if job.bounds.least < max(1, low) * hosts or (high and job.bounds.most > high * hosts):
-        asked = f"annotations ask for {job.bounds.least}..{job.bounds.most} pods"
-        raise BadJob(f"{asked}, and {group.where} allows {low * hosts}..{(high or MOST) * hosts}")
+        wanted_text = f"annotations ask for {job.bounds.least}..{job.bounds.most} pods"
+        raise BadJob(f"{wanted_text}, and {group.where} allows {low * hosts}..{(high or MAX_PODS) * hosts}")
     return job
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Give its group so many pods; which of them go is left to KubeRay."""
-    return naming(raw, workers, ())
+    """Return the change to this number of pods in the group; KubeRay chooses the pods that leave."""
+    return resize_with_names(raw, workers, ())
 
 
-def naming(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
-    """Give its group so many pods, and name those that go."""
+def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
+    """Return the change to this number of pods in the group, with the names of the pods that leave."""
     head, job = common.head(raw, KIND), read(raw)
     chosen = _groups(head.spec)[_elastic_group(_groups(head.spec))]
     low, _, high, hosts = _size(chosen)
     groups: list[Any] = []
     for each in head.spec.parts("workerGroupSpecs"):
-        mine: dict[str, Any] = {"replicas": workers // hosts} if each.where == chosen.where else {}
-        if mine and (leaving or each.has("scaleStrategy")):
-            mine["scaleStrategy"] = {**each.part("scaleStrategy").value, "workersToDelete": list(leaving)}
-        groups.append({**each.value, **mine})
+        changed_fields: dict[str, Any] = {"replicas": workers // hosts} if each.where == chosen.where else {}
+        if changed_fields and (leaving or each.has("scaleStrategy")):
+            changed_fields["scaleStrategy"] = {**each.part("scaleStrategy").value, "workersToDelete": list(leaving)}
+        groups.append({**each.value, **changed_fields})
     keeps = (*(() if low else (labels.MIN_WORKERS,)), *(() if high else (labels.MAX_WORKERS,)))
     return common.patch(job, head.notes, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
 
@@ -84,17 +87,17 @@ def _groups(spec: Part) -> list[Part]:
 
 
 def _size(group: Part) -> tuple[int, int, int, int]:
-    """(least, now, most, pods each), in replicas; least and most are 0 where they are not given."""
+    """Return (min, current, max, pods per replica) of a group, in replicas; min and max are 0 if absent."""
     low, hosts = group.count("minReplicas", 0), group.count("numOfHosts", 1) or 1
-    told = group.value.get("maxReplicas")
-    high = 0 if isinstance(told, int) and told > MOST else group.count("maxReplicas", 0)
-    asked = max(low, group.count("replicas", low))
-    return low, min(asked, high) if high else asked, high, hosts
+    max_replicas = group.value.get("maxReplicas")
+    high = 0 if isinstance(max_replicas, int) and max_replicas > MAX_PODS else group.count("maxReplicas", 0)
+    replicas = max(low, group.count("replicas", low))
+    return low, min(replicas, high) if high else replicas, high, hosts
 
 
 def _elastic_group(groups: Sequence[Part]) -> int:
-    """The group that grows and shrinks: the one called worker, else the last of those with most pods."""
-    named = [number for number, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
+    """Return the index of the group that is resized: the one named worker, else the last of the largest groups."""
+    named = [number_of for number_of, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
     if named:
         return named[0]
     pods = [_size(each)[1] * _size(each)[3] for each in groups]
@@ -119,17 +122,24 @@ def _refused(head: common.Head, groups: Sequence[Part]) -> str:
         return "two of its groups have one name: nobody could tell their pods apart"
     if head.marks.get(labels.KUEUE_QUEUE) and head.notes.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
-    return common.elsewhere(spec, "ray.io/kuberay-operator")
+    return common.managed_elsewhere(spec, "ray.io/kuberay-operator")
 
 
-def _role(said: Said, _: str) -> str:
-    return said.get("ray.io/group", "")
+def _role(values: PodValues, _: str) -> str:
+    return values.get("ray.io/group", "")
 
 
-def _index(said: Said, _: str) -> int:
-    """Number a pod by replica and host, as KubeRay labels them since 1.5; else 0: the newest goes first."""
-    replica = number(said.get("ray.io/worker-group-replica-index", ""))
-    return replica * 1000 + number(said.get("ray.io/replica-host-index", ""))
+def _index(values: PodValues, _: str) -> int:
+    """Return the pod's replica and host index as one number, 0 if KubeRay (before 1.5) does not label it."""
+    replica = number_of(values.get("ray.io/worker-group-replica-index", ""))
+    return replica * 1000 + number_of(values.get("ray.io/replica-host-index", ""))
 
 
-RAY_CLUSTER = JobKind(KIND, PATH, read, resize, naming=naming, pods=PodMarks(role=_role, index=_index, ordered=True))
+RAY_CLUSTER = JobKind(
+    KIND,
+    PATH,
+    read,
+    resize,
+    resize_with_names=resize_with_names,
+    pods=PodIdentity(role=_role, index=_index, index_is_order=True),
+)

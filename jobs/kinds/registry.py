@@ -1,4 +1,4 @@
-"""Every kind that is known: adding one is a module, a line here, and its rights (XD-01)."""
+"""All known kinds of jobs. A new kind needs a module, a line here, and its rights (XD-01)."""
 
 from __future__ import annotations
 

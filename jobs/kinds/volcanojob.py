@@ -1,8 +1,7 @@
-"""Volcano Jobs: minAvailable is the least, a task's replicas the most.
+"""Volcano Jobs: minAvailable is the min, a task's replicas are the max. Source: docs/facts/autoscaling.md 5; VE-14,
+VE-15.
 
-Source: docs/facts/autoscaling.md 5; VE-14, VE-15.
-
-Running pods keep the hosts and numbers that the env plugin gave them; the file of hosts follows the size.
+Running pods keep the hosts and numbers that the env plugin set; the file of hosts follows the size.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FIXED_WORLDS = ("mpi", "pytorch", "tensorflow")  # plugins that tell each pod t
 
 
 def read(raw: Object) -> Job:
-    """Read one. Raises BadJob."""
+    """Return the job. Raises BadJob."""
     head = common.head(raw, KIND)
     spec, tasks = head.spec, head.spec.parts("tasks")
     if not tasks:
@@ -34,11 +33,11 @@ def read(raw: Object) -> Job:
     least = min(replicas, max(1, spec.count("minAvailable", replicas + others) - others))
     return common.job(
         head,
-        common.Sized(replicas, least, replicas, task.part("template")),
+        common.SizeFields(replicas, least, replicas, task.part("template")),
         queue=spec.text("queue") or "default",
         priority_class=spec.text("priorityClassName"),
         role=_name(task, at),
-        beside=tuple(
+        other_roles=tuple(
             (common.worker_shape(each.part("template")), each.count("replicas", 1))
             for number, each in enumerate(tasks)
             if number != at
@@ -49,7 +48,7 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Give the elastic task so many replicas; its min stays, and its most is written down."""
+    """Return the change to this number of replicas of the elastic task. Its min stays, and its max is recorded."""
     head, job = common.head(raw, KIND), read(raw)
     parts = head.spec.parts("tasks")
     at = _elastic_task(parts)
@@ -59,13 +58,13 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _own_least(task: Part, job: Job) -> int:
-    """An unset minAvailable of a task means all its replicas, which would make it rigid."""
-    said = task.count("minAvailable", job.bounds.least)
-    return said if said < task.count("replicas", 1) else job.bounds.least
+    """Return the task's min. An unset minAvailable means all replicas, so the job's min replaces it."""
+    min_available = task.count("minAvailable", job.bounds.least)
+    return min_available if min_available < task.count("replicas", 1) else job.bounds.least
 
 
 def _elastic_task(tasks: tuple[Part, ...]) -> int:
-    """The task that grows and shrinks: the one called worker, else the last of those with most replicas."""
+    """Return the index of the task that is resized: the one named worker, else the last of the largest tasks."""
     named = [number for number, task in enumerate(tasks) if task.text("name") in ("worker", "workers")]
     if named:
         return named[0]
@@ -77,7 +76,7 @@ def _name(task: Part, at: int) -> str:
 
 
 def _refused(spec: Part, task: Part, least_pods: int) -> str:
-    """Why a change of size would do more than change the size."""
+    """Return why a change of size would have side effects, "" if it has none."""
     for where, policies in (("spec", spec.parts("policies")), ("the task", task.parts("policies"))):
         for policy in policies:
             events, action = (policy.text("event"), *policy.texts("events")), policy.text("action")

@@ -1,4 +1,4 @@
-"""Queues in their own dialects, each read into one noun: what its pods may ask for together, and what is its own.
+"""Queues of every dialect, read into one noun: what their pods may use together, and what is guaranteed.
 
-What is used is counted from pods, never read from a status. Source: docs/facts/autoscaling.md 6.
+Use is counted from pods, never read from a status. Source: docs/facts/autoscaling.md 6.
 """

@@ -1,4 +1,4 @@
-"""Fields of an object that anybody may have written: what is not as it should be is told, never raised."""
+"""Fields of an untrusted object. A field with a wrong value is reported as a fault; nothing is raised."""
 
 from __future__ import annotations
 
@@ -11,92 +11,92 @@ from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.pod_shape import amount
 
-_LONGEST = 9  # digits of a count
+_MAX_DIGITS = 9  # digits of a count
 
 
 class Fields:
-    """A part of an object. where: its path. faults: what could not be read, of all parts of one object."""
+    """A part of an object, with its path and the faults of the whole object."""
 
-    def __init__(self, told: Any, where: str = "", faults: list[str] | None = None) -> None:
+    def __init__(self, value: Any, where: str = "", faults: list[str] | None = None) -> None:
         self.faults: list[str] = [] if faults is None else faults
         self.where = where
-        self._told: Mapping[str, Any] = {}
-        if isinstance(told, Mapping):
-            self._told = told
-        elif told is not None:
-            self.fault("", told, "it must be an object")
+        self._values: Mapping[str, Any] = {}
+        if isinstance(value, Mapping):
+            self._values = value
+        elif value is not None:
+            self.fault("", value, "it must be an object")
 
-    def fault(self, key: str, told: Any, why: str) -> None:
-        """Tell that a field cannot be read."""
-        fault = f"{self._path(key)} is {str(told)[:40]!r}: {why}"
+    def fault(self, key: str, value: Any, why: str) -> None:
+        """Add a fault about a field, once."""
+        fault = f"{self._path(key)} is {str(value)[:40]!r}: {why}"
         if fault not in self.faults:
             self.faults.append(fault)
 
-    def said(self, key: str) -> bool:
-        """True if the field is there."""
-        return self._told.get(key) is not None
+    def has(self, key: str) -> bool:
+        """True if the field is set."""
+        return self._values.get(key) is not None
 
-    def of(self, key: str) -> Fields:
-        """A part of it; one that is absent says nothing."""
-        return Fields(self._told.get(key), self._path(key), self.faults)
+    def part(self, key: str) -> Fields:
+        """Return the object in a field, an empty one if it is absent."""
+        return Fields(self._values.get(key), self._path(key), self.faults)
 
-    def each(self, key: str) -> Iterator[Fields]:
-        """The parts of a list."""
-        told = self._told.get(key)
-        if told is None:
+    def parts(self, key: str) -> Iterator[Fields]:
+        """Yield the objects of a list."""
+        value = self._values.get(key)
+        if value is None:
             return
-        if not isinstance(told, list | tuple):
-            self.fault(key, told, "it must be a list")
+        if not isinstance(value, list | tuple):
+            self.fault(key, value, "it must be a list")
             return
-        for index, part in enumerate(told):
+        for index, part in enumerate(value):
             yield Fields(part, f"{self._path(key)}[{index}]", self.faults)
 
     def texts(self, key: str) -> Iterator[str]:
-        """The texts of a list."""
-        told = self._told.get(key)
-        listed = told if isinstance(told, list | tuple) else [] if told is None else [None]
+        """Yield the texts of a list."""
+        value = self._values.get(key)
+        listed = value if isinstance(value, list | tuple) else [] if value is None else [None]
         for part in listed:
             if isinstance(part, str):
                 yield part
             else:
-                self.fault(key, told, "it must be a list of texts")
+                self.fault(key, value, "it must be a list of texts")
 
-    def text(self, key: str, otherwise: str = "") -> str:
-        """A text; absent or empty, the other."""
-        told = self._told.get(key)
-        if told is None or told == "":
-            return otherwise
-        if isinstance(told, str):
-            return told
-        self.fault(key, told, "it must be a text")
-        return otherwise
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text, or the default if it is absent or empty."""
+        value = self._values.get(key)
+        if value is None or value == "":
+            return default
+        if isinstance(value, str):
+            return value
+        self.fault(key, value, "it must be a text")
+        return default
 
-    def count(self, key: str, otherwise: int) -> int:
-        """A whole number of 0 or more, also as a text."""
-        told = self._told.get(key)
-        if told is None:
-            return otherwise
-        text = str(told)
-        if text.isascii() and text.isdigit() and len(text) <= _LONGEST:
+    def count(self, key: str, default: int) -> int:
+        """Return an integer >= 0, which may be written as a text, or the default."""
+        value = self._values.get(key)
+        if value is None:
+            return default
+        text = str(value)
+        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
             return int(text)
-        self.fault(key, told, "it must be a whole number, 0 or more")
-        return otherwise
+        self.fault(key, value, "it must be a whole number, 0 or more")
+        return default
 
     def quantity(self, key: str, resource: str) -> int | None:
-        """An amount of a resource; None when nothing is said, or nothing that can be read."""
-        told = self._told.get(key)
-        return None if told is None else self._amount(key, resource, told)
+        """Return an amount of a resource; None if it is absent or unreadable."""
+        value = self._values.get(key)
+        return None if value is None else self._amount(key, resource, value)
 
     def amounts(self, key: str) -> dict[str, int]:
-        """Quantities by resource; what cannot be read is left out and told."""
-        part, found = self.of(key), dict[str, int]()
-        for what, told in part._told.items():
-            if (size := part._amount(str(what), str(what), told)) is not None:
+        """Return the readable quantities by resource."""
+        part, found = self.part(key), dict[str, int]()
+        for what, value in part._values.items():
+            if (size := part._amount(str(what), str(what), value)) is not None:
                 found[str(what)] = size
         return found
 
     def json(self, key: str) -> Any:
-        """Read a text as JSON; None when it is absent or cannot be read."""
+        """Return the JSON value of a text; None if it is absent or unreadable."""
         text = self.text(key)
         try:
             return json.loads(text) if text else None
@@ -105,16 +105,16 @@ class Fields:
             return None
 
     def __iter__(self) -> Iterator[str]:
-        """The names of its fields."""
-        return (str(key) for key in self._told)
+        """Yield the names of the fields."""
+        return (str(key) for key in self._values)
 
-    def _amount(self, key: str, resource: str, told: Any) -> int | None:
-        if isinstance(told, str | int | float) and not isinstance(told, bool):
+    def _amount(self, key: str, resource: str, value: Any) -> int | None:
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
-                return amount(resource, told)
+                return amount(resource, value)
             except (KubeError, ValueError):
                 pass
-        self.fault(key, told, "it is no Kubernetes quantity")
+        self.fault(key, value, "it is no Kubernetes quantity")
         return None
 
     def _path(self, key: str) -> str:
@@ -122,8 +122,8 @@ class Fields:
 
 
 def headroom(meta: Fields, *named: Amounts) -> dict[str, int]:
-    """Read how many GPUs an owner keeps free in a queue, for the GPU resources that the queue names, else for all."""
-    notes = meta.of("annotations")
+    """Return the GPUs that an owner keeps free in a queue, for the GPU resources that the queue names, else for all."""
+    notes = meta.part("annotations")
     gpus = notes.count(labels.HEADROOM, 0)
     if not gpus:
         return {}

@@ -1,4 +1,4 @@
-"""Queues below queues: who stands where, and what all below somebody use together."""
+"""Trees of queues: their order, and the sums over each subtree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ CIRCLE = "its parents go in a circle"
 
 
 def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """Names, each after its parent, and those that hang on a circle. parents: by name; one that is unknown is none."""
+    """Return the names with each parent before its children, and the names that belong to a cycle.
+
+    parents: by name; an unknown parent counts as none.
+    """
     children: dict[str, list[str]] = {}
     order: list[str] = []
     for name, parent in parents.items():
@@ -25,7 +28,9 @@ def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
 
 
 def added_up(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
-    """Sum up the amounts of each queue and of all below it. order: each after its parent."""
+    """Return for each queue the sum of its own amounts and those of its subtree. order: each parent before its
+    children.
+    """
     order = list(order)
     found: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in order}
     own: dict[str, Counter[str]] = {}  # of those that have anybody below

@@ -20,71 +20,73 @@ from turnout.jobs.queues.weighted_fair_share import Claim, fill
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
 ROOT, SYSTEM, DEFAULT = "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota"
-_BESIDE = (SYSTEM, DEFAULT)  # what their pods use is not there for the others
+_OUTSIDE_TREE = (SYSTEM, DEFAULT)  # what their pods use is not there for the others
 _Level = dict[str, dict[str, int]]
 
 
 def read(raw: Object) -> QueueSpec:
-    """An ElasticQuota of scheduling.sigs.k8s.io/v1alpha1; known, as pods name it, by its name."""
-    whole = Fields(raw)
-    meta, spec = whole.of("metadata"), whole.of("spec")
-    marks, notes = meta.of("labels"), meta.of("annotations")
-    own, most, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
-    parent = marks.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
-    told = {"": notes.json(f"{LABEL}shared-weight")}
-    weights = Fields(told, f"shared-weight of {name}", whole.faults).amounts("")
-    is_root = marks.text(f"{LABEL}is-root") == "true" and name != ROOT
-    namespaces = _namespaces(meta, notes)
+    """Return the queue of an ElasticQuota of scheduling.sigs.k8s.io/v1alpha1. Pods name it by its name."""
+    root = Fields(raw)
+    meta, spec = root.part("metadata"), root.part("spec")
+    labels_part, annotations = meta.part("labels"), meta.part("annotations")
+    min_amounts, max_amounts, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
+    parent = labels_part.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
+    weight_values = {"": annotations.json(f"{LABEL}shared-weight")}
+    weights = Fields(weight_values, f"shared-weight of {name}", root.faults).amounts("")
+    is_root = labels_part.text(f"{LABEL}is-root") == "true" and name != ROOT
+    namespaces = _namespaces(meta, annotations)
     return QueueSpec(
         name,
         Dialect.KOORDINATOR,
-        capability=most,
-        deserved=own,
-        lends=marks.text(f"{LABEL}allow-lent-resource") != "false",
+        capability=max_amounts,
+        deserved=min_amounts,
+        lends=labels_part.text(f"{LABEL}allow-lent-resource") != "false",
         parent="" if is_root else parent,
-        weights=weights if any(weights.values()) else most,
+        weights=weights if any(weights.values()) else max_amounts,
         namespaces=namespaces,
         grants=tuple(dict.fromkeys((meta.text("namespace"), *namespaces))),
-        headroom=headroom(meta, most, own),
-        pool=_pool(notes, most, whole.faults) if is_root else None,
-        faults=tuple(whole.faults),
+        headroom=headroom(meta, max_amounts, min_amounts),
+        pool=_pool(annotations, max_amounts, root.faults) if is_root else None,
+        faults=tuple(root.faults),
     )
 
 
 def by_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
-    """The quota that pays for pods of a namespace that name none: the namespace's own, else one that lists it."""
+    """Return the quota of each namespace whose pods name none: its own quota, else one that lists it."""
     ours = sorted((q for q in queues if q.dialect is Dialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True)
     found = {namespace: queue.name for queue in ours for namespace in queue.namespaces}
     return found | {queue.name: queue.name for queue in ours if queue.name in queue.namespaces}
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """Work out the share of each quota. Quotas of an unknown parent share their mins."""
+    """Return the share of each quota. Quotas of an unknown parent share the sum of their mins."""
     known = {queue.name: queue for queue in queues}
-    parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_BESIDE)}
+    parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_OUTSIDE_TREE)}
     order, circle = top_down(parents)
     request = _requests(order, parents, known, demand)
     groups: dict[str, list[QueueSpec]] = {}
     for name in order:
         groups.setdefault(parents[name], []).append(known[name])
-    there = Counter(demand.total)
-    for name in _BESIDE:
-        there.subtract(demand.used.get(name, NOTHING))
+    available = Counter(demand.total)
+    for name in _OUTSIDE_TREE:
+        available.subtract(demand.used.get(name, NOTHING))
     limit: _Level = {}
     for parent, group in groups.items():  # a parent's own group comes first
         for what in sorted({what for queue in group for what in _named(queue)}):
-            whole = sum(queue.deserved.get(what, 0) for queue in group)
+            shared_amount = sum(queue.deserved.get(what, 0) for queue in group)
             if parent in limit:
-                whole = limit[parent].get(what, whole)
+                shared_amount = limit[parent].get(what, shared_amount)
             elif parent == ROOT:
-                whole = max(0, there[what])
-            _share_out(group, what, whole, request, limit)
+                shared_amount = max(0, available[what])
+            _share_out(group, what, shared_amount, request, limit)
         _bound(group, limit, limit.get(parent, NOTHING))
     used = added_up(order, parents, demand.used)
     found = {name: _share(known[name], limit, used[name]) for name in order}
-    for name in known.keys() & set(_BESIDE):
-        beside, mine = known[name], demand.used.get(name, NOTHING)
-        found[name] = Share(beside.capability, beside.deserved, mine, headroom=beside.headroom, faults=beside.faults)
+    for name in known.keys() & set(_OUTSIDE_TREE):
+        other_quota, mine = known[name], demand.used.get(name, NOTHING)
+        found[name] = Share(
+            other_quota.capability, other_quota.deserved, mine, headroom=other_quota.headroom, faults=other_quota.faults
+        )
     return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
@@ -106,11 +108,11 @@ def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Share:
 def _requests(
     order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand
 ) -> dict[str, Counter[str]]:
-    """Work out what each quota asks of its parent, by resource.
+    """Return what each quota requests from its parent, by resource.
 
-    That is the sum of what all below it ask for, at most its max, and at least its min when it lends none.
+    That is the sum of the requests below it, at most its max; at least its min if it does not lend.
     """
-    found = {name: Counter(demand.of(name)) for name in order}
+    found = {name: Counter(demand.need_of(name)) for name in order}
     for name in reversed(order):
         queue, mine = known[name], found[name]
         for what, most in queue.capability.items():
@@ -123,12 +125,12 @@ def _requests(
 
 
 def _share_out(
-    group: Sequence[QueueSpec], what: str, whole: int, request: Mapping[str, Amounts], limit: _Level
+    group: Sequence[QueueSpec], what: str, shared_amount: int, request: Mapping[str, Amounts], limit: _Level
 ) -> None:
-    """A tree in itself has its pool, and its min of what that does not name; the others have what their parent has."""
+    """Divide an amount among the quotas of one group. A tree of its own has its pool, or its min, instead."""
     sharing = [queue for queue in group if queue.pool is None]
     claims = [_claim(queue, what, request[queue.name].get(what, 0)) for queue in sharing]
-    found = zip(sharing, fill(claims, whole), strict=True)
+    found = zip(sharing, fill(claims, shared_amount), strict=True)
     most = {queue.name: amount for queue, (_, amount) in found}
     for queue in group:
         if queue.pool is not None and (what in queue.pool or what in queue.capability):
@@ -139,15 +141,15 @@ def _share_out(
             limit.setdefault(queue.name, {})[what] = min(bound, most[queue.name])
 
 
-def _claim(queue: QueueSpec, what: str, asked: int) -> Claim:
-    own, weight = queue.deserved.get(what, 0), queue.weights.get(what, 0)
-    if asked <= own:
-        return Claim(asked, weight, 0.0, 0.0, own)
-    return Claim(own, weight, 0.0, (asked - own) / weight if weight else 0.0, own)
+def _claim(queue: QueueSpec, what: str, requested: int) -> Claim:
+    min_amount, weight = queue.deserved.get(what, 0), queue.weights.get(what, 0)
+    if requested <= min_amount:
+        return Claim(requested, weight, 0.0, 0.0, min_amount)
+    return Claim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)
 
 
 def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
-    """Bound the children by their parent's limits, also for resources that they do not name."""
+    """Limit the children by their parent's limits, also for resources that they do not name."""
     for queue in group:
         mine = limit.setdefault(queue.name, {})
         for what, most in above.items():
@@ -155,19 +157,19 @@ def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
 
 
 def _namespaces(meta: Fields, notes: Fields) -> tuple[str, ...]:
-    """The namespaces whose pods a quota pays for: that of its own name which it stands in, and those that it lists."""
-    name, told = meta.text("name"), notes.json(f"{LABEL}namespaces")
+    """Return the namespaces whose pods the quota pays for: its own if it has the same name, and those that it lists."""
+    name, listed_names = meta.text("name"), notes.json(f"{LABEL}namespaces")
     found = [name] if name and name == meta.text("namespace") else []
-    if told is not None:
-        listed: list[Any] = told if isinstance(told, list) else [None]
+    if listed_names is not None:
+        listed: list[Any] = listed_names if isinstance(listed_names, list) else [None]
         if all(isinstance(each, str) for each in listed):
             found += listed
         else:
-            notes.fault(f"{LABEL}namespaces", told, "it must be a list of names")
+            notes.fault(f"{LABEL}namespaces", listed_names, "it must be a list of names")
     return tuple(dict.fromkeys(found))
 
 
 def _pool(notes: Fields, most: Amounts, faults: list[str]) -> Amounts:
-    """Read what a tree of its own shares out: its annotated total, else its max."""
-    told = notes.json(f"{LABEL}total-resource")
-    return most if told is None else Fields({"": told}, f"{LABEL}total-resource", faults).amounts("")
+    """Return the total of a tree of its own: the annotated total, else its max."""
+    total = notes.json(f"{LABEL}total-resource")
+    return most if total is None else Fields({"": total}, f"{LABEL}total-resource", faults).amounts("")

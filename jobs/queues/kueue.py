@@ -18,15 +18,15 @@ from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, 
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
-_NEVER, _GOES_ON = "Never", "None"
+_NEVER, _NO_STOP = "Never", "None"
 _UNKNOWN = ""  # what a resource is called above when nobody knows its flavor
 
 
 def read(raw: Object) -> QueueSpec:
-    """A ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`)."""
-    whole = Fields(raw)
-    meta, spec = whole.of("metadata"), whole.of("spec")
-    flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.of("preemption")
+    """Return the queue of a ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`)."""
+    root = Fields(raw)
+    meta, spec = root.part("metadata"), root.part("spec")
+    flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.part("preemption")
     for flavor in flavors:
         nominal[flavor.resource] += flavor.nominal
     cohort, preempts = spec.text("cohortName", spec.text("cohort")), preemption.text("withinClusterQueue", _NEVER)
@@ -35,45 +35,42 @@ def read(raw: Object) -> QueueSpec:
         Dialect.KUEUE,
         deserved=dict(nominal),
         parent=COHORT + cohort if cohort else "",
-        open=spec.text("stopPolicy", _GOES_ON) == _GOES_ON,
+        open=spec.text("stopPolicy", _NO_STOP) == _NO_STOP,
         strict=spec.text("queueingStrategy") == "StrictFIFO",
         grants=(),
         headroom=headroom(meta, nominal),
         flavors=flavors,
         preempts="" if preempts == _NEVER else preempts,
         reclaims=preemption.text("reclaimWithinCohort", _NEVER) != _NEVER,
-        faults=tuple(whole.faults),
+        faults=tuple(root.faults),
     )
 
 
 def read_cohort(raw: Object) -> QueueSpec:
-    """A Cohort of kueue.x-k8s.io: what it has beside its queues, and the cohort above it."""
-    whole = Fields(raw)
-    spec = whole.of("spec")
+    """Return the queue of a Cohort of kueue.x-k8s.io: its own quota, and its parent cohort."""
+    root = Fields(raw)
+    spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
-    name = COHORT + whole.of("metadata").text("name")
+    name = COHORT + root.part("metadata").text("name")
     above = COHORT + parent if parent else ""
-    return QueueSpec(name, Dialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(whole.faults))
+    return QueueSpec(name, Dialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(root.faults))
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
-    """A LocalQueue: (namespace/name, its ClusterQueue)."""
-    whole = Fields(raw)
-    meta = whole.of("metadata")
-    return f"{meta.text('namespace')}/{meta.text('name')}", whole.of("spec").text("clusterQueue")
+    """Return the name (namespace/name) of a LocalQueue and of its ClusterQueue."""
+    root = Fields(raw)
+    meta = root.part("metadata")
+    return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
 
 
-def goes_on(raw: Object) -> bool:
-    """True if a LocalQueue takes workloads. With stopPolicy Hold or HoldAndDrain it does not."""
-    return Fields(raw).of("spec").text("stopPolicy", _GOES_ON) == _GOES_ON
+def accepts_workloads(raw: Object) -> bool:
+    """True if a LocalQueue accepts workloads, so its stopPolicy is neither Hold nor HoldAndDrain."""
+    return Fields(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 
 @dataclass(slots=True)
 class _Node:
-    """A ClusterQueue or cohort while the tree is added up. Amounts by flavor and resource.
-
-    several: resources of which it has several flavors.
-    """
+    """A ClusterQueue or cohort during the computation. Amounts are by flavor and resource."""
 
     spec: QueueSpec
     parent: str
@@ -81,11 +78,11 @@ class _Node:
     local: dict[str, int] = field(default_factory=dict)
     limit: dict[str, int] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
-    several: set[str] = field(default_factory=set)
+    ambiguous: set[str] = field(default_factory=set)  # resources of which the node has several flavors
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """Work out the share of each ClusterQueue and of each cohort, those without an object included."""
+    """Return the share of each ClusterQueue and of each cohort, also of cohorts without an object."""
     known = {queue.name: queue for queue in queues}
     for queue in queues:
         if queue.parent and queue.parent not in known:
@@ -105,11 +102,11 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
 def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
     for name in reversed(order):
         node = nodes[name]
-        lending, seen = dict[str, int](), set[str]()
+        lending, resources = dict[str, int](), set[str]()
         for flavor in node.spec.flavors:
-            if flavor.resource in seen:
-                node.several.add(flavor.resource)
-            seen.add(flavor.resource)
+            if flavor.resource in resources:
+                node.ambiguous.add(flavor.resource)
+            resources.add(flavor.resource)
             node.subtree[flavor.key] = node.subtree.get(flavor.key, 0) + flavor.nominal
             if flavor.lending is not None:
                 lending[flavor.key] = flavor.lending
@@ -121,7 +118,7 @@ def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
 
 
 def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
-    """The most that a node could have if nobody else used anything."""
+    """Set the limit of a node: what it could use if no other queue used anything."""
     if node.parent not in nodes:
         node.limit = dict(node.subtree)
         return
@@ -134,9 +131,9 @@ def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
 
 
 def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
-    """Charge the use of each flavor, and what is beyond a queue's own part to its cohort.
+    """Charge each node with its use, and its cohort with the use beyond the node's own part.
 
-    Where a resource may be of several flavors, each of them is charged with all of it, up to its limit.
+    If a resource may be of several flavors, each of them is charged with the whole use, up to its limit.
     """
     for name in reversed(order):
         node = nodes[name]
@@ -144,7 +141,7 @@ def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Deman
         for flavor in node.spec.flavors:
             if flavor.resource in used and not name.startswith(COHORT):
                 amount = used[flavor.resource]
-                unclear = flavor.resource in node.several
+                unclear = flavor.resource in node.ambiguous
                 node.used[flavor.key] = min(amount, node.limit[flavor.key]) if unclear else amount
         if node.parent in nodes:
             above = nodes[node.parent].used
@@ -153,7 +150,7 @@ def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Deman
 
 
 def _exposed(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
-    """Queues that another of their tree of cohorts may take borrowed quota back from, by evicting whole jobs."""
+    """Return the queues from which another queue of the cohort tree may reclaim quota by evicting whole jobs."""
     root, reclaimers = dict[str, str](), Counter[str]()
     for name in order:
         root[name] = root.get(nodes[name].parent, name)
@@ -164,14 +161,19 @@ def _exposed(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
 def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
     spec = node.spec
     if spec.name.startswith(COHORT):
-        return Share(node.limit, used=node.used, within=node.parent, kept=node.local, faults=spec.faults)
-    limit, kept, called, several = dict[str, int](), dict[str, int](), dict[str, str](), node.several
+        return Share(node.limit, used=node.used, parent=node.parent, guaranteed=node.local, faults=spec.faults)
+    limit, guaranteed, parent_resources, ambiguous = (
+        dict[str, int](),
+        dict[str, int](),
+        dict[str, str](),
+        node.ambiguous,
+    )
     for flavor in spec.flavors:
         what = flavor.resource
         limit[what] = limit.get(what, 0) + node.limit[flavor.key]
-        called[what] = _UNKNOWN if what in several else flavor.key
-        if flavor.key in node.local and what not in several:
-            kept[what] = node.local[flavor.key]
+        parent_resources[what] = _UNKNOWN if what in ambiguous else flavor.key
+        if flavor.key in node.local and what not in ambiguous:
+            guaranteed[what] = node.local[flavor.key]
     free = dict(spec.headroom)
     if exposed:  # what is borrowed could be taken back with the whole job: elastic workers stay within its own
         for what in limit.keys() & set(labels.GPU_RESOURCES):
@@ -181,24 +183,24 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
         spec.deserved,
         demand.used.get(spec.name, NOTHING),
         node.parent,
-        kept,
-        called,
+        guaranteed,
+        parent_resources,
         spec.open,
         free,
-        _no_flavor(spec, sorted(several)),
-        _hazard(spec),
+        _no_flavor(spec, sorted(ambiguous)),
+        _eviction_risk(spec),
         spec.faults,
         spec.strict,
     )
 
 
-def _no_flavor(spec: QueueSpec, several: Sequence[str]) -> str:
-    if not several:
+def _no_flavor(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
+    if not ambiguous:
         return ""
-    return f"ClusterQueue {spec.name} has several flavors of {several[0]}: which one a job was given is not known"
+    return f"ClusterQueue {spec.name} has several flavors of {ambiguous[0]}: which one a job was given is not known"
 
 
-def _hazard(spec: QueueSpec) -> str:
+def _eviction_risk(spec: QueueSpec) -> str:
     if not spec.preempts:
         return ""
     return (
@@ -208,15 +210,15 @@ def _hazard(spec: QueueSpec) -> str:
 
 
 def _flavors(spec: Fields) -> Iterator[Flavor]:
-    seen: set[tuple[str, str]] = set()
-    for group in spec.each("resourceGroups"):
-        for flavor in group.each("flavors"):
-            for resource in flavor.each("resources"):
+    known_pairs: set[tuple[str, str]] = set()
+    for group in spec.parts("resourceGroups"):
+        for flavor in group.parts("flavors"):
+            for resource in flavor.parts("resources"):
                 name, what = flavor.text("name"), resource.text("name")
                 limits = (resource.quantity(key, what) for key in ("nominalQuota", "lendingLimit", "borrowingLimit"))
                 nominal, lending, borrowing = limits
-                if (name, what) in seen or not what:
+                if (name, what) in known_pairs or not what:
                     resource.fault("name", what, "each resource has to be named, and once in a flavor")
                     continue
-                seen.add((name, what))
+                known_pairs.add((name, what))
                 yield Flavor(name, what, nominal or 0, lending, borrowing)

@@ -1,4 +1,4 @@
-"""A queue as its owner wrote it, and the share that is worked out for it at one moment."""
+"""A queue as its owner wrote it, and its share at one moment."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, int]  # by resource, as turnout.kube.pod_shape counts them
-NAMESPACE = "namespace/"  # what the queue of a plain namespace is called by
-COHORT = "cohort/"  # what a cohort of Kueue is called by, beside its ClusterQueues
-POOL = "elasticquotas/"  # what the mins of all ElasticQuotas of scheduler-plugins make together
+NAMESPACE = "namespace/"  # prefix of the names of plain namespaces' queues
+COHORT = "cohort/"  # prefix of the names of Kueue's cohorts
+POOL = "elasticquotas/"  # name of the pool of all ElasticQuotas of scheduler-plugins
 NOTHING: Amounts = {}
 
 
 def bounds_several(name: str) -> bool:
-    """True if the name is of a bound on several queues together, to which nobody submits."""
+    """True if the name is of a limit on several queues together, which no job can name."""
     return name.startswith((COHORT, POOL))
 
 
 class Dialect(Enum):
-    """The system that holds a queue to its share."""
+    """The system that enforces the share of a queue."""
 
     VOLCANO = "volcano"
     NAMESPACE = "namespace"  # a ResourceQuota, or an ElasticQuota of scheduler-plugins
@@ -32,84 +32,76 @@ class Dialect(Enum):
 
 @dataclass(frozen=True)
 class Flavor:
-    """The quota that Kueue grants for one resource on one kind of node. None: no such limit."""
+    """The quota of Kueue for one resource on one kind of node."""
 
     name: str
     resource: str
     nominal: int = 0
-    lending: int | None = None
-    borrowing: int | None = None
+    lending: int | None = None  # the most that it lends; None for no limit
+    borrowing: int | None = None  # the most that it borrows; None for no limit
 
     @cached_property
     def key(self) -> str:
-        """Give the name that cohorts count it by."""
+        """Return the name of the resource in cohorts."""
         return f"{self.name}/{self.resource}"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue. An amount that is absent: nothing is said of it.
-
-    capability: never more. guarantee: kept for it. deserved: its own; beyond it, it borrows. parent: of a tree, or
-    the cohort of Kueue. weight, weights: its part of what others leave, of everything or by resource. lends: may others
-    have what it leaves of its own? strict: does nobody start before an older one? namespaces: whose pods it pays for
-    when they name no queue. headroom: kept free in it. preempts, reclaims: does Kueue evict whole jobs in it, and for
-    it in others? pool: the whole that a tree of its own shares out. source: the object, for a queue that several
-    objects make. faults: what could not be read; such an amount is left out, and nothing of the queue may be changed
-    until its owner has mended it. grants: the namespaces whose pods and jobs may name it, None for all; nobody names
-    what is reached otherwise, such as a ClusterQueue.
-    """
+    """A queue as its owner wrote it. An absent amount is unspecified."""
 
     name: str
     dialect: Dialect = Dialect.VOLCANO
-    capability: Amounts = field(default_factory=dict)
-    guarantee: Amounts = field(default_factory=dict)
-    deserved: Amounts = field(default_factory=dict)
-    parent: str = ""
-    weight: int = 1
-    weights: Amounts = field(default_factory=dict)
-    lends: bool = True
-    open: bool = True
-    strict: bool = False
-    namespaces: tuple[str, ...] = ()
-    headroom: Amounts = field(default_factory=dict)
-    flavors: tuple[Flavor, ...] = ()
-    preempts: str = ""
-    reclaims: bool = False
-    pool: Amounts | None = None
-    source: str = ""
+    capability: Amounts = field(default_factory=dict)  # the limit of its use
+    guarantee: Amounts = field(default_factory=dict)  # reserved for it alone
+    deserved: Amounts = field(default_factory=dict)  # its own; beyond it, it borrows
+    parent: str = ""  # the parent queue, or the cohort of Kueue; "" for none
+    weight: int = 1  # its part of what others leave, for all resources
+    weights: Amounts = field(default_factory=dict)  # its part of what others leave, by resource
+    lends: bool = True  # others may use what it leaves of its own
+    open: bool = True  # it accepts new jobs
+    strict: bool = False  # no job starts before an older one
+    namespaces: tuple[str, ...] = ()  # whose pods it pays for if they name no queue
+    headroom: Amounts = field(default_factory=dict)  # kept free in it
+    flavors: tuple[Flavor, ...] = ()  # of Kueue
+    preempts: str = ""  # Kueue's policy by which it evicts whole jobs inside the queue, "" for never
+    reclaims: bool = False  # Kueue may evict whole jobs of other queues for it
+    pool: Amounts | None = None  # the total that a tree of its own divides; None for other queues
+    source: str = ""  # namespace/name of the object, for a queue that several objects define
+    # Fields that could not be read. Their amounts are missing, and nothing in the queue changes until they are correct.
     faults: tuple[str, ...] = ()
+    # The namespaces whose pods and jobs may name it; None for all, () if it cannot be named, such as a ClusterQueue.
     grants: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one queue at one moment, or of a parent or cohort that bounds several queues."""
+    """The share of one queue at one moment, or of a parent or cohort that limits several queues."""
 
     limit: Amounts = field(default_factory=dict)  # the most that its pods together may use
     deserved: Amounts = field(default_factory=dict)  # its own
-    used: Amounts = field(default_factory=dict)  # by its pods, and by all below it
-    within: str = ""  # the share above, which has to hold what is beyond `kept`
-    kept: Amounts = field(default_factory=dict)
-    called: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the share above
+    used: Amounts = field(default_factory=dict)  # by its pods and its subtree
+    parent: str = ""  # the parent share, in which use beyond `guaranteed` counts; "" for none
+    guaranteed: Amounts = field(default_factory=dict)  # reserved for it alone
+    parent_resources: Mapping[str, str] = field(default_factory=dict)  # the names of its resources in the parent share
     open: bool = True
     headroom: Amounts = field(default_factory=dict)  # room that elastic workers leave free
-    refused: str = ""  # why no job of it can be resized
-    hazard: str = ""  # why none can but jobs lifted above others by Kueue's priority-boost
-    faults: tuple[str, ...] = ()  # why nothing of it may be changed at all
-    strict: bool = False  # nobody starts before an older job
+    refused: str = ""  # why none of its jobs can be resized, "" if they can
+    eviction_risk: str = ""  # why only jobs with Kueue's priority boost can be resized, "" if all can
+    faults: tuple[str, ...] = ()  # why nothing in it may change
+    strict: bool = False  # no job starts before an older one
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The demand on queues at one moment, by queue."""
+    """The demand on the queues at one moment, by queue."""
 
-    used: Mapping[str, Amounts] = field(default_factory=dict)  # by its pods that have a node, those that leave included
-    # What it cannot do without: the mins of its live jobs, and its pods of no job; absent: what is used stands for it.
-    asked: Mapping[str, Amounts] = field(default_factory=dict)
+    used: Mapping[str, Amounts] = field(default_factory=dict)  # by its pods that have a node, also terminating ones
+    # Its need: the mins of its live jobs, and its pods without a job. If absent, its use counts as its need.
+    needed: Mapping[str, Amounts] = field(default_factory=dict)
     total: Amounts = field(default_factory=dict)  # of all nodes
 
-    def of(self, queue: str) -> Amounts:
-        """Return what a queue cannot do without; where that is not told, what it uses."""
-        told = self.asked.get(queue)
-        return self.used.get(queue, NOTHING) if told is None else told
+    def need_of(self, queue: str) -> Amounts:
+        """Return the amounts that a queue needs at least; its use if its need is unknown."""
+        need = self.needed.get(queue)
+        return self.used.get(queue, NOTHING) if need is None else need

@@ -24,47 +24,47 @@ _NOT_OURS = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass"))
 
 
 def read(raw: Object) -> QueueSpec:
-    """A ResourceQuota: the smaller of `requests.X` and `X` is the limit."""
-    whole = Fields(raw)
-    meta, hard = whole.of("metadata"), whole.of("spec").of("hard")
+    """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit."""
+    root = Fields(raw)
+    meta, hard = root.part("metadata"), root.part("spec").part("hard")
     found: dict[str, int] = {}
-    if not _NOT_OURS & set(_scopes(whole.of("spec"))):
+    if not _NOT_OURS & set(_scopes(root.part("spec"))):
         for key in hard:
             if (what := _resource(key)) and (amount := hard.quantity(key, what)) is not None:
                 found[what] = min(found.get(what, amount), amount)
-    return _spec(meta, whole, capability=found)
+    return _spec(meta, root, capability=found)
 
 
 def read_elastic(raw: Object) -> QueueSpec:
-    """An ElasticQuota of scheduling.x-k8s.io/v1alpha1."""
-    whole = Fields(raw)
-    spec = whole.of("spec")
-    own = spec.amounts("min")
-    return _spec(whole.of("metadata"), whole, capability=spec.amounts("max"), deserved=own, pool=own)
+    """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1."""
+    root = Fields(raw)
+    spec = root.part("spec")
+    min_amounts = spec.amounts("min")
+    return _spec(root.part("metadata"), root, capability=spec.amounts("max"), deserved=min_amounts, pool=min_amounts)
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """Work out the share of each namespace's pods."""
+    """Return the share of each namespace's pods, and of the pool of all ElasticQuotas."""
     found: dict[str, Share] = {}
     for queue in queues:
         share = _share(queue, demand)
         found[queue.name] = _both(found[queue.name], share) if queue.name in found else share
     elastic = {queue.name for queue in queues if queue.pool is not None}
     if elastic:
-        whole, used = Counter[str](), Counter[str]()
+        pool_total, used = Counter[str](), Counter[str]()
         for queue in queues:
-            whole.update(queue.pool or NOTHING)
+            pool_total.update(queue.pool or NOTHING)
         for name in elastic:
             used.update(demand.used.get(name, NOTHING))
-        found[POOL] = Share(whole, used=used)
+        found[POOL] = Share(pool_total, used=used)
     return found
 
 
 def _spec(
-    meta: Fields, whole: Fields, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
+    meta: Fields, root: Fields, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
 ) -> QueueSpec:
     name = NAMESPACE + meta.text("namespace")
-    kept = headroom(meta, capability, deserved)
+    free_amounts = headroom(meta, capability, deserved)
     source = f"{meta.text('namespace')}/{meta.text('name')}"
     return QueueSpec(
         name,
@@ -72,26 +72,26 @@ def _spec(
         capability,
         deserved=deserved,
         grants=(),
-        headroom=kept,
+        headroom=free_amounts,
         pool=pool,
         source=source,
-        faults=tuple(whole.faults),
+        faults=tuple(root.faults),
     )
 
 
 def _share(queue: QueueSpec, demand: Demand) -> Share:
-    within = "" if queue.pool is None else POOL
+    parent = "" if queue.pool is None else POOL
     used = demand.used.get(queue.name, NOTHING)
-    return Share(queue.capability, queue.deserved, used, within, headroom=queue.headroom, faults=queue.faults)
+    return Share(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
 
 
 def _both(one: Share, other: Share) -> Share:
-    """Two quotas of one namespace: the smaller amounts hold, and the larger headroom is kept."""
+    """Return the share under two quotas of one namespace: the smaller amounts and the larger headroom."""
     return Share(
         _joined(min, one.limit, other.limit),
         _joined(min, one.deserved, other.deserved),
         one.used,
-        one.within or other.within,
+        one.parent or other.parent,
         headroom=_joined(max, one.headroom, other.headroom),
         faults=(*one.faults, *other.faults),
     )
@@ -102,7 +102,7 @@ def _joined(chosen: Callable[[int, int], int], one: Amounts, other: Amounts) -> 
 
 
 def _resource(key: str) -> str:
-    """The resource of a pod that a name of `hard` bounds; "" for none."""
+    """Return the pod resource that a key of `hard` limits; "" for none."""
     if key in _PODS:
         return "pods"
     if key.startswith(_OTHERS) or key.removeprefix(_ASKED) in _STORAGE or ".storageclass.storage.k8s.io/" in key:
@@ -111,8 +111,8 @@ def _resource(key: str) -> str:
 
 
 def _scopes(spec: Fields) -> Iterator[str]:
-    """The scopes, all of which a pod has to meet. One that cannot be read is told."""
+    """Yield the scopes, all of which a pod must match."""
     yield from spec.texts("scopes")
-    for each in spec.of("scopeSelector").each("matchExpressions"):
+    for each in spec.part("scopeSelector").parts("matchExpressions"):
         if each.text("operator") == "Exists":
             yield each.text("scopeName")

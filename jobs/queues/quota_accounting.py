@@ -1,7 +1,7 @@
-"""Charging queues and all that is above them: does more fit, and what is left.
+"""Charges a queue and its ancestors: does a request fit, and how much is left.
 
-A queue's use counts above it only as far as it goes beyond what is kept for it alone. So available() of Kueue and a
-tree of Volcano are one rule: room = min(limit - used, max(0, kept - used) + room above).
+The use of a queue counts in its parent only beyond the amount that is guaranteed to the queue. So available() of Kueue
+and a tree of Volcano are one rule: room = min(limit - used, max(0, guaranteed - used) + room of the parent).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from turnout.jobs.queues.model import NOTHING, Amounts
 
 
 class Bound(Protocol):
-    """The fields of a Share that charging needs."""
+    """The fields of a Share that this module reads."""
 
     @property
     def limit(self) -> Amounts:
-        """Give the most that its pods may use."""
+        """Return the most that its pods may use."""
 
     @property
     def used(self) -> Amounts:
-        """Give what is used by its pods, and by all below it."""
+        """Return what its pods and its subtree use."""
 
     @property
-    def kept(self) -> Amounts:
-        """Give what is kept for it alone."""
+    def guaranteed(self) -> Amounts:
+        """Return what is reserved for it alone."""
 
     @property
-    def called(self) -> Mapping[str, str]:
-        """Give the resources' names in the share above."""
+    def parent_resources(self) -> Mapping[str, str]:
+        """Return the names of the resources in the parent share."""
 
     @property
-    def within(self) -> str:
-        """Give the name of the share above, "" for none."""
+    def parent(self) -> str:
+        """Return the name of the parent share, "" for none."""
 
 
 Shares = Mapping[str, Bound]
@@ -42,7 +42,7 @@ Shares = Mapping[str, Bound]
 def holds(
     shares: Shares, used: Mapping[str, Amounts], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> bool:
-    """True if so much more fits, in the queue and all above it. used: by share; empty for no use at all."""
+    """True if `times` such requests fit in the queue and all its ancestors. used: by share."""
     for resource, amount in needs:
         what, more, at, left = resource, amount * times, queue, 0
         while more > 0 and (share := shares.get(at)) is not None:
@@ -50,34 +50,34 @@ def holds(
             limit = share.limit.get(what)
             if limit is not None and more > left + limit - now:
                 return False
-            left += max(0, share.kept.get(what, 0) - now)
-            what, at = share.called.get(what, what), share.within
+            left += max(0, share.guaranteed.get(what, 0) - now)
+            what, at = share.parent_resources.get(what, what), share.parent
     return True
 
 
 def charge(
     shares: Shares, used: dict[str, dict[str, int]], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> None:
-    """Charge a queue and what is above it so many times, or with times below 0 give back. used: changed."""
+    """Charge a queue and its ancestors `times` times; a negative number gives back. Changes `used`."""
     for resource, amount in needs:
         what, more, at = resource, amount * times, queue
         while more and (share := shares.get(at)) is not None:
             mine = used.setdefault(at, {})
             before = mine.get(what, 0)
             mine[what] = before + more
-            kept = share.kept.get(what, 0)
-            more = max(0, before + more - kept) - max(0, before - kept)
-            what, at = share.called.get(what, what), share.within
+            guaranteed = share.guaranteed.get(what, 0)
+            more = max(0, before + more - guaranteed) - max(0, before - guaranteed)
+            what, at = share.parent_resources.get(what, what), share.parent
 
 
 def room(shares: Shares, queue: str, resource: str) -> int | None:
-    """How much more of a resource fits now, below 0 when too much is used already; None without any limit."""
+    """Return how much more of a resource fits; negative if too much is used; None without a limit."""
     what, at, left, found = resource, queue, 0, None
     while (share := shares.get(at)) is not None:
         used = share.used.get(what, 0)
         if (limit := share.limit.get(what)) is not None:
-            here = left + limit - used
-            found = here if found is None else min(found, here)
-        left += max(0, share.kept.get(what, 0) - used)
-        what, at = share.called.get(what, what), share.within
+            remaining = left + limit - used
+            found = remaining if found is None else min(found, remaining)
+        left += max(0, share.guaranteed.get(what, 0) - used)
+        what, at = share.parent_resources.get(what, what), share.parent
     return found

@@ -1,4 +1,4 @@
-"""Every queue there is, and what each may have now."""
+"""The shares of all queues of all dialects."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
 from turnout.jobs.queues.quota_accounting import room
 
-NOTHING_ASKED: Mapping[str, Amounts] = {}
+NO_NEEDS: Mapping[str, Amounts] = {}
 
 
 def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """The share of each queue, and of what bounds several together, by name. Two of one name are both at fault."""
-    of: dict[Dialect, list[QueueSpec]] = {dialect: [] for dialect in Dialect}
+    """Return the share of each queue by name, and of limits on several queues. Duplicate names are a fault of both."""
+    by_dialect: dict[Dialect, list[QueueSpec]] = {dialect: [] for dialect in Dialect}
     for queue in queues:
-        of[queue.dialect].append(queue)
+        by_dialect[queue.dialect].append(queue)
     found: dict[str, Share] = {}
-    for dialect, told in (
-        (volcano, of[Dialect.VOLCANO]),
-        (koordinator, of[Dialect.KOORDINATOR]),
-        (kueue, of[Dialect.KUEUE]),
-        (namespace, of[Dialect.NAMESPACE]),
+    for dialect, dialect_queues in (
+        (volcano, by_dialect[Dialect.VOLCANO]),
+        (koordinator, by_dialect[Dialect.KOORDINATOR]),
+        (kueue, by_dialect[Dialect.KUEUE]),
+        (namespace, by_dialect[Dialect.NAMESPACE]),
     ):
-        more = _of_its_own(dialect.shares(told, demand))
-        twice = found.keys() & more.keys()
-        found |= more
-        for name in twice:
+        dialect_shares = _drop_foreign_parents(dialect.shares(dialect_queues, demand))
+        duplicates = found.keys() & dialect_shares.keys()
+        found |= dialect_shares
+        for name in duplicates:
             found[name] = replace(found[name], faults=(*found[name].faults, f"two queues are called {name}"))
     return _with_faults_above(found) if any(share.faults for share in found.values()) else found
 
 
-def _of_its_own(found: dict[str, Share]) -> dict[str, Share]:
-    """Take away what is above a share where its own system has none of that name: another's is not meant."""
+def _drop_foreign_parents(found: dict[str, Share]) -> dict[str, Share]:
+    """Return the shares without parents of another dialect: a name refers to its own dialect."""
     return {
-        name: replace(share, within="") if share.within and share.within not in found else share
+        name: replace(share, parent="") if share.parent and share.parent not in found else share
         for name, share in found.items()
     }
 
 
 def _with_faults_above(found: dict[str, Share]) -> dict[str, Share]:
-    """Add to each share the faults of all above it: a bound that cannot be read leaves all below without one."""
-    told: dict[str, Share] = {}
+    """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree."""
+    complete: dict[str, Share] = {}
     for name, share in found.items():
-        faults, at, seen = list(share.faults), share.within, {name}
-        while at in found and at not in seen:
-            seen.add(at)
+        faults, at, visited = list(share.faults), share.parent, {name}
+        while at in found and at not in visited:
+            visited.add(at)
             faults += [f"{at}: {why}" for why in found[at].faults]
-            at = found[at].within
-        told[name] = replace(share, faults=tuple(faults))
-    return told
+            at = found[at].parent
+        complete[name] = replace(share, faults=tuple(faults))
+    return complete
 
 
 def limits(
     queues: Iterable[QueueSpec],
     used: Mapping[str, Amounts],
     total: Amounts,
-    asked: Mapping[str, Amounts] = NOTHING_ASKED,
+    needed: Mapping[str, Amounts] = NO_NEEDS,
 ) -> dict[str, dict[str, int]]:
-    """Work out what each queue's pods may ask for together now, by resource: what they use, and what is left."""
+    """Return what each queue's pods may use together, by resource: their use and the remaining room."""
     queues = list(queues)
-    found = shares(queues, Demand(used, asked, total))
+    found = shares(queues, Demand(used, needed, total))
     return {
         name: {what: found[name].used.get(what, 0) + (room(found, name, what) or 0) for what in found[name].limit}
         for name in (queue.name for queue in queues)

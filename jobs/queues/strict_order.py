@@ -1,7 +1,7 @@
-"""Which queues start nobody before an older job: as their objects say, in whatever dialect.
+"""Queues with strict order: no job starts before an older job that waits.
 
-Kueue has a field for it, and pods name a LocalQueue that leads to the ClusterQueue. Volcano and the ElasticQuotas have
-none, so there an annotation of ours says it.
+Kueue has a field for it, and pods name a LocalQueue that leads to the ClusterQueue. For Volcano and the ElasticQuotas
+our annotation sets it.
 """
 
 from __future__ import annotations
@@ -15,58 +15,54 @@ from turnout.jobs.queues.model import NAMESPACE, Dialect, Object, QueueSpec
 from turnout.kube import labels
 
 LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
-MOST_NAMESPACES = 1_000  # of one quota
+MAX_NAMESPACES = 1_000  # of one quota
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """A queue of strict order.
-
-    names: by which a pod names it. namespaces: whose pods that name none wait in it. grants: whose pods may name it,
-    None for those of every namespace.
-    """
+class StrictQueue:
+    """A queue with strict order."""
 
     queue: str
-    names: tuple[str, ...] = ()
-    namespaces: tuple[str, ...] = ()
-    grants: frozenset[str] | None = None
+    names: tuple[str, ...] = ()  # the names that pods use for it
+    namespaces: tuple[str, ...] = ()  # whose pods wait in it if they name no queue
+    grants: frozenset[str] | None = None  # whose pods may name it; None for all
 
-    def admits(self, where: str) -> bool:
+    def admits(self, namespace_name: str) -> bool:
         """True if pods of this namespace may name the queue."""
-        return self.grants is None or where in self.grants
+        return self.grants is None or namespace_name in self.grants
 
 
-def _said(raw: Object) -> bool:
-    return Fields(raw).of("metadata").of("annotations").text(labels.STRICT_ORDER) == "true"
+def _has_strict_annotation(raw: Object) -> bool:
+    return Fields(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
-def _volcano(raw: Object) -> Ordered | None:
-    return _ordered(volcano.read(raw)) if _said(raw) else None
+def _volcano(raw: Object) -> StrictQueue | None:
+    return _strict_queue(volcano.read(raw)) if _has_strict_annotation(raw) else None
 
 
-def _koordinator(raw: Object) -> Ordered | None:
-    return _ordered(koordinator.read(raw)) if _said(raw) else None
+def _koordinator(raw: Object) -> StrictQueue | None:
+    return _strict_queue(koordinator.read(raw)) if _has_strict_annotation(raw) else None
 
 
-def _elastic(raw: Object) -> Ordered | None:
-    if not _said(raw):
+def _elastic(raw: Object) -> StrictQueue | None:
+    if not _has_strict_annotation(raw):
         return None
     name = namespace.read_elastic(raw).name
-    return Ordered(name, (), (name.removeprefix(NAMESPACE),))
+    return StrictQueue(name, (), (name.removeprefix(NAMESPACE),))
 
 
-def _kueue(raw: Object) -> Ordered | None:
+def _kueue(raw: Object) -> StrictQueue | None:
     spec = kueue.read(raw)
-    return Ordered(f"{Dialect.KUEUE.value}/{spec.name}") if spec.strict or _said(raw) else None
+    return StrictQueue(f"{Dialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None
 
 
-def _ordered(spec: QueueSpec) -> Ordered:
-    grants = None if spec.grants is None else frozenset(spec.grants[:MOST_NAMESPACES])
-    return Ordered(f"{spec.dialect.value}/{spec.name}", (spec.name,), spec.namespaces[:MOST_NAMESPACES], grants)
+def _strict_queue(spec: QueueSpec) -> StrictQueue:
+    grants = None if spec.grants is None else frozenset(spec.grants[:MAX_NAMESPACES])
+    return StrictQueue(f"{spec.dialect.value}/{spec.name}", (spec.name,), spec.namespaces[:MAX_NAMESPACES], grants)
 
 
 # Where the queues are, and how one is read; None for a queue whose order is not strict.
-QUEUES: dict[str, Callable[[Object], Ordered | None]] = {
+QUEUES: dict[str, Callable[[Object], StrictQueue | None]] = {
     "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": _kueue,
     "/apis/scheduling.volcano.sh/v1beta1/queues": _volcano,
     "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": _koordinator,
@@ -75,35 +71,33 @@ QUEUES: dict[str, Callable[[Object], Ordered | None]] = {
 
 
 class StrictQueues:
-    """The queues of strict order: those that an admin has named, and those of which an object says it.
-
-    named: queues, or namespace/queue.
-    """
+    """The queues with strict order: those that an admin named, and those whose object sets it."""
 
     def __init__(self, named: frozenset[str] = frozenset()) -> None:
+        """Make a table of queues. named: the queues or namespace/queue names of the admin."""
         self._named = named
-        self._said: dict[str, Ordered] = {}  # by the place of the object
+        self._by_place: dict[str, StrictQueue] = {}  # by the place of the object
         self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> its ClusterQueue
         self._strict: frozenset[str] = frozenset()
-        self._by_name: dict[str, Ordered] = {}
+        self._by_name: dict[str, StrictQueue] = {}
         self._by_namespace: dict[str, str] = {}
 
-    def put(self, place: str, ordered: Ordered | None) -> bool:
-        """Take in one object, None for one that is gone or not strict. True if any queue's order may be another now."""
-        if self._said.get(place) == ordered:
+    def put(self, place: str, ordered: StrictQueue | None) -> bool:
+        """Add or replace the queue of one object; None removes it. Return True if the order may have changed."""
+        if self._by_place.get(place) == ordered:
             return False
         if ordered is None:
-            del self._said[place]
+            del self._by_place[place]
         else:
-            self._said[place] = ordered
-        told = [self._said[place] for place in sorted(self._said)]
-        self._strict = frozenset(each.queue for each in told)
-        self._by_name = {name: each for each in told for name in each.names}
-        self._by_namespace = {name: each.queue for each in told for name in each.namespaces}
+            self._by_place[place] = ordered
+        ordered_queues = [self._by_place[place] for place in sorted(self._by_place)]
+        self._strict = frozenset(each.queue for each in ordered_queues)
+        self._by_name = {name: each for each in ordered_queues for name in each.names}
+        self._by_namespace = {name: each.queue for each in ordered_queues for name in each.namespaces}
         return True
 
     def lead(self, local_queue: str, cluster_queue: str) -> bool:
-        """Let a LocalQueue, namespace/name, lead to a ClusterQueue; "" for one that is gone. True if that is new."""
+        """Set the ClusterQueue of a LocalQueue (namespace/name); "" removes it. Return True if it changed."""
         queue = f"{Dialect.KUEUE.value}/{cluster_queue}" if cluster_queue else ""
         if self._local.get(local_queue, "") == queue:
             return False
@@ -113,21 +107,21 @@ class StrictQueues:
             del self._local[local_queue]
         return True
 
-    def of(self, where: str, queue: str) -> str:
-        """Return the name of the strict queue that a gang of a namespace waits in; "" for none.
+    def of(self, namespace_name: str, queue: str) -> str:
+        """Return the name of the strict queue in which a gang of a namespace waits; "" for none.
 
-        queue: as its pods name it, "" where they name none. It counts only where the queue's object grants it to the
-        namespace, so that nobody holds up another tenant's queue by naming it.
+        queue: the name on its pods, "" for none. It counts only if the queue's object grants it to the namespace, so
+        that no tenant can block another tenant's queue.
         """
         if not queue:
-            return self._by_namespace.get(where, "")
-        if f"{where}/{queue}" in self._named:
-            return f"{where}/{queue}"
+            return self._by_namespace.get(namespace_name, "")
+        if f"{namespace_name}/{queue}" in self._named:
+            return f"{namespace_name}/{queue}"
         by_name = self._by_name.get(queue)
-        granted = by_name is None or by_name.admits(where)
+        granted = by_name is None or by_name.admits(namespace_name)
         if queue in self._named and granted:
             return queue
-        leads_to = self._local.get(f"{where}/{queue}", "")
+        leads_to = self._local.get(f"{namespace_name}/{queue}", "")
         if leads_to in self._strict:
             return leads_to
         return by_name.queue if by_name is not None and granted else ""

@@ -24,11 +24,11 @@ _Level = dict[str, dict[str, int]]  # by queue, by resource
 
 
 def read(raw: Object) -> QueueSpec:
-    """A Queue of scheduling.volcano.sh/v1beta1."""
-    whole = Fields(raw)
-    meta, spec = whole.of("metadata"), whole.of("spec")
+    """Return the queue of a Queue of scheduling.volcano.sh/v1beta1."""
+    root = Fields(raw)
+    meta, spec = root.part("metadata"), root.part("spec")
     capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
-    guarantee = spec.of("guarantee").amounts("resource")
+    guarantee = spec.part("guarantee").amounts("resource")
     return QueueSpec(
         meta.text("name"),
         Dialect.VOLCANO,
@@ -37,21 +37,21 @@ def read(raw: Object) -> QueueSpec:
         deserved=deserved,
         parent=spec.text("parent"),
         weight=max(1, spec.count("weight", 1)),
-        open=whole.of("status").text("state", _OPEN) == _OPEN,
+        open=root.part("status").text("state", _OPEN) == _OPEN,
         grants=_grants(meta),
         headroom=headroom(meta, capability, guarantee, deserved),
-        faults=tuple(whole.faults),
+        faults=tuple(root.faults),
     )
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
-    """Work out the share of each queue. A resource that nobody names has no limit."""
+    """Return the share of each queue. A resource that no queue names has no limit."""
     known = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, known) for name, queue in known.items()}
     order, circle = top_down(parents)
     real = _real(order, known, parents, demand.total)
     capacity = any(queue.deserved or queue.parent not in ("", ROOT) for queue in queues)
-    own = _deserved(known, order, real) if capacity or not demand.asked else _by_weight(known, real, demand)
+    own = _deserved(known, order, real) if capacity or not demand.needed else _by_weight(known, real, demand)
     used, is_open = added_up(order, parents, demand.used), dict[str, bool]()
     for name in order:
         is_open[name] = known[name].open and is_open.get(parents[name], True)
@@ -71,9 +71,9 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
 
 
 def _grants(meta: Fields) -> tuple[str, ...] | None:
-    """Return the namespaces that may name a Queue; None where it names none. Volcano itself lets every one in."""
-    notes = meta.of("annotations")
-    if not notes.said(labels.QUEUE_NAMESPACES):
+    """Return the namespaces that may name a Queue; None for all, as in Volcano itself."""
+    notes = meta.part("annotations")
+    if not notes.has(labels.QUEUE_NAMESPACES):
         return None
     return tuple(name.strip() for name in notes.text(labels.QUEUE_NAMESPACES).split(",") if name.strip())
 
@@ -87,7 +87,7 @@ def _parent(queue: QueueSpec, known: Mapping[str, QueueSpec]) -> str:
 def _real(
     order: Sequence[str], known: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
 ) -> dict[str, dict[str, int]]:
-    """Real capability: its capability, and what is above it less what is guaranteed to the others there."""
+    """Return the real capability: at most the parent's amount less the guarantees of the siblings."""
     promised: dict[str, Counter[str]] = {}
     for name in order:
         if guarantee := known[name].guarantee:
@@ -95,22 +95,26 @@ def _real(
     found: _Level = {}
     for name in order:
         above = found.get(parents[name], NOTHING)
-        mine, taken, kept = dict(known[name].capability), promised.get(parents[name], NOTHING), known[name].guarantee
-        for what in {**above, **taken}:
-            rest = above.get(what, total.get(what, 0)) - taken.get(what, 0) + kept.get(what, 0)
-            mine[what] = max(0, min(mine.get(what, rest), rest))
-        found[name] = mine
+        amounts, guaranteed_total, own_guarantee = (
+            dict(known[name].capability),
+            promised.get(parents[name], NOTHING),
+            known[name].guarantee,
+        )
+        for what in {**above, **guaranteed_total}:
+            rest = above.get(what, total.get(what, 0)) - guaranteed_total.get(what, 0) + own_guarantee.get(what, 0)
+            amounts[what] = max(0, min(amounts.get(what, rest), rest))
+        found[name] = amounts
     return found
 
 
 def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _Level:
-    """With capacity: what is deserved, no more than is real, no less than is guaranteed; unset it is nothing."""
+    """Return the deserved amounts of plugin capacity: within the real capability, at least the guarantee."""
     named = dict.fromkeys(what for queue in known.values() for what in queue.deserved)
     found: _Level = {}
     for name in order:
         queue, most = known[name], real[name]
-        wanted = {what: queue.deserved.get(what, 0) for what in named}
-        own = {what: min(amount, most.get(what, amount)) for what, amount in wanted.items()}
+        deserved_amounts = {what: queue.deserved.get(what, 0) for what in named}
+        own = {what: min(amount, most.get(what, amount)) for what, amount in deserved_amounts.items()}
         for what, amount in queue.guarantee.items():
             own[what] = max(own.get(what, 0), amount)
         found[name] = own
@@ -118,10 +122,12 @@ def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mappin
 
 
 def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> _Level:
-    """With proportion: what is deserved by weight; and real capability is cut to what one could deserve at most."""
+    """Return the deserved amounts of plugin proportion, and reduce the real capability to the most that a queue could
+    deserve.
+    """
     queues = [queue for name, queue in known.items() if name in real and name != ROOT]
     named = {what for queue in queues for what in (*queue.capability, *queue.guarantee)}
-    named |= {what for queue in queues for what in demand.of(queue.name)}
+    named |= {what for queue in queues for what in demand.need_of(queue.name)}
     found: _Level = {}
     for what in sorted(what for what in named - {_PODS} if demand.total.get(what)):
         claims = [_claim(queue, what, real[queue.name], demand) for queue in queues]
@@ -133,6 +139,6 @@ def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> 
 
 
 def _claim(queue: QueueSpec, what: str, real: Amounts, demand: Demand) -> Claim:
-    least, asked = queue.guarantee.get(what, 0), demand.of(queue.name).get(what, 0)
-    most = max(least, min(asked, real.get(what, asked)))
+    least, requested = queue.guarantee.get(what, 0), demand.need_of(queue.name).get(what, 0)
+    most = max(least, min(requested, real.get(what, requested)))
     return Claim(least, queue.weight, least / queue.weight, most / queue.weight, least)

@@ -1,6 +1,6 @@
-"""Sharing a whole by weight, as water fills vessels: who asks for little is full early, and leaves the rest to others.
+"""Weighted fair sharing of an amount (water filling): a small claim is satisfied early and leaves the rest to others.
 
-For each: its share with what it asks for, and the most that it could have if it alone asked for everything.
+The result has for each claim its share, and the most that it could have if it alone requested everything.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from typing import NamedTuple
 
 
 class Claim(NamedTuple):
-    """At water level L one has least + weight * (L - begins), from level `begins` up to level `ends`.
+    """A claim on a shared amount: at level L it has least + weight * (L - begins), from `begins` to `ends`."""
 
-    own: what it has up to `begins` if it asks for everything: least, and what it now leaves to others.
-    """
-
-    least: int
-    weight: int
-    begins: float
-    ends: float
-    own: int
+    least: int  # granted at any level
+    weight: int  # >= 0
+    begins: float  # the level from which it grows
+    ends: float  # the level at which its request is satisfied
+    own: int  # the amount up to `begins` if it requests everything: least, and what it leaves to others now
 
     def at(self, level: float) -> float:
         """Return the amount that the claim has at this level."""
         return self.least + self.weight * (min(max(level, self.begins), self.ends) - self.begins)
 
 
-def fill(claims: Sequence[Claim], whole: int) -> list[tuple[int, int]]:
-    """For each claim: (its share, the most that it could have). What is everybody's least is given even beyond."""
+def fill(claims: Sequence[Claim], total: int) -> list[tuple[int, int]]:
+    """Return for each claim its share and the most that it could have. Each `least` is granted even if the total is
+    smaller.
+    """
     bends = sorted(
         [(0.0, 0)]
         + [(each.begins, each.weight if each.ends > each.begins else 0) for each in claims]
@@ -41,22 +40,22 @@ def fill(claims: Sequence[Claim], whole: int) -> list[tuple[int, int]]:
     sums = [float(sum(each.least for each in claims))]
     for before, after, slope in zip(levels, levels[1:], slopes, strict=False):
         sums.append(sums[-1] + slope * (after - before))
-    level = _level(levels, slopes, sums, whole)
-    return [(_down(each.at(level)), _down(_most(each, levels, slopes, sums, whole, level))) for each in claims]
+    level = _level(levels, slopes, sums, total)
+    return [(_down(each.at(level)), _down(_most(each, levels, slopes, sums, total, level))) for each in claims]
 
 
-def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], whole: int) -> float:
-    """Find the level at which the whole is used up."""
-    last = bisect_right(sums, whole) - 1
+def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int) -> float:
+    """Return the level at which the total is used up."""
+    last = bisect_right(sums, total) - 1
     if last < 0:
         return 0.0
-    return levels[last] + (whole - sums[last]) / slopes[last] if slopes[last] > 0 else inf
+    return levels[last] + (total - sums[last]) / slopes[last] if slopes[last] > 0 else inf
 
 
 def _most(
-    claim: Claim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], whole: int, level: float
+    claim: Claim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int, level: float
 ) -> float:
-    """Return what a claim would have if it asked for everything, at most at the common level."""
+    """Return what a claim would have if it requested everything."""
     least, weight, begins, ends, own = claim
     if level <= ends and own == least:
         return claim.at(level)  # it asks for more than it can have as it is
@@ -66,18 +65,18 @@ def _most(
     high = len(levels)
     while low < high:
         middle = (low + high) // 2
-        if sums[middle] + more + weight * levels[middle] <= whole:
+        if sums[middle] + more + weight * levels[middle] <= total:
             low = middle + 1
         else:
             high = middle
     last = low - 1
     if last < first or not weight:
         return own
-    left = whole - (sums[last] + more + weight * levels[last])
+    left = total - (sums[last] + more + weight * levels[last])
     return dry + weight * (levels[last] + left / (slopes[last] + weight))
 
 
 def _down(amount: float) -> int:
-    """Round down, except for the last digits of a float. amount: 0 or more."""
-    near = round(amount)
-    return near if isclose(near, amount, rel_tol=1e-9, abs_tol=1e-9) else floor(amount)
+    """Return the amount rounded down, but ignore floating-point errors. amount: >= 0."""
+    nearest = round(amount)
+    return nearest if isclose(nearest, amount, rel_tol=1e-9, abs_tol=1e-9) else floor(amount)

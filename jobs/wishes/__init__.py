@@ -1,1 +1,1 @@
-"""Wishes of pods for their place in the fabric, in our own words and in those of other projects: pure translation."""
+"""Placement terms of pods in our dialect and in those of other projects. Pure."""

@@ -1,4 +1,6 @@
-"""Koordinator's words on a pod: the gather strategy of `network-topology-spec`, whose levels are names of layers."""
+"""Koordinator's placement terms on a pod: the gather strategy of `network-topology-spec`, with names of layers as
+levels.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ _MOST_RULES = 16
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod or a PodGroup say; None when they say nothing.
+    """Return the terms in the annotations of a pod or a PodGroup; None without any.
 
-    Of several layers that must hold all pods the last is kept: layers are listed from the outermost inwards.
+    Layers are listed from the outermost inwards. If several must hold all pods, the last is used.
     """
     together = _together(notes, faults)
     text = notes.get(SPEC)
@@ -37,11 +39,11 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     unkept: list[str] = []
     layers = nested(SPEC, [Layer(at, size) for at, size in multiples if at not in (0, _WHOLE_CLUSTER)], unkept)
     narrowest = must[-1] if must else None
-    return Wish(SPEC, narrowest, on_host, layers, together=together, unkept=tuple(unkept))
+    return Wish(SPEC, narrowest, on_host, layers, together=together, ignored=tuple(unkept))
 
 
 def _together(notes: Mapping[str, str], faults: list[str]) -> str:
-    """Return one name for a group of gangs: all that list the same say the same."""
+    """Return one name for a group of gangs. Gangs with equal lists get the same name."""
     if GROUPS not in notes:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Kueue's words on a pod: `podset-*-topology`, whose levels are keys of node labels."""
+"""Kueue's placement terms on a pod: `podset-*-topology`, whose levels are keys of node labels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_LAYERS = 3
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod say; None when they say nothing.
+    """Return the terms in the annotations of a pod; None without any.
 
-    The pods of one podset group are placed as one gang, whichever their own gangs are.
+    The pods of one podset group are placed as one gang, even if they belong to several.
     """
     keys = (REQUIRED, PREFERRED, UNCONSTRAINED, SLICE_LEVEL, LAYERS, GROUP)
     source = next((key for key in keys if key in notes), None)
@@ -32,7 +32,7 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     together = word(notes, GROUP, faults)
     required = level(notes, REQUIRED, faults)
     return Wish(source, required, layers=layers, together=together, one_domain=bool(together), mode=mode,
-                unkept=tuple(unkept))  # fmt: skip
+                ignored=tuple(unkept))  # fmt: skip
 
 
 def _layers(notes: Mapping[str, str], faults: list[str], unkept: list[str]) -> tuple[Layer, ...]:

@@ -1,6 +1,6 @@
-"""A mesh of parallelism, as PyTorch's DeviceMesh and Megatron name it: `dp=4,pp=4,ep=8,tp=8`, the outermost axis first.
+"""A mesh of parallelism as in PyTorch's DeviceMesh and Megatron: `dp=4,pp=4,ep=8,tp=8`, the outermost axis first.
 
-Neighbouring ranks differ in the innermost axis. Where the axes are to be placed is settled in topology/layers/mesh.py.
+Consecutive ranks differ in the innermost axis. topology/layers/mesh.py decides where the axes are placed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _AXIS = re.compile(r"([a-z]{1,8})=([1-9][0-9]{0,4})")
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, int], ...]:
-    """Return (axis, ranks along it), the outermost first; nothing when it is absent or cannot be read."""
+    """Return (axis, ranks along it), the outermost first; () if it is absent or unreadable."""
     text = notes.get(labels.MESH)
     if text is None:
         return ()
@@ -26,7 +26,7 @@ def read(notes: Mapping[str, str], faults: list[str]) -> tuple[tuple[str, int], 
     names = [name for name, _ in axes]
     good = len(axes) == len(found) and set(names) <= set(AXES) and len(set(names)) == len(names)
     if not good or prod(size for _, size in axes) > MOST_RANKS or len(text) > 200:
-        wanted = f"each of {', '.join(AXES)} at most once, with {MOST_RANKS} ranks in all at most"
-        faults.append(f"{labels.MESH} is {text[:60]!r}: it must be as dp=4,pp=2,tp=8, {wanted}")
+        expected = f"each of {', '.join(AXES)} at most once, with {MOST_RANKS} ranks in all at most"
+        faults.append(f"{labels.MESH} is {text[:60]!r}: it must be as dp=4,pp=2,tp=8, {expected}")
         return ()
     return tuple(axes)

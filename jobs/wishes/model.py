@@ -1,4 +1,4 @@
-"""The nouns of a wish: what a pod or a PodGroup asks of the place of its gang, whoever's words it uses."""
+"""The placement terms of a gang, from the annotations and PodGroups of any dialect."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from enum import Enum
 # A number counts tiers: 0 a host, 1 a leaf. A text is a node label's key, or a word for a tier such as "rack".
 Level = int | str
 
-MOST_LAYERS = 4
-MOST_GROUPS = 16  # rules of one PodGroup
-MOST_TOGETHER = 16  # gangs that start together
+MAX_LAYERS = 4
+MAX_GROUPS = 16  # rules of one PodGroup
+MAX_TOGETHER = 16  # gangs that start together
 
 
 class Mode(Enum):
@@ -23,7 +23,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Runs of `size` neighbouring ranks, each of which stays under one switch of a level."""
+    """A constraint on runs of `size` consecutive ranks: each run stays under one switch of a level."""
 
     level: Level
     size: int  # pods
@@ -31,7 +31,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """Groups within a gang: of its pods with these labels, those with the same values of some further labels."""
+    """A rule that divides the pods of a gang into groups: pods with `marks`, grouped by the values of `keys`."""
 
     name: str = ""
     marks: tuple[tuple[str, str], ...] = ()
@@ -39,15 +39,15 @@ class GroupRule:
     size: int = 0  # without keys, a group is a run of so many neighbouring ranks; 0: all pods of the rule
     least: int = 0  # so many groups start, or none
     level: Level | None = None  # no group leaves one domain of this level
-    apart: bool = False  # and none shares it with another group of the gang
+    exclusive: bool = False  # and none shares it with another group of the gang
     pods: int = 0  # a group of fewer does not count among those that start
-    whole: bool = True  # a group starts whole or not at all; else so many of it as its role's minimum says
+    all_or_nothing: bool = True  # a group starts whole or not at all; else so many of it as its role's minimum says
     one_of: tuple[tuple[str, str], ...] = ()  # its pods have one of these labels, too, where there are any
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A wish for the place of a gang."""
+    """The placement terms of a gang."""
 
     source: str = ""  # the annotation or field that was read; "" when nothing is asked
     required: Level | None = None  # no member leaves one domain of this level
@@ -56,31 +56,33 @@ class Wish:
     groups: tuple[GroupRule, ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()  # axes of parallelism, the outermost first, and how many ranks along each
     balanced: bool = False  # as many pods under each leaf that is used, as nearly as can be
-    apart: Level | None = None  # shares no domain of this level with another gang of its set that asks the same
-    apart_set: str = ""  # the set, where the pod names one: else its job's
+    exclusive_level: Level | None = (
+        None  # shares no domain of this level with another gang of its set that asks the same
+    )
+    exclusive_set: str = ""  # the set, where the pod names one: else its job's
     together: str = ""  # a name: gangs that say the same are placed all or none
     together_of: int = 0  # how many gangs say so in all; 0: as many as there are
     one_domain: bool = False  # such gangs share one domain, and what one asks counts for all
     mode: Mode = Mode.NEAR
-    further: tuple[tuple[str, Level], ...] = ()  # (source, level) that other words of the same pod require, too
-    unkept: tuple[str, ...] = ()  # what was read and is not kept, a sentence each
+    other_levels: tuple[tuple[str, Level], ...] = ()  # (source, level) that other words of the same pod require, too
+    ignored: tuple[str, ...] = ()  # what was read and is not kept, a sentence each
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The levels that are required, in whatever words."""
+        """Return the required levels of all dialects."""
         own = () if self.required is None else (self.required,)
-        return (*own, *(level for _, level in self.further))
+        return (*own, *(level for _, level in self.other_levels))
 
     @property
     def requires(self) -> str:
-        """The annotation or field that requires a level; "" for none."""
-        return self.source if self.required is not None else next((source for source, _ in self.further), "")
+        """Return the annotation or field that requires a level; "" for none."""
+        return self.source if self.required is not None else next((source for source, _ in self.other_levels), "")
 
     @property
     def only_prefers(self) -> bool:
-        """True if the words say that nearness is preferred, or no nearness at all, and nothing else."""
-        plain = replace(self, source="", further=(), mode=Mode.NEAR, unkept=())
-        return bool(self.source) and not self.unkept and plain == NOTHING
+        """True if the terms only prefer a near placement, or none, and nothing else."""
+        plain = replace(self, source="", other_levels=(), mode=Mode.NEAR, ignored=())
+        return bool(self.source) and not self.ignored and plain == NOTHING
 
 
 NOTHING = Wish()

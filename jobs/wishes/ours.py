@@ -1,4 +1,4 @@
-"""Our own words: `turnout.dev/topology` and those beside it."""
+"""Our own placement terms: `turnout.dev/topology` and related annotations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from turnout.jobs.wishes import mesh
-from turnout.jobs.wishes.model import MOST_TOGETHER, Mode, Wish
+from turnout.jobs.wishes.model import MAX_TOGETHER, Mode, Wish
 from turnout.jobs.wishes.notes import count, level, set_of, word
 from turnout.kube import labels
 
@@ -33,7 +33,7 @@ _LOOKED_AT = 8  # unknown annotations of one pod
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod say; None when they say nothing."""
+    """Return the terms in the annotations of a pod; None without any."""
     wish = notes.get(labels.TOPOLOGY, "")
     if wish not in ("", *WORDS):
         faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be {', '.join(WORDS[:-1])} or {WORDS[-1]}")
@@ -49,36 +49,40 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     unkept: tuple[str, ...] = (
         () if tier is None or wish == "required" else (f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}",)
     )
-    unkept += besides.unkept
+    unkept += besides.ignored
     if mode is not Mode.NEAR and (besides.mesh or besides.balanced):
         besides = replace(besides, mesh=(), balanced=False)
         unkept += (f"{labels.MESH if labels.MESH in notes else labels.BALANCED} has no meaning beside {wish}",)
-    return replace(besides, source=labels.TOPOLOGY, required=narrowest, multiple=multiple, mode=mode, unkept=unkept)
+    return replace(besides, source=labels.TOPOLOGY, required=narrowest, multiple=multiple, mode=mode, ignored=unkept)
 
 
 def _besides(notes: Mapping[str, str], faults: list[str]) -> Wish:
-    """Return what is said in the words beside `topology`."""
+    """Return the terms of our annotations other than `topology`."""
     balanced = notes.get(labels.BALANCED, "false")
     if balanced not in ("true", "false"):
         faults.append(f"{labels.BALANCED} is {balanced[:40]!r}: it must be true or false")
-    apart, apart_set = level(notes, labels.APART, faults), word(notes, labels.APART_SET, faults)
-    together, together_of = set_of(notes, labels.TOGETHER, MOST_TOGETHER, faults)
-    unkept = (f"{labels.APART_SET} has no meaning without {labels.APART}",) if apart_set and apart is None else ()
+    exclusive_level, exclusive_set = level(notes, labels.APART, faults), word(notes, labels.APART_SET, faults)
+    together, together_of = set_of(notes, labels.TOGETHER, MAX_TOGETHER, faults)
+    unkept = (
+        (f"{labels.APART_SET} has no meaning without {labels.APART}",)
+        if exclusive_set and exclusive_level is None
+        else ()
+    )
     return Wish(
         mesh=mesh.read(notes, faults),
         balanced=balanced == "true",
-        apart=apart,
-        apart_set=apart_set,
+        exclusive_level=exclusive_level,
+        exclusive_set=exclusive_set,
         together=together,
         together_of=together_of,
-        unkept=unkept,
+        ignored=unkept,
     )
 
 
 def _misspelt(notes: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each annotation that reads nearly as one of ours for pods."""
+    """Yield a sentence for each annotation whose name is similar to one of ours for pods."""
     unknown = sorted(key for key in notes if key.startswith(_PREFIX) and key not in _KNOWN)
     for key in unknown[:_LOOKED_AT]:
-        near = difflib.get_close_matches(key[:80], _OF_PODS, 1, 0.9)
-        if near:
-            yield f"{key[:80]} is not read: did you mean {near[0]}?"
+        matches = difflib.get_close_matches(key[:80], _OF_PODS, 1, 0.9)
+        if matches:
+            yield f"{key[:80]} is not read: did you mean {matches[0]}?"

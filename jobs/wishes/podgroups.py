@@ -1,4 +1,6 @@
-"""Words on a PodGroup: Volcano's networkTopology and subGroupPolicy, koordinator's annotations, Kubernetes' own."""
+"""Placement terms of PodGroups: Volcano's networkTopology and subGroupPolicy, koordinator's annotations, Kubernetes'
+own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from turnout.jobs.wishes.model import MOST_GROUPS, NOTHING, GroupRule, Level, Wish
+from turnout.jobs.wishes.model import MAX_GROUPS, NOTHING, GroupRule, Level, Wish
 from turnout.jobs.wishes.read import wish_of
 
 _MOST_TIER = 99
@@ -16,39 +18,39 @@ MOST_ROLES = 64
 
 
 def wish_of_group(topology: object, policies: object, constraints: object, notes: Mapping[str, str]) -> Wish:
-    """Return what a PodGroup asks. All but the last may be anything.
+    """Return the placement terms of a PodGroup. Every argument but `notes` may have any type.
 
     topology: Volcano's networkTopology. policies: Volcano's subGroupPolicy. constraints: the schedulingConstraints of
-    Kubernetes. notes: its annotations, which count where its spec asks nothing.
+    Kubernetes. notes: the annotations, which count if the spec has no terms.
     """
     unkept: list[str] = []
     groups = _groups(policies, unkept)
     if isinstance(topology, dict):
         hard = topology.get("mode", "hard") == "hard"
-        return Wish("spec.networkTopology", _allowed(topology) if hard else None, groups=groups, unkept=tuple(unkept))
+        return Wish("spec.networkTopology", _allowed(topology) if hard else None, groups=groups, ignored=tuple(unkept))
     if isinstance(constraints, dict) and (keys := _keys(constraints)):
-        return Wish("spec.schedulingConstraints.topology", keys[-1], groups=groups, unkept=tuple(unkept))
+        return Wish("spec.schedulingConstraints.topology", keys[-1], groups=groups, ignored=tuple(unkept))
     if groups or unkept:
-        return Wish("spec.subGroupPolicy", groups=groups, unkept=tuple(unkept))
+        return Wish("spec.subGroupPolicy", groups=groups, ignored=tuple(unkept))
     return wish_of_notes(notes)
 
 
 def wish_of_notes(notes: Mapping[str, str]) -> Wish:
-    """Return what the annotations of a PodGroup ask. What cannot be read of them is told as not kept."""
+    """Return the placement terms in the annotations of a PodGroup. Unreadable values are reported as ignored."""
     faults: list[str] = []
     noted = wish_of(notes, faults)
-    return replace(noted, unkept=(*noted.unkept, *faults)) if faults else noted or NOTHING
+    return replace(noted, ignored=(*noted.ignored, *faults)) if faults else noted or NOTHING
 
 
 def native_min(policy: object) -> int | None:
-    """Return how many pods of Kubernetes' own PodGroup start together: 1 and more; None when it does not say."""
+    """Return how many pods of Kubernetes' own PodGroup start together, >= 1; None if it does not tell."""
     gang = policy.get("gang") if isinstance(policy, dict) else None
     least = gang.get("minCount") if isinstance(gang, dict) else None
     return least if isinstance(least, int) and not isinstance(least, bool) and least > 0 else None
 
 
 def least_by_role(minimums: object) -> tuple[tuple[str, int], ...]:
-    """Return how many pods of each task must start, from Volcano's minTaskMember, which may be anything."""
+    """Return how many pods of each task must start, from Volcano's minTaskMember, which may have any type."""
     if not isinstance(minimums, dict):
         return ()
     pairs = sorted((key, value) for key, value in minimums.items() if isinstance(key, str) and _counts(value))
@@ -64,7 +66,7 @@ def _count(value: object) -> int:
 
 
 def _allowed(topology: Mapping[str, Any]) -> Level:
-    """Return the widest level: by name, by number, else a leaf."""
+    """Return the widest allowed level: by name, else by number, else a leaf."""
     name, tier = topology.get("highestTierName"), topology.get("highestTierAllowed")
     if isinstance(name, str) and name:
         return name[:253]
@@ -81,9 +83,9 @@ def _keys(constraints: Mapping[str, Any]) -> list[str]:
 def _groups(policies: object, unkept: list[str]) -> tuple[GroupRule, ...]:
     """Return the rules of Volcano's subGroupPolicy, with a sentence for each that is not kept."""
     listed = policies if isinstance(policies, list) else []
-    if len(listed) > MOST_GROUPS:
-        unkept.append(f"spec.subGroupPolicy has {len(listed)} entries, of which {MOST_GROUPS} are kept")
-    rules = (_rule(each, unkept) for each in listed[:MOST_GROUPS] if isinstance(each, dict))
+    if len(listed) > MAX_GROUPS:
+        unkept.append(f"spec.subGroupPolicy has {len(listed)} entries, of which {MAX_GROUPS} are kept")
+    rules = (_rule(each, unkept) for each in listed[:MAX_GROUPS] if isinstance(each, dict))
     return tuple(rule for rule in rules if rule is not None)
 
 

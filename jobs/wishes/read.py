@@ -1,4 +1,4 @@
-"""Read a pod's wish: in our words if it uses them, else in those of another project, the first that says anything."""
+"""The placement terms of a pod: ours if it uses them, else those of the first other dialect that it uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _PEERS = (kueue, volcano, koordinator, sets, kai)
 
 
 def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
-    """Return the wish in the annotations of a pod.
+    """Return the placement terms in the annotations of a pod.
 
-    Our words besides `topology` (a multiple, a mesh, balanced, apart, together) count beside others' words. So does
-    each required level, in any words. What else is said twice in other words is not kept, and told.
-
-    faults: gets a sentence for each value that cannot be read.
+    Our annotations other than `topology` are combined with another dialect's terms. So is each required level of any
+    dialect. Other terms of a second dialect are ignored and reported. faults: receives a sentence for each unreadable
+    value.
     """
     own = ours.read(notes, faults)
     theirs = [wish for each in _PEERS if (wish := each.read(notes, faults)) is not None]
@@ -27,32 +26,32 @@ def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
     elif theirs:
         first, rest = theirs[0], theirs[1:]
         if own is not None:
-            first = _beside(first, own)
+            first = _with_own_terms(first, own)
     else:
         return own or NOTHING
-    beside = [each for each in rest if each.together and not first.together]
-    if beside:
-        first = replace(first, together=beside[0].together, one_domain=beside[0].one_domain)
+    partners = [each for each in rest if each.together and not first.together]
+    if partners:
+        first = replace(first, together=partners[0].together, one_domain=partners[0].one_domain)
         rest = [each for each in rest if each.source not in (koordinator.GROUPS, kueue.GROUP)]
     further = tuple((each.source, each.required) for each in rest if each.required is not None)
     if further and first.only_prefers:
-        first = replace(first, unkept=(f"{first.source} is not kept beside {further[0][0]}, which requires a level",))
-    unread = [each for each in rest if replace(each, required=None, unkept=()) != Wish(each.source) or not each.levels]
+        first = replace(first, ignored=(f"{first.source} is not kept beside {further[0][0]}, which requires a level",))
+    unread = [each for each in rest if replace(each, required=None, ignored=()) != Wish(each.source) or not each.levels]
     unkept = tuple(f"{each.source} is not read beside {first.source}" for each in unread)
-    return replace(first, further=further, unkept=first.unkept + unkept)
+    return replace(first, other_levels=further, ignored=first.ignored + unkept)
 
 
-def _beside(first: Wish, own: Wish) -> Wish:
-    """Return a wish in others' words with what ours say besides."""
+def _with_own_terms(first: Wish, own: Wish) -> Wish:
+    """Return another dialect's terms combined with ours."""
     return replace(
         first,
         multiple=own.multiple if own.multiple > 1 else first.multiple,
         mesh=own.mesh,
         balanced=own.balanced,
-        apart=first.apart if own.apart is None else own.apart,
-        apart_set=own.apart_set or first.apart_set,
+        exclusive_level=first.exclusive_level if own.exclusive_level is None else own.exclusive_level,
+        exclusive_set=own.exclusive_set or first.exclusive_set,
         together=own.together or first.together,
         together_of=own.together_of,
         one_domain=first.one_domain and not own.together,
-        unkept=own.unkept + first.unkept,
+        ignored=own.ignored + first.ignored,
     )

@@ -1,4 +1,4 @@
-"""Words of JobSet and LeaderWorkerSet: each child job, each group or each subgroup has a domain to itself."""
+"""Placement terms of JobSet and LeaderWorkerSet: each child job, group or subgroup has a domain for itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LWS_SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod say; None when they say nothing."""
+    """Return the terms in the annotations of a pod; None without any."""
     source = next((key for key in (JOBSET, LWS, LWS_SUBGROUP) if key in notes), None)
     if source is None:
         return None
     inner = level(notes, LWS_SUBGROUP, faults)
-    groups = () if inner is None else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=inner, apart=True),)
+    groups = () if inner is None else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=inner, exclusive=True),)
     at = None if source == LWS_SUBGROUP else level(notes, source, faults)
-    return Wish(source, at, groups=groups, apart=at)
+    return Wish(source, at, groups=groups, exclusive_level=at)

@@ -1,4 +1,4 @@
-"""The tier that a word for a level stands for, such as "rack", where no map or label tells."""
+"""The tier of a level's name, such as "rack", if no map or label tells it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
 
 
 def by_word(name: str) -> int | None:
-    """Return the tier that a word stands for, or the last such word of a key; None when it has none."""
+    """Return the tier of a word, or of the last such word of a key; None if it has none."""
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.rsplit("/", 1)[-1])
     words = [part.lower() for part in parts if part.lower() not in _FILLERS]
     found = [tier for each in words if (tier := _WORDS.get(each)) is not None]
@@ -25,7 +25,7 @@ def by_word(name: str) -> int | None:
 
 
 def by_name(level: Level) -> int:
-    """Return the tier of a level as far as its name tells. One that tells nothing counts as a leaf."""
+    """Return the tier of a level by its name. An unknown name counts as a leaf."""
     if isinstance(level, int):
         return level
     tier = 0 if level == labels.HOSTNAME else by_word(level)

@@ -1,4 +1,4 @@
-"""Volcano's words on a pod, which mean what networkTopology means on a PodGroup."""
+"""Volcano's placement terms on a pod, which mean the same as networkTopology on a PodGroup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODE, HIGHEST_TIER = "volcano.sh/network-topology-mode", "volcano.sh/network-top
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod say; None when they say nothing. Without a mode they are a hard wish."""
+    """Return the terms in the annotations of a pod; None without any. The default mode is hard."""
     source = next((key for key in (MODE, HIGHEST_TIER) if key in notes), None)
     if source is None:
         return None

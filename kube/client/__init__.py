@@ -1,1 +1,1 @@
-"""The only room of `kube` that touches network, clock and logs: the API client, list-watch, the Lease."""
+"""The part of `kube` that uses network, clock and logs: the API client, list and watch, leader election."""

@@ -1,4 +1,4 @@
-"""Makes an object be as it is wanted, whether it is there or not: a merge patch, else its creation."""
+"""Create an object, or update it if it exists."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ MERGE = "application/merge-patch+json"
 
 
 class Store(Protocol):
-    """The calls that applying needs of a Client."""
+    """The calls of a Client that apply_object needs."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """The object as patched. Raises NotFound."""
+        """Return the patched object. Raises NotFound."""
 
     async def create(self, path: str, body: Any) -> bytes:
-        """The object as created. Raises Conflict when it exists, NotFound without its namespace."""
+        """Return the created object. Raises Conflict if it exists, and NotFound if its namespace does not exist."""
 
 
-async def put(store: Store, path: str, body: dict[str, Any], manager: str) -> None:
-    """Write an object's fields; those that body does not name stay, and None takes one away.
+async def apply_object(store: Store, path: str, body: dict[str, Any], manager: str) -> None:
+    """Write the fields of an object. Fields that the body does not name stay; None removes a field.
 
-    path: of the object. Raises CallError for all but its coming or going meanwhile.
+    path: the path of the object. Raises CallError, except for a creation or deletion by somebody else in the meantime.
     """
     try:
         await store.patch(path, body, MERGE, manager)

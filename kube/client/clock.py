@@ -1,6 +1,6 @@
-"""Time as an argument: what shells ask a clock for, the real one, and a time of day that does not jump.
+"""Clocks: the interface that I/O modules use, the real clock, and a time of day that does not jump.
 
-Durations and deadlines are always monotonic; the wall clock is only for what people read in an object.
+Durations and deadlines always use the monotonic clock. The wall clock is only for times that people read in an object.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
-JUMP_S = 2.0  # more than a clock is slewed between two looks
-APART_S = 5.0  # the API server tells whole seconds, and its answers take a while
-HOLD_LOOKS = 2
+MIN_JUMP_S = 2.0  # more than NTP slews a clock between two readings
+MAX_DIFFERENCE_S = 5.0  # from the API server's clock, which shows whole seconds after a network delay
+HOLD_READINGS = 2  # readings that report a jump
 
 
 class Clock(Protocol):
-    """All that a shell may know of time, so that a test can move it by hand."""
+    """The clock of an I/O module. Tests replace it by one that they move by hand."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow, whatever the wall clock does."""
+        """Return seconds that never decrease, whatever the wall clock does."""
 
     def wall(self) -> float:
-        """Seconds since 1970, UTC. Never compared with another machine's."""
+        """Return seconds since 1970, UTC. Never compare them with another machine's."""
 
     async def sleep(self, seconds: float) -> None:
         """Return no sooner than `seconds` from now."""
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
-        """End what is inside with TimeoutError once `seconds` have passed."""
+        """Return a context that ends its block with TimeoutError after `seconds`."""
 
 
 class RealClock:
-    """The machine's own time."""
+    """The clock of this machine."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -52,51 +52,54 @@ class RealClock:
 
 
 class Moment(NamedTuple):
-    """now_s: seconds since 1970, in steps of the monotonic clock. jumped_s: by how much clocks have jumped just now."""
+    """One reading of a SteadyTime."""
 
-    now_s: float
-    jumped_s: float
+    now_s: float  # since 1970, in steps of the monotonic clock
+    jumped_s: float  # by how much a clock jumped; 0.0 once HOLD_READINGS readings have reported it
 
 
 class SteadyTime:
-    """The time of day for decisions: it goes on as the monotonic clock does when the wall clock jumps.
+    """The time of day for decisions. When the wall clock jumps, it continues with the monotonic clock.
 
-    A jump is told, and shown by two looks: who looks changes nothing at these. The API server is right, whose clock
-    stamps the objects; where it is not known, the wall clock. What it says by then counts from the third look on.
+    A jump is logged, and reported by the next HOLD_READINGS readings; the caller changes nothing then. After that, the
+    corrected time counts: the API server's if it is known, because it stamps the objects, else the wall clock's.
     """
 
     def __init__(self, clock: Clock, server_ahead_s: Callable[[], float | None] = lambda: None) -> None:
-        """server_ahead_s: by how much the API server's time of day is ahead of the monotonic clock, None if unknown."""
-        self._clock, self._server = clock, server_ahead_s
-        self._ahead_s: float | None = None  # of the monotonic clock
-        self._wall_ahead_s = 0.0
-        self._jumped_s, self._holds, self._corrects = 0.0, 0, False
+        """Make a time that has not been read yet.
 
-    def look(self) -> Moment:
-        """The time now."""
+        server_ahead_s: returns how far the API server's time of day is ahead of the monotonic clock, None if unknown.
+        """
+        self._clock, self._server_ahead_s = clock, server_ahead_s
+        self._ahead_s: float | None = None  # the returned time less the monotonic clock; None before the first reading
+        self._wall_ahead_s = 0.0
+        self._jumped_s, self._readings_on_hold, self._correction_pending = 0.0, 0, False
+
+    def now(self) -> Moment:
+        """Read the clocks and return the current time."""
         now_s = self._clock.monotonic()
         wall_s = self._clock.wall() - now_s
-        server_s = self._server()
-        right_s = wall_s if server_s is None or abs(server_s - wall_s) <= APART_S else server_s
+        server_s = self._server_ahead_s()
+        correct_ahead_s = wall_s if server_s is None or abs(server_s - wall_s) <= MAX_DIFFERENCE_S else server_s
         if self._ahead_s is None:
-            self._ahead_s, self._wall_ahead_s = right_s, wall_s
-            return Moment(now_s + right_s, 0.0)
-        if abs(by_s := wall_s - self._wall_ahead_s) > JUMP_S:
+            self._ahead_s, self._wall_ahead_s = correct_ahead_s, wall_s
+            return Moment(now_s + correct_ahead_s, 0.0)
+        if abs(by_s := wall_s - self._wall_ahead_s) > MIN_JUMP_S:
             self._jump(by_s)
-        elif server_s is None and not self._corrects:
-            self._ahead_s += by_s  # it was slewed
+        elif server_s is None and not self._correction_pending:
+            self._ahead_s += by_s  # NTP slews the wall clock
         self._wall_ahead_s = wall_s
-        apart_s = right_s - self._ahead_s
-        if self._corrects and not self._holds:
-            self._ahead_s, self._corrects = right_s, False
-            log.warning("clock_corrected", extra={"by_s": round(apart_s, 1)})
-        elif abs(apart_s) > APART_S and not self._corrects:
-            self._jump(apart_s)
-            self._corrects = True
-        held, self._holds = self._holds > 0, max(0, self._holds - 1)
-        return Moment(now_s + self._ahead_s, self._jumped_s if held else 0.0)
+        error_s = correct_ahead_s - self._ahead_s
+        if self._correction_pending and not self._readings_on_hold:
+            self._ahead_s, self._correction_pending = correct_ahead_s, False
+            log.warning("clock_corrected", extra={"by_s": round(error_s, 1)})
+        elif abs(error_s) > MAX_DIFFERENCE_S and not self._correction_pending:
+            self._jump(error_s)
+            self._correction_pending = True
+        on_hold, self._readings_on_hold = self._readings_on_hold > 0, max(0, self._readings_on_hold - 1)
+        return Moment(now_s + self._ahead_s, self._jumped_s if on_hold else 0.0)
 
     def _jump(self, by_s: float) -> None:
-        if not self._holds:
-            log.warning("clock_jumped", extra={"by_s": round(by_s, 1), "nothing_changes_for_looks": HOLD_LOOKS})
-        self._jumped_s, self._holds = by_s, HOLD_LOOKS
+        if not self._readings_on_hold:
+            log.warning("clock_jumped", extra={"by_s": round(by_s, 1), "nothing_changes_for_looks": HOLD_READINGS})
+        self._jumped_s, self._readings_on_hold = by_s, HOLD_READINGS

@@ -1,7 +1,7 @@
-"""The sockets of an HTTP client, so that none outlives its loop.
+"""The sockets of an HTTP client, closed before its event loop ends.
 
-aiohttp takes leave on a TLS connection on which an answer was not read to its end, and does not wait for the other
-side. A loop that ends before leaves the socket open.
+aiohttp says goodbye on a TLS connection whose answer was not read to its end, and does not wait for the other side. A
+loop that ends earlier would leave the socket open.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import socket
 from types import TracebackType
 from typing import Any, Self
 
-TURNS, TURN_S = 5_000, 0.001
+CLOSE_CHECKS, CLOSE_CHECK_S = 5_000, 0.001
 
 
 class Connections:
-    """Sockets made for a `TCPConnector`, as its `socket_factory`. With `async with` they are cut off at its end."""
+    """A `socket_factory` for aiohttp's `TCPConnector`. As an async context it closes all its sockets at its end."""
 
     def __init__(self) -> None:
-        self._made: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -27,27 +27,27 @@ class Connections:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await self.cut()
+        await self.close_all()
 
     def __call__(self, address: tuple[Any, ...]) -> socket.socket:
-        """Make a socket for an address, as `getaddrinfo` gives it."""
+        """Make a socket for an address from `getaddrinfo`."""
         family, kind, protocol, *_ = address
-        self._made = [*self._open(), made := socket.socket(family, kind, protocol)]
-        return made
+        self._sockets = [*self._open_sockets(), new_socket := socket.socket(family, kind, protocol)]
+        return new_socket
 
-    async def cut(self) -> None:
-        """Cut off what is still there, after the session is closed, and wait until it is closed too.
+    async def close_all(self) -> None:
+        """Shut down the sockets that are still open after the session was closed, and wait until all are closed.
 
-        Raises TimeoutError where somebody keeps one open.
+        Raises TimeoutError if a socket stays open.
         """
-        for each in self._open():
-            with contextlib.suppress(OSError):  # it is closed at the other end, or was never connected
+        for each in self._open_sockets():
+            with contextlib.suppress(OSError):  # the other end closed it, or it was never connected
                 each.shutdown(socket.SHUT_RDWR)
-        for _ in range(TURNS):
-            if not self._open():
+        for _ in range(CLOSE_CHECKS):
+            if not self._open_sockets():
                 return
-            await asyncio.sleep(TURN_S)
-        raise TimeoutError(f"sockets that nobody closes: {self._open()}")
+            await asyncio.sleep(CLOSE_CHECK_S)
+        raise TimeoutError(f"sockets that nobody closes: {self._open_sockets()}")
 
-    def _open(self) -> list[socket.socket]:
-        return [each for each in self._made if each.fileno() != -1]
+    def _open_sockets(self) -> list[socket.socket]:
+        return [each for each in self._sockets if each.fileno() != -1]

@@ -1,7 +1,7 @@
-"""Kubernetes Events about objects: the same thing said twice is one Event with a count.
+"""Kubernetes Events about objects: repetitions of one message are one Event with a count.
 
-Telling never blocks who tells: what does not fit the queue, the rate or the RBAC is dropped and counted.
-Namespaces have their turns one after another. When the queue is full, the one that fills it most makes room.
+Emitting an Event never blocks. Events that exceed the queue, the rate or our RBAC are dropped and counted. Namespaces
+take turns. When the queue is full, the namespace with the most queued Events loses its newest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.rate_limiter import Pace
+from turnout.kube.client.rate_limiter import RateLimiter
 from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound
 from turnout.kube.reasons import WORDS, pointer
 from turnout.kube.times import rfc3339
@@ -24,23 +24,23 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES = 1024  # what events.k8s.io allows for a note
 _REASON_CHARS = 128
 _NAME_CHARS = 200  # an object name is up to 253, and the Event's own name adds to it
-_REMEMBERED = 2048  # Events that can still be counted up
+_MAX_WRITTEN_EVENTS = 2048  # Events that can still be counted up
 _SPAN_S = 3600.0  # of wall time, counted from 1970: a repetition in another span is a new Event, which the name says
 _CALL_S = 5.0
 
 
 class ObjectRef(NamedTuple):
-    """The object of an Event. namespace: "" for cluster-wide objects; their Events live in `default`."""
+    """The object of an Event."""
 
     kind: str
     api_version: str
-    namespace: str
+    namespace: str  # "" for cluster-wide objects, whose Events are in `default`
     name: str
     uid: str
 
 
-class _Topic(NamedTuple):
-    """The fields in which two Events that are counted together agree."""
+class _EventKey(NamedTuple):
+    """The fields that equal Events share: such Events are counted together."""
 
     ref: ObjectRef
     type_: str
@@ -49,34 +49,36 @@ class _Topic(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Told:
-    """One Event on the server. count: as written there."""
+class _WrittenEvent:
+    """An Event that is on the server."""
 
-    path: str  # "" for one that another replica has written, and counts up
-    count: int
-    first_s: float
-    last_s: float
+    path: str  # "" if another replica wrote the Event and counts its repetitions
+    count: int  # as written there
+    first_s: float  # wall-clock seconds
+    last_s: float  # wall-clock seconds
 
 
 @dataclass(slots=True)
-class _Waiting:
-    times: int
-    first_s: float
-    last_s: float
+class _QueuedEvent:
+    """An Event that is not written yet."""
+
+    times: int  # repetitions, >= 1
+    first_s: float  # wall-clock seconds
+    last_s: float  # wall-clock seconds
 
 
 class EventStore(Protocol):
-    """The calls that a recorder needs of a Client."""
+    """The calls of a Client that an EventRecorder needs."""
 
     async def create(self, path: str, body: dict[str, Any], *, deadline_s: float) -> bytes:
-        """The Event as created."""
+        """Return the created Event."""
 
     async def patch(self, path: str, body: dict[str, Any], *, deadline_s: float) -> bytes:
-        """The Event as patched. Raises NotFound when the server has let it expire."""
+        """Return the patched Event. Raises NotFound if the Event has expired on the server."""
 
 
 class EventRecorder:
-    """Writes Events in the background. dropped: how many were never written."""
+    """A writer of Events in the background."""
 
     def __init__(
         self,
@@ -90,136 +92,144 @@ class EventRecorder:
         burst: float = 25.0,
         docs: str = "",
     ) -> None:
-        """component: who tells, such as turnout-extender. instance: which of them, the pod's name.
+        """Make a recorder with an empty queue.
 
-        docs: the address of the docs site, to which Events with a reason of ours link; "" names a command instead.
+        component: the reporting program, such as turnout-extender. instance: the name of its pod. capacity: Events in
+        the queue, >= 1. per_s: writes a second. burst: writes that may leave at once. docs: the URL of the docs site,
+        to which Events with one of our reasons link; "" names a command instead.
         """
         self._docs = docs
         self._client, self._component, self._instance = client, component, instance
-        self._pace = Pace(clock, per_s, burst)
+        self._rate_limiter = RateLimiter(clock, per_s, burst)
         self._capacity = capacity
-        self._waiting: OrderedDict[str, OrderedDict[_Topic, _Waiting]] = OrderedDict()  # by namespace, in their turns
-        self._count = 0
-        self._told: OrderedDict[_Topic, _Told] = OrderedDict()
-        self._something = asyncio.Event()
-        self._forbidden = False
-        self.dropped = 0
+        # By namespace, in the order of their turns.
+        self._queues: OrderedDict[str, OrderedDict[_EventKey, _QueuedEvent]] = OrderedDict()
+        self._queued_count = 0
+        self._written_events: OrderedDict[_EventKey, _WrittenEvent] = OrderedDict()
+        self._has_work = asyncio.Event()
+        self._forbidden_logged = False
+        self.dropped = 0  # Events that were never written
 
     def emit(self, ref: ObjectRef, type_: str, reason: str, message: str, now: float) -> None:
-        """Tell, soon. type_: Normal or Warning. now: wall seconds. Raises nothing.
+        """Queue an Event. Raises nothing.
 
-        message: cut at MESSAGE_BYTES, the place where the reason is explained included.
+        type_: Normal or Warning. now: wall-clock seconds. message: truncated so that it has at most MESSAGE_BYTES
+        together with the pointer to the explanation of its reason.
         """
-        where = f" ({pointer(reason, self._docs)})" if reason in WORDS else ""
-        topic = _Topic(ref, type_, reason[:_REASON_CHARS], _cut(message, MESSAGE_BYTES - len(where)) + where)
-        mine = self._waiting.get(ref.namespace) or OrderedDict[_Topic, _Waiting]()
-        waiting = mine.get(topic)
-        if waiting is not None:
-            waiting.times += 1
-            waiting.last_s = max(waiting.last_s, now)
-        elif self._count >= self._capacity and not self._made_room(len(mine)):
+        pointer_text = f" ({pointer(reason, self._docs)})" if reason in WORDS else ""
+        key = _EventKey(
+            ref, type_, reason[:_REASON_CHARS], _truncate(message, MESSAGE_BYTES - len(pointer_text)) + pointer_text
+        )
+        queue = self._queues.get(ref.namespace) or OrderedDict[_EventKey, _QueuedEvent]()
+        queued = queue.get(key)
+        if queued is not None:
+            queued.times += 1
+            queued.last_s = max(queued.last_s, now)
+        elif self._queued_count >= self._capacity and not self._drop_for_room(len(queue)):
             self.dropped += 1
         else:
-            self._waiting.setdefault(ref.namespace, OrderedDict())[topic] = _Waiting(1, now, now)
-            self._count += 1
-            self._something.set()
+            self._queues.setdefault(ref.namespace, OrderedDict())[key] = _QueuedEvent(1, now, now)
+            self._queued_count += 1
+            self._has_work.set()
 
-    def _made_room(self, mine: int) -> bool:
-        """Drop the last Event of the namespace that has most waiting, if it has more than this one would have."""
-        most = max(self._waiting.values(), key=len, default=None)
-        if most is None or len(most) <= mine + 1:
+    def _drop_for_room(self, queue: int) -> bool:
+        """Drop the newest Event of the longest queue. Return False if no queue is longer than this one would become."""
+        longest_queue = max(self._queues.values(), key=len, default=None)
+        if longest_queue is None or len(longest_queue) <= queue + 1:
             return False
-        self.dropped += most.popitem()[1].times
-        self._count -= 1
+        self.dropped += longest_queue.popitem()[1].times
+        self._queued_count -= 1
         return True
 
-    def _next(self) -> tuple[_Topic, _Waiting]:
-        """Take the oldest Event of the namespace whose turn it is."""
-        namespace, mine = self._waiting.popitem(last=False)
-        found = mine.popitem(last=False)
-        self._count -= 1
-        if mine:
-            self._waiting[namespace] = mine
-        return found
+    def _pop_next(self) -> tuple[_EventKey, _QueuedEvent]:
+        """Remove and return the oldest Event of the namespace whose turn it is."""
+        namespace, queue = self._queues.popitem(last=False)
+        entry = queue.popitem(last=False)
+        self._queued_count -= 1
+        if queue:
+            self._queues[namespace] = queue
+        return entry
 
     async def run(self) -> None:
-        """Write what waits, a namespace after another, of each the oldest first, until cancelled."""
+        """Write queued Events until cancelled: the namespaces in turn, the oldest Event of each first."""
         while True:
-            await self._something.wait()
+            await self._has_work.wait()
             await self.flush()
-            self._something.clear()
+            self._has_work.clear()
 
     async def flush(self) -> None:
-        """Write what waits, and return."""
-        while self._waiting:
-            await self._pace.turn()
-            topic, waiting = self._next()
+        """Write all queued Events, then return."""
+        while self._queues:
+            await self._rate_limiter.acquire()
+            key, queued = self._pop_next()
             try:
-                await self._write(topic, waiting)
+                await self._write(key, queued)
             except CallError as error:
-                self.dropped += waiting.times
-                self._complain(error)
+                self.dropped += queued.times
+                self._log_failure(error)
 
-    def _complain(self, error: CallError) -> None:
-        """Once for a refusal that only an admin can lift; each time for what passes."""
+    def _log_failure(self, error: CallError) -> None:
+        """Log a failed write. Missing RBAC is logged once, because only an admin can change it."""
         if isinstance(error, Forbidden):
-            if self._forbidden:
+            if self._forbidden_logged:
                 return
-            self._forbidden = True
+            self._forbidden_logged = True
         log.warning("event_not_written", extra={"why": str(error)})
 
-    async def _write(self, topic: _Topic, waiting: _Waiting) -> None:
-        told = self._told.pop(topic, None)
-        if told is not None and _span(waiting.first_s) == _span(told.first_s):
-            if not told.path:
-                self._remember(topic, told)
+    async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
+        written_event = self._written_events.pop(key, None)
+        if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):
+            if not written_event.path:
+                self._remember(key, written_event)
                 return
-            told.count += waiting.times
-            told.last_s = waiting.last_s
-            body = {"count": told.count, "lastTimestamp": rfc3339(told.last_s)}
+            written_event.count += queued.times
+            written_event.last_s = queued.last_s
+            body = {"count": written_event.count, "lastTimestamp": rfc3339(written_event.last_s)}
             try:
-                await self._client.patch(told.path, body, deadline_s=_CALL_S)
+                await self._client.patch(written_event.path, body, deadline_s=_CALL_S)
             except NotFound:
-                log.debug("event_expired", extra={"path": told.path})
+                log.debug("event_expired", extra={"path": written_event.path})
             else:
-                self._remember(topic, told)
+                self._remember(key, written_event)
                 return
-        name = self._name(topic, waiting)
-        path = f"/api/v1/namespaces/{topic.ref.namespace or 'default'}/events"
-        written = f"{path}/{name}"
+        name = self._name(key, queued)
+        path = f"/api/v1/namespaces/{key.ref.namespace or 'default'}/events"
+        event_path = f"{path}/{name}"
         try:
-            await self._client.create(path, self._body(topic, waiting, name), deadline_s=_CALL_S)
+            await self._client.create(path, self._body(key, queued, name), deadline_s=_CALL_S)
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            written = ""
-        self._forbidden = False
-        self._remember(topic, _Told(written, waiting.times, waiting.first_s, waiting.last_s))
+            event_path = ""
+        self._forbidden_logged = False
+        self._remember(key, _WrittenEvent(event_path, queued.times, queued.first_s, queued.last_s))
 
-    def _remember(self, topic: _Topic, told: _Told) -> None:
-        self._told[topic] = told
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+    def _remember(self, key: _EventKey, written_event: _WrittenEvent) -> None:
+        self._written_events[key] = written_event
+        if len(self._written_events) > _MAX_WRITTEN_EVENTS:
+            self._written_events.popitem(last=False)
 
-    def _name(self, topic: _Topic, waiting: _Waiting) -> str:
-        """Name an Event by its topic, program and span, so that only one of two replicas can create it."""
-        seed = "\0".join((*topic.ref, *topic[1:], self._component, str(_span(waiting.first_s))))
-        return f"{topic.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
+    def _name(self, key: _EventKey, queued: _QueuedEvent) -> str:
+        """Return a name made of the key, the program and the time span, so that only one of two replicas can create the
+        Event.
+        """
+        seed = "\0".join((*key.ref, *key[1:], self._component, str(_span(queued.first_s))))
+        return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
-    def _body(self, topic: _Topic, waiting: _Waiting, name: str) -> dict[str, Any]:
-        ref, namespace = topic.ref, topic.ref.namespace or "default"
-        about = {"kind": ref.kind, "apiVersion": ref.api_version, "name": ref.name, "uid": ref.uid}
+    def _body(self, key: _EventKey, queued: _QueuedEvent, name: str) -> dict[str, Any]:
+        ref, namespace = key.ref, key.ref.namespace or "default"
+        involved_object = {"kind": ref.kind, "apiVersion": ref.api_version, "name": ref.name, "uid": ref.uid}
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": {**about, **({"namespace": ref.namespace} if ref.namespace else {})},
-            "type": topic.type_,
-            "reason": topic.reason,
-            "message": topic.message,
-            "count": waiting.times,
-            "firstTimestamp": rfc3339(waiting.first_s),
-            "lastTimestamp": rfc3339(waiting.last_s),
+            "involvedObject": {**involved_object, **({"namespace": ref.namespace} if ref.namespace else {})},
+            "type": key.type_,
+            "reason": key.reason,
+            "message": key.message,
+            "count": queued.times,
+            "firstTimestamp": rfc3339(queued.first_s),
+            "lastTimestamp": rfc3339(queued.last_s),
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._instance[:_REASON_CHARS],
@@ -227,13 +237,13 @@ class EventRecorder:
 
 
 def _span(wall_s: float) -> int:
-    """Number the span of _SPAN_S seconds that a moment lies in."""
+    """Return the number of the span of _SPAN_S seconds that contains a time."""
     return int(wall_s // _SPAN_S)
 
 
-def _cut(message: str, most_bytes: int) -> str:
-    """At most so many bytes of UTF-8, no letter cut in half, with a mark where something is missing."""
+def _truncate(message: str, max_bytes: int) -> str:
+    """Return at most `max_bytes` of UTF-8 without a broken character. A truncated message ends with "..."."""
     raw = message.encode("utf-8", "replace")
-    if len(raw) <= most_bytes:
+    if len(raw) <= max_bytes:
         return raw.decode()
-    return raw[: most_bytes - 3].decode("utf-8", "ignore") + "..."
+    return raw[: max_bytes - 3].decode("utf-8", "ignore") + "..."

@@ -1,4 +1,4 @@
-"""Bodies of HTTP/1.1 answers, decoded as their bytes come: of a known length, in chunks, or up to the connection's end.
+"""Decoders for bodies of HTTP/1.1 answers: of a known length, chunked, or up to the end of the connection.
 
 Source: RFC 9112 §6 and §7.1
 """
@@ -13,93 +13,93 @@ _NO_BODY = (204, 304)
 
 
 class Body(Protocol):
-    """A body that is fed with what a connection brings."""
+    """A decoder that is fed with the bytes of a connection."""
 
-    over: bool  # True once the last byte has come
+    is_complete: bool  # True once the last byte has come
     ends_with_connection: bool
 
     def feed(self, raw: bytes) -> bytes:
-        """Return what these bytes add to the body. Raises ValueError if they cannot be its next ones."""
+        """Return the bytes that belong to the body. Raises ValueError if these bytes cannot follow."""
 
 
 def body_of(status: int, headers: Mapping[str, str]) -> Body:
     """Return the decoder of an answer's body. headers: names in lower case. Raises ValueError for a wrong length."""
     if status < 200 or status in _NO_BODY:
-        return _Sized(0)
+        return _FixedLengthBody(0)
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        return _Chunked()
+        return _ChunkedBody()
     length = headers.get("content-length")
     if length is None:
-        return _Open()
+        return _UnboundedBody()
     if not (length.isascii() and length.isdigit()):
         raise ValueError(f"Content-Length is {length[:40]!r}")
-    return _Sized(int(length))
+    return _FixedLengthBody(int(length))
 
 
-class _Sized:
+class _FixedLengthBody:
     """A body of a known length."""
 
     ends_with_connection = False
 
     def __init__(self, length: int) -> None:
-        self._left, self.over = length, length == 0
+        self._remaining_bytes, self.is_complete = length, length == 0
 
     def feed(self, raw: bytes) -> bytes:
-        self._left -= len(raw)
-        if self._left < 0:
+        self._remaining_bytes -= len(raw)
+        if self._remaining_bytes < 0:
             raise ValueError("there are more bytes than Content-Length says")
-        self.over = self._left == 0
+        self.is_complete = self._remaining_bytes == 0
         return raw
 
 
-class _Open:
+class _UnboundedBody:
     """A body that ends with its connection."""
 
-    ends_with_connection, over = True, False
+    ends_with_connection, is_complete = True, False
 
     def feed(self, raw: bytes) -> bytes:
         return raw
 
 
-class _Chunked:
-    """A body in chunks. `_left`: bytes until the end of the current chunk, its line's end included."""
+class _ChunkedBody:
+    """A body in chunks."""
 
     ends_with_connection = False
 
     def __init__(self) -> None:
-        self._rest, self._left, self._in_trailer, self.over = b"", 0, False, False
+        self._unparsed, self._remaining_bytes, self._in_trailer, self.is_complete = b"", 0, False, False
 
     def feed(self, raw: bytes) -> bytes:
-        buffer, at, pieces = self._rest + raw, 0, list[bytes]()
-        while at < len(buffer):
-            if self.over:
+        buffer, position, pieces = self._unparsed + raw, 0, list[bytes]()
+        while position < len(buffer):
+            if self.is_complete:
                 raise ValueError("there are bytes after the last chunk")
-            if self._left > 2:
-                pieces.append(buffer[at : at + self._left - 2])
-                at, self._left = at + len(pieces[-1]), self._left - len(pieces[-1])
+            if self._remaining_bytes > 2:
+                pieces.append(buffer[position : position + self._remaining_bytes - 2])
+                position, self._remaining_bytes = position + len(pieces[-1]), self._remaining_bytes - len(pieces[-1])
                 continue
-            end = buffer.find(b"\r\n", at)
+            end = buffer.find(b"\r\n", position)
             if end < 0:
-                if len(buffer) - at > MAX_LINE_BYTES:
+                if len(buffer) - position > MAX_LINE_BYTES:
                     raise ValueError("the line of a chunk's size does not end")
                 break
-            line, at = buffer[at:end], end + 2
-            if self._left:  # the end of a chunk
+            line, position = buffer[position:end], end + 2
+            if self._remaining_bytes:  # the end of a chunk
                 if line:
                     raise ValueError("a chunk is longer than its size")
-                self._left = 0
+                self._remaining_bytes = 0
             elif self._in_trailer:
-                self.over = not line
-            elif size := _size(line):
-                self._left = size + 2
+                self.is_complete = not line
+            elif size := _chunk_size(line):
+                self._remaining_bytes = size + 2
             else:
                 self._in_trailer = True
-        self._rest = buffer[at:]
+        self._unparsed = buffer[position:]
         return b"".join(pieces)
 
 
-def _size(line: bytes) -> int:
-    word = line.partition(b";")[0].strip()
-    if not word or len(word) > 8 or word.strip(b"0123456789abcdefABCDEF"):
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
         raise ValueError(f"{line[:40]!r} is no size of a chunk")
-    return int(word, 16)
+    return int(digits, 16)

@@ -1,6 +1,6 @@
-"""Informers of one program, as client-go's SharedInformerFactory has them: made alike, run and waited for together.
+"""The informers of one program, as client-go's SharedInformerFactory: created alike, run and awaited together.
 
-Which kinds are watched, and what becomes of their objects, is the caller's. How one is followed is in reflector.py.
+The caller decides which kinds to watch and what to do with the objects. reflector.py follows one kind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.reflector import Outage, Reflector, Source
-from turnout.kube.client.run_until_signal import together
+from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.objects import ConfigMap
 from turnout.kube.watch_events import Key, Sink
 
@@ -22,14 +22,11 @@ SYNC_CHECK_S = 0.05
 
 
 def _nothing(*_: object) -> None:
-    """Stand in for whoever need not be told."""
+    """Do nothing: the default for optional callbacks."""
 
 
-class Handlers:
-    """A sink of plain functions. changed: called after each of them, and when a list has been told.
-
-    listed: called with the version of each list, after its objects.
-    """
+class CallbackSink:
+    """A sink that calls plain functions."""
 
     def __init__(
         self,
@@ -41,53 +38,56 @@ class Handlers:
         self._put, self._drop, self._changed, self._listed = put, drop, changed, listed
 
     def put(self, obj: Any) -> None:
-        """Hand the object on."""
+        """Pass the object on."""
         self._put(obj)
         self._changed()
 
     def drop(self, key: Key) -> None:
-        """Hand on that it is gone."""
+        """Pass on that the object was deleted."""
         self._drop(key)
         self._changed()
 
     def synced(self, version: str) -> None:
-        """Say that the list is whole."""
+        """Report that a list is complete."""
         self._listed(version)
         self._changed()
 
 
 class ConfigMapFollower(Generic[T]):
-    """A sink of one ConfigMap, whose newest version is read in a thread: a large one holds nobody up.
-
-    read: of its data, in a thread; it raises nothing. take: of what was read and the annotations, in the event loop;
-    of None where there is no ConfigMap.
+    """A sink for one ConfigMap. Each new version is read in a thread, so that a large one does not block the event
+    loop.
     """
 
     def __init__(
         self, read: Callable[[Mapping[str, str]], T], take: Callable[[T | None, Mapping[str, str]], None]
     ) -> None:
+        """Follow a ConfigMap with two functions.
+
+        read: reads the data, in a thread; it raises nothing. take: receives the result and the annotations, in the
+        event loop; the result is None if the ConfigMap does not exist.
+        """
         self._read, self._take = read, take
         self._newest: ConfigMap | None = None
         self._news = asyncio.Event()
         self.has_synced = False  # set once the ConfigMap, or that there is none, has been taken
 
     def put(self, obj: ConfigMap) -> None:
-        """The ConfigMap as it is now."""
+        """Note the newest version of the ConfigMap."""
         self._newest = obj
         self._news.set()
 
     def drop(self, key: Key) -> None:
-        """Note that the ConfigMap is gone."""
+        """Note that the ConfigMap was deleted."""
         self._newest = None
         self._news.set()
 
     def synced(self, version: str) -> None:
-        """A whole list has been told; it may have had nothing."""
+        """Note that a list is complete. A list without the ConfigMap means that it does not exist."""
         if self._newest is None:
             self._news.set()
 
     async def run(self) -> None:
-        """Follow it until cancelled. Versions that come while one is read are skipped but for the last."""
+        """Read each version until cancelled. Of several versions that arrive during a read, only the last is read."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -95,60 +95,60 @@ class ConfigMapFollower(Generic[T]):
             if newest is None:
                 self._take(None, {})
             else:
-                drawn = await asyncio.to_thread(self._read, newest.data or {})
-                self._take(drawn, newest.metadata.annotations or {})
+                result = await asyncio.to_thread(self._read, newest.data or {})
+                self._take(result, newest.metadata.annotations or {})
             self.has_synced = True
 
 
 class InformerFactory:
-    """Makes one reflector a kind. reflectors: by the names that they were given."""
+    """One reflector for each watched kind."""
 
     def __init__(self, source: Source, clock: Clock, rng: random.Random) -> None:
         self._source, self._clock, self._rng, self._outage = source, clock, rng, Outage()
         self._followers: list[ConfigMapFollower[Any]] = []
-        self._works: list[Callable[[], Coroutine[Any, Any, None]]] = []  # run beside the reflectors
+        self._loops: list[Callable[[], Coroutine[Any, Any, None]]] = []  # run beside the reflectors
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:
-        """Tell `sink` of the objects under `path`. options: those of a Reflector."""
+        """Pass the objects under `path` to `sink`. options: those of a Reflector."""
         self.reflectors[name] = Reflector(
             self._source, path, kind, sink, clock=self._clock, rng=self._rng, outage=self._outage, **options
         )
 
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
-        """Tell `sink` of one ConfigMap, namespace/name."""
+        """Pass one ConfigMap (namespace/name) to `sink`."""
         namespace, _, only = configmap.partition("/")
         path, params = f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={only}"}
         self.watch(name, path, ConfigMap, sink, params=params)
 
     def follow_configmap(self, name: str, configmap: str, follower: ConfigMapFollower[Any]) -> None:
-        """Have one ConfigMap, namespace/name, read in a thread."""
+        """Read one ConfigMap (namespace/name) in a thread."""
         self._followers.append(follower)
-        self._works.append(follower.run)
+        self._loops.append(follower.run)
         self.watch_configmap(name, configmap, follower)
 
-    def unsynced(self) -> list[str]:
-        """Name the kinds of which no whole list has been told yet."""
+    def unsynced_kinds(self) -> list[str]:
+        """Return the names of the kinds whose first list is not complete."""
         return [name for name, reflector in self.reflectors.items() if not reflector.has_synced]
 
     @property
     def has_synced(self) -> bool:
-        """True if every list has been told, and each followed ConfigMap taken."""
-        return not self.unsynced() and all(follower.has_synced for follower in self._followers)
+        """True if every first list is complete and each followed ConfigMap was read."""
+        return not self.unsynced_kinds() and all(follower.has_synced for follower in self._followers)
 
-    def unready(self) -> str | None:
-        """Say why a probe has to wait; None when it need not."""
+    def unready_reason(self) -> str | None:
+        """Return why the readiness probe must fail; None if the program is ready."""
         return None if self.has_synced else "no whole list yet"
 
-    async def synced(self) -> None:
-        """Wait until that is so."""
+    async def wait_for_sync(self) -> None:
+        """Wait until every first list is complete."""
         while not self.has_synced:
             await self._clock.sleep(SYNC_CHECK_S)
 
-    def age_s(self) -> float:
-        """How long ago the quietest watch told anything; one that lives does it once a minute at least."""
+    def oldest_event_age_s(self) -> float:
+        """Return the seconds since the last event of the quietest watch. A healthy watch has one a minute at least."""
         return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
 
     async def run(self) -> None:
-        """Watch until cancelled. A watch ends only by a fault of ours, which ends the program."""
-        await together(*(reflector.run for reflector in self.reflectors.values()), *self._works)
+        """Watch until cancelled. An unexpected failure of one watch ends all of them, and the program."""
+        await run_together(*(reflector.run for reflector in self.reflectors.values()), *self._loops)

@@ -1,8 +1,8 @@
-"""One leader at a time, by a coordination.k8s.io Lease, and never a moment longer than the Lease is ours.
+"""Leader election by a coordination.k8s.io Lease: at most one leader at any moment.
 
-Time is monotonic and our own: others' clocks are never read, only whether their record changes. Election is no
-fencing: work that writes asks `leading` first, carries `transitions`, and sets resourceVersion preconditions.
-Source: docs/facts/ecosystem.md 1.4, 1.6
+Only our own monotonic clock counts. Other machines' clocks are never read; only a change of their record matters.
+Election is not fencing: work that writes checks `is_leading` first, carries `transitions`, and sets resourceVersion
+preconditions. Source: docs/facts/ecosystem.md 1.4, 1.6
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import BadAnswer, Conflict, NotFound
+from turnout.kube.errors import BadResponse, Conflict, NotFound
 from turnout.kube.objects import Lease
 from turnout.kube.times import rfc3339_micro
 
 log = logging.getLogger(__name__)
 
-_EXIT_STUCK = 70  # the work would not end: EX_SOFTWARE
-_LONGEST_LEASE_S = 3600  # a record that claims more is held to our own length
+_EXIT_WORK_STUCK = 70  # EX_SOFTWARE: the work did not stop
+_MAX_LEASE_S = 3600  # for a record with a longer duration, our own duration counts
 _decoder = msgspec.json.Decoder(Lease)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """client-go's values. The leader stops by renew_s + grace_s, before anybody may follow at lease_s."""
+    """The times of an election, in seconds; the defaults are client-go's.
+
+    The leader stops within renew_s + grace_s, before another candidate may take the Lease after lease_s.
+    """
 
     lease_s: int = 15
     renew_s: float = 10.0
@@ -49,30 +52,26 @@ class LeaseSettings:
 
 
 def lease_settings(lease_s: int) -> LeaseSettings:
-    """client-go's proportions at any length: its 15 s are renewed within 10, tried every 2, and left 5 to stop in."""
+    """Return client-go's proportions for another length: 2/3 of it to renew, 2/15 between retries, 1/3 to stop."""
     renew_s = lease_s * 2 / 3
     return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
 
 
 class LeaseStore(Protocol):
-    """The calls that an elector needs of a Client."""
+    """The calls of a Client that an Elector needs."""
 
     async def get(self, path: str, *, urgent: bool = False) -> bytes:
-        """The Lease. Raises NotFound."""
+        """Return the Lease. Raises NotFound."""
 
     async def create(self, path: str, body: dict[str, Any], *, urgent: bool = False) -> bytes:
-        """The Lease as created. Raises Conflict when it exists."""
+        """Return the created Lease. Raises Conflict if it exists."""
 
     async def patch(self, path: str, body: dict[str, Any], *, urgent: bool = False) -> bytes:
-        """The Lease as patched. Raises Conflict when the version in the body is not its own."""
+        """Return the patched Lease. Raises Conflict if the version in the body is stale."""
 
 
 class Elector:
-    """One candidate for one Lease.
-
-    holder: who was seen to lead last, "" for nobody. transitions: the number of our term, higher in each term of
-    anybody; it means something only while `leading`.
-    """
+    """A candidate for one Lease."""
 
     def __init__(
         self,
@@ -86,7 +85,10 @@ class Elector:
         settings: LeaseSettings | None = None,
         abort: Callable[[int], NoReturn] = os._exit,
     ) -> None:
-        """identity: unique to this start of this process. abort: ends the process at once, without clean-up."""
+        """Make a candidate that does not run yet.
+
+        identity: unique to this start of this process. abort: ends the process at once, without cleanup.
+        """
         if not identity:
             raise ValueError("an elector needs an identity")
         self._client, self._name, self._identity = client, name, identity
@@ -96,19 +98,19 @@ class Elector:
         self._settings = settings or LeaseSettings()
         self._version = ""
         self._deadline_s = -math.inf
-        self._seen: tuple[str, str, str] | None = None
-        self._seen_at_s = -math.inf
-        self._highest = -1  # the highest transitions ever seen, so that a deleted Lease does not count from 0 again
-        self.transitions = 0
-        self.holder = ""
+        self._last_record: tuple[str, str, str] | None = None
+        self._last_change_s = -math.inf
+        self._highest_transitions = -1  # of all records; a Lease that was deleted continues from here, not from 0
+        self.transitions = 0  # the number of our term, higher than every earlier term; valid only while leading
+        self.holder = ""  # the last known leader, "" for none
 
     @property
-    def leading(self) -> bool:
-        """True if the Lease is ours at this moment. A process that was paused reads False as soon as it wakes."""
+    def is_leading(self) -> bool:
+        """True if we hold the Lease at this moment. False at once in a process that was paused for too long."""
         return self._clock.monotonic() < self._deadline_s
 
-    async def confirmed(self) -> bool:
-        """True if the Lease, read now, names us and our term. False when it cannot be read."""
+    async def confirm(self) -> bool:
+        """Read the Lease. Return True if it names us and our term; False otherwise, also if it cannot be read."""
         transitions = self.transitions
         try:
             async with self._clock.timeout(self._settings.call_s):
@@ -117,13 +119,13 @@ class Elector:
             log.warning("lease_not_read", extra={"lease": self._path, "why": repr(error)})
             return False
         ours = (lease.spec.holder_identity, lease.spec.lease_transitions or 0) == (self._identity, transitions)
-        return ours and self.leading
+        return ours and self.is_leading
 
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
-        """Do `work(transitions)` whenever we lead, until it returns or raises, or until we are cancelled.
+        """Run `work(transitions)` in each term that we lead, until it returns or raises, or until we are cancelled.
 
-        When the Lease cannot be renewed in time the work is cancelled and we stand for election again; work that
-        does not end within the grace period takes the whole process with it.
+        When the Lease cannot be renewed in time, cancel the work and become a candidate again. Work that does not end
+        within the grace period ends the whole process.
         """
         while True:
             await self._acquire()
@@ -132,55 +134,57 @@ class Elector:
                 return
 
     async def _lead(self, work: Callable[[int], Awaitable[None]]) -> bool:
-        """Do the work for one term; return True if it came to its own end, False if the Lease was lost."""
+        """Run the work for one term. Return True if the work ended by itself, False if the Lease was lost."""
 
         async def term() -> None:
             await work(self.transitions)
 
         working = asyncio.create_task(term())
-        keeping = asyncio.create_task(self._keep())
-        finished = False
+        renewing = asyncio.create_task(self._renew_until_lost())
+        work_finished = False
         try:
-            await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            finished = working.done()
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            work_finished = working.done()
         finally:
-            keeping.cancel()
+            renewing.cancel()
             await self._end(working)
-            await asyncio.wait({keeping})
+            await asyncio.wait({renewing})
             await self._release()
-        if finished:
+        if work_finished:
             working.result()
             return True
         log.warning("lease_lost", extra={"lease": self._path, "transitions": self.transitions, "holder": self.holder})
         return False
 
     async def _end(self, working: asyncio.Task[None]) -> None:
-        """Cancel the work and see it end; or end the process, since a follower may start any moment."""
+        """Cancel the work and wait for its end. End the process if the work does not stop, because another leader may
+        start.
+        """
         working.cancel()
         try:
             async with self._clock.timeout(self._settings.grace_s):
                 await asyncio.wait({working})
         except TimeoutError:
             log.critical("work_would_not_end", extra={"lease": self._path, "grace_s": self._settings.grace_s})
-            self._abort(_EXIT_STUCK)
+            self._abort(_EXIT_WORK_STUCK)
         if not working.cancelled() and (error := working.exception()):
             log.warning("work_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _acquire(self) -> None:
-        said = ""
+        reported_error = ""
         while True:
             try:
-                if await self._try():
+                if await self._try_to_acquire():
                     return
-                said = ""
+                reported_error = ""
             except Exception as error:  # whatever it is, we do not lead; the next try looks afresh
-                if repr(error) != said:
-                    said = repr(error)
-                    log.warning("lease_not_read", extra={"lease": self._path, "why": said})
+                if repr(error) != reported_error:
+                    reported_error = repr(error)
+                    log.warning("lease_not_read", extra={"lease": self._path, "why": reported_error})
             await self._clock.sleep(self._retry_s())
 
-    async def _try(self) -> bool:
-        """Take the Lease if it is nobody's any more. Any error means that we do not have it."""
+    async def _try_to_acquire(self) -> bool:
+        """Take the Lease if it is free. Return False if another candidate holds it."""
         try:
             async with self._clock.timeout(self._settings.call_s):
                 lease = _decoder.decode(await self._client.get(self._path, urgent=True))
@@ -195,11 +199,11 @@ class Elector:
             "leaseDurationSeconds": self._settings.lease_s,
             "acquireTime": now,
             "renewTime": now,
-            "leaseTransitions": self._highest + 1,
+            "leaseTransitions": self._highest_transitions + 1,
         }
         sent_s = self._clock.monotonic()
         async with self._clock.timeout(self._settings.call_s):
-            self._hold(await self._patch(lease.metadata.resource_version, spec), sent_s)
+            self._accept_answer(await self._patch(lease.metadata.resource_version, spec), sent_s)
         return True
 
     async def _create(self) -> bool:
@@ -213,31 +217,31 @@ class Elector:
                 "leaseDurationSeconds": self._settings.lease_s,
                 "acquireTime": now,
                 "renewTime": now,
-                "leaseTransitions": self._highest + 1,
+                "leaseTransitions": self._highest_transitions + 1,
             },
         }
         sent_s = self._clock.monotonic()
         async with self._clock.timeout(self._settings.call_s):
-            self._hold(await self._client.create(self._leases, body, urgent=True), sent_s)
+            self._accept_answer(await self._client.create(self._leases, body, urgent=True), sent_s)
         return True
 
     def _observe(self, lease: Lease) -> None:
-        """Remember when the record last changed, by our own clock, taken after it was read."""
+        """Note the holder and, by our own clock, when the record last changed."""
         self.holder = lease.spec.holder_identity or ""
-        self._highest = max(self._highest, lease.spec.lease_transitions or 0)
+        self._highest_transitions = max(self._highest_transitions, lease.spec.lease_transitions or 0)
         record = (self.holder, lease.spec.renew_time or "", lease.metadata.resource_version)
-        if record != self._seen:
-            self._seen, self._seen_at_s = record, self._clock.monotonic()
+        if record != self._last_record:
+            self._last_record, self._last_change_s = record, self._clock.monotonic()
 
     def _is_free(self, lease: Lease) -> bool:
         if self.holder in ("", self._identity):  # ours: a write of this process whose answer was lost
             return True
         claimed_s = lease.spec.lease_duration_seconds or 0
-        lease_s = claimed_s if 0 < claimed_s <= _LONGEST_LEASE_S else self._settings.lease_s
-        return self._clock.monotonic() - self._seen_at_s >= lease_s
+        lease_s = claimed_s if 0 < claimed_s <= _MAX_LEASE_S else self._settings.lease_s
+        return self._clock.monotonic() - self._last_change_s >= lease_s
 
-    async def _keep(self) -> None:
-        """Renew until the Lease is lost: to the clock or to somebody else."""
+    async def _renew_until_lost(self) -> None:
+        """Renew the Lease until it expires or another candidate takes it."""
         while (left_s := self._deadline_s - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(self._retry_s(), left_s))
             left_s = self._deadline_s - self._clock.monotonic()
@@ -252,10 +256,10 @@ class Elector:
                 log.warning("renewal_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _renew(self, spec: dict[str, Any]) -> bool:
-        """Write to our own Lease. False when it is not ours any more."""
+        """Write to our own Lease. Return False if we no longer hold it."""
         sent_s = self._clock.monotonic()
         try:
-            self._hold(await self._patch(self._version, {"holderIdentity": self._identity, **spec}), sent_s)
+            self._accept_answer(await self._patch(self._version, {"holderIdentity": self._identity, **spec}), sent_s)
         except NotFound:
             return False
         except Conflict:  # a write of ours whose answer was lost, an annotation, or another leader
@@ -265,11 +269,13 @@ class Elector:
                 return False
             sent_s = self._clock.monotonic()
             answer = await self._patch(lease.metadata.resource_version, {"holderIdentity": self._identity, **spec})
-            self._hold(answer, sent_s)
+            self._accept_answer(answer, sent_s)
         return True
 
     async def _release(self) -> None:
-        """Let the next one start at once. If this fails the Lease runs out by itself."""
+        """Release the Lease, so that another candidate can start at once. If the write fails, the Lease expires by
+        itself.
+        """
         left_s = self._deadline_s - self._clock.monotonic()
         if left_s <= 0:
             return
@@ -288,15 +294,15 @@ class Elector:
             self._path, {"metadata": {"resourceVersion": version}, "spec": spec}, urgent=True
         )
 
-    def _hold(self, answer: bytes, sent_s: float) -> None:
-        """The write of `sent_s` got through: the Lease is ours for renew_s from then, not from when we heard."""
+    def _accept_answer(self, answer: bytes, sent_s: float) -> None:
+        """Accept a successful write: we hold the Lease for renew_s from the time at which the write was sent."""
         lease = _decoder.decode(answer)
         self._observe(lease)
         if self.holder != self._identity:
             self._deadline_s = -math.inf  # released
             return
         if not lease.metadata.resource_version:
-            raise BadAnswer("PATCH", self._path, 200, "a Lease without a resourceVersion")
+            raise BadResponse("PATCH", self._path, 200, "a Lease without a resourceVersion")
         self._version = lease.metadata.resource_version
         self.transitions = lease.spec.lease_transitions or 0
         self._deadline_s = sent_s + self._settings.renew_s

@@ -1,6 +1,6 @@
-"""Requests by `kubernetes.aio`: it finds the server, proves who we are and carries the bytes.
+"""The transport of the library `kubernetes.aio`: it finds the server, authenticates and carries the bytes.
 
-Its import takes a third of a second, so that only api_client.py imports it, and late.
+Its import takes a third of a second, so only api_client.py imports it, and as late as possible.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from turnout.kube.client.transport import Answer, Broken, NoCredentials, Request
+from turnout.kube.client.transport import BrokenConnection, Request, Response, UnreadableCredentials
 
 log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
-FAREWELL_S = 0.25
+TLS_CLOSE_S = 0.25
 
 
 class LibraryTransport:
-    """A way to the API server that a kubeconfig or a pod's service account names."""
+    """The transport to the API server of a kubeconfig or of a pod's service account."""
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._kubeconfig, self._context = kubeconfig, context
@@ -34,7 +34,7 @@ class LibraryTransport:
 
     @classmethod
     async def open(cls, kubeconfig: str | None, context: str | None) -> LibraryTransport:
-        """Read the credentials. Raises whatever YAML, TLS and file reading raise."""
+        """Read the credentials. Raises any error of YAML, TLS and file reading."""
         transport = cls(kubeconfig, context)
         await transport._load()
         if _is_loopback(transport._configuration.host):  # as Go does: a proxy of the environment is not for loopback
@@ -53,21 +53,21 @@ class LibraryTransport:
         await load_kube_config(self._kubeconfig, self._context, client_configuration=self._configuration)
 
     async def reload(self) -> bool:
-        """Read the credentials again, and return True if they have changed."""
+        """Read the credentials again. Return True if they changed."""
         before = dict(self._configuration.api_key)
         await self._load()
         return bool(self._configuration.api_key != before)
 
     async def close(self) -> None:
-        """End every connection, and give TLS the moment that its farewells take: aiohttp does not wait for them."""
+        """Close every connection. Wait for the TLS goodbyes, because aiohttp does not."""
         if self._api is None:
             return
         await self._api.close()
         if self._configuration.host.startswith("https"):
-            await asyncio.sleep(FAREWELL_S)
+            await asyncio.sleep(TLS_CLOSE_S)
 
-    async def send(self, request: Request) -> Answer:
-        """Send a request. Raises OSError, or NoCredentials."""
+    async def send(self, request: Request) -> Response:
+        """Send a request. Raises OSError or UnreadableCredentials."""
         assert self._api is not None
         try:
             method, url, headers, _, _ = await self._api.param_serialize(
@@ -78,7 +78,7 @@ class LibraryTransport:
                 auth_settings=["BearerToken"],
             )
         except (ConfigException, OSError) as error:  # the token's file is gone or empty
-            raise NoCredentials(str(error)) from error
+            raise UnreadableCredentials(str(error)) from error
         headers["User-Agent"] = request.headers.get("User-Agent", "turnout")
         timeout = aiohttp.ClientTimeout(total=request.deadline_s, sock_connect=CONNECT_S)
         try:
@@ -86,11 +86,11 @@ class LibraryTransport:
                 method, url, headers, body=request.body, _request_timeout=timeout, _preload_content=False
             )
         except aiohttp.ClientError as error:
-            raise Broken(str(error) or repr(error)) from error
-        return _LibraryAnswer(sent.response)
+            raise BrokenConnection(str(error) or repr(error)) from error
+        return _LibraryResponse(sent.response)
 
 
-class _LibraryAnswer:
+class _LibraryResponse:
     """An answer of aiohttp."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -107,14 +107,14 @@ class _LibraryAnswer:
         try:
             return await self._response.read()
         except aiohttp.ClientError as error:
-            raise Broken(str(error) or repr(error)) from error
+            raise BrokenConnection(str(error) or repr(error)) from error
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in self._response.content.iter_any():
-                yield piece
+            async for chunk in self._response.content.iter_any():
+                yield chunk
         except aiohttp.ClientError as error:
-            raise Broken(str(error) or repr(error)) from error
+            raise BrokenConnection(str(error) or repr(error)) from error
 
     def release(self) -> None:
         self._response.release()

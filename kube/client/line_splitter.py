@@ -1,32 +1,32 @@
-"""Chunks of a stream into lines of bounded length."""
+"""Splits a stream of chunks into lines of bounded length."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 MAX_LINE_BYTES = 4 * 2**20  # etcd holds no object over 1.5 MiB; JSON may double it
-_KEPT_OF_TOO_LONG = 1024  # enough to see what it was, never a whole JSON value
+_LONG_LINE_PREFIX_BYTES = 1024  # enough to see what it was, never a whole JSON value
 
 
-async def split(chunks: AsyncIterator[bytes], max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
-    """Each line without its end, empty ones left out. A line over the bound is cut to its first kilobyte.
+async def split_lines(chunks: AsyncIterator[bytes], max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
+    """Yield each line without its end; skip empty lines. A line above the bound is truncated to its first kilobyte.
 
-    A rest without an end is no line: the connection broke in the middle of it.
+    Bytes after the last line end are dropped: the connection broke inside that line.
     """
-    held: list[bytes] = []
-    held_bytes, skipping = 0, False
+    line_parts: list[bytes] = []
+    line_bytes, is_too_long = 0, False
     async for chunk in chunks:
-        first, *more = chunk.split(b"\n")
-        held_bytes += len(first)
-        if not skipping:
-            held.append(first)
-        if held_bytes > max_line_bytes and not skipping:
-            held, skipping = [b"".join(held)[:_KEPT_OF_TOO_LONG]], True
-        if not more:
+        first, *other_parts = chunk.split(b"\n")
+        line_bytes += len(first)
+        if not is_too_long:
+            line_parts.append(first)
+        if line_bytes > max_line_bytes and not is_too_long:
+            line_parts, is_too_long = [b"".join(line_parts)[:_LONG_LINE_PREFIX_BYTES]], True
+        if not other_parts:
             continue
-        if line := b"".join(held):
+        if line := b"".join(line_parts):
             yield line
-        for line in more[:-1]:
+        for line in other_parts[:-1]:
             if line:
-                yield line if len(line) <= max_line_bytes else line[:_KEPT_OF_TOO_LONG]
-        held, held_bytes, skipping = [more[-1]], len(more[-1]), False
+                yield line if len(line) <= max_line_bytes else line[:_LONG_LINE_PREFIX_BYTES]
+        line_parts, line_bytes, is_too_long = [other_parts[-1]], len(other_parts[-1]), False

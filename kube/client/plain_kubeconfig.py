@@ -1,7 +1,7 @@
-"""Kubeconfigs that hold their credentials themselves, as most do: a token, a certificate, or neither.
+"""Kubeconfigs with plain credentials, as most have: a token, a client certificate, or none.
 
-Whatever else there may be (several files, a program or a provider to ask, a proxy, a password) is left to the library,
-which reads it all. So is a file with a fault: the library reports it.
+The Kubernetes library reads all others: several files, an exec or auth provider, a proxy, a password. It also reads a
+kubeconfig with a fault, because it reports the fault.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A way to an API server that needs nothing but files."""
+    """The address and credentials of an API server, which need nothing but files."""
 
     server: str  # URL without a slash at its end
     token: str = ""
@@ -35,20 +35,20 @@ class Access:
     server_name: str = ""  # in the server's certificate, where that is another than its URL's
 
     def bearer(self) -> str:
-        """Return the token as it is now, "" for none. Raises OSError."""
+        """Return the current token, "" for none. Raises OSError."""
         return self.token if self.token_file is None else self.token_file.read_text().strip()
 
 
-def path_of(named: str | None) -> Path | None:
-    """Return the one kubeconfig that is in use; None in a pod, or where several are merged."""
-    if named is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+def kubeconfig_path(kubeconfig: str | None) -> Path | None:
+    """Return the path of the only kubeconfig in use; None in a pod, or if several are merged."""
+    if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
-    text = named or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    return None if os.pathsep in text else Path(text).expanduser()
+    path_list = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return None if os.pathsep in path_list else Path(path_list).expanduser()
 
 
-def read(path: Path) -> Any:
-    """Return what a kubeconfig holds; None if it cannot be read."""
+def read_kubeconfig(path: Path) -> Any:
+    """Return the content of a kubeconfig; None if it cannot be read."""
     import yaml
 
     try:
@@ -58,18 +58,18 @@ def read(path: Path) -> Any:
 
 
 def namespace_in(config: Any, context: str | None) -> str | None:
-    """Return the namespace of a context, "default" if it names none; None if there is no such context."""
-    found = _named(config, "contexts", _current(config, context), "context")
-    return None if found is None else str(found.get("namespace") or "default")
+    """Return the namespace of a context, "default" if it names none; None if the context does not exist."""
+    entry = _find_entry(config, "contexts", _current_context(config, context), "context")
+    return None if entry is None else str(entry.get("namespace") or "default")
 
 
 def access_in(config: Any, folder: Path, context: str | None) -> Access | None:
-    """Return the way to the server of a context; None if the library has to find it. folder: of the kubeconfig."""
-    chosen = _named(config, "contexts", _current(config, context), "context")
-    if chosen is None:
+    """Return the access of a context; None if only the library can read it. folder: the folder of the kubeconfig."""
+    context_entry = _find_entry(config, "contexts", _current_context(config, context), "context")
+    if context_entry is None:
         return None
-    cluster = _named(config, "clusters", chosen.get("cluster"), "cluster")
-    user = _named(config, "users", chosen.get("user"), "user") if chosen.get("user") else {}
+    cluster = _find_entry(config, "clusters", context_entry.get("cluster"), "cluster")
+    user = _find_entry(config, "users", context_entry.get("user"), "user") if context_entry.get("user") else {}
     if cluster is None or user is None or not cluster.keys() <= _CLUSTER or not user.keys() <= _USER:
         return None
     server = str(cluster.get("server") or "").rstrip("/")
@@ -93,26 +93,26 @@ def access_in(config: Any, folder: Path, context: str | None) -> Access | None:
 
 
 def _is_plain(server: str) -> bool:
-    """True if a URL has a scheme, a host and perhaps a port and a path, and no proxy may be meant for it."""
+    """True if a URL has a scheme, a host, and perhaps a port and a path, and no proxy may apply to it."""
     try:
         url = urlsplit(server)
-        fine = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        is_complete = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
-    return fine and not set("@?#") & set(server) and not _proxied(url.hostname or "")
+    return is_complete and not set("@?#") & set(server) and not _has_proxy(url.hostname or "")
 
 
-def _current(config: Any, context: str | None) -> Any:
+def _current_context(config: Any, context: str | None) -> Any:
     return context or (config.get("current-context") if isinstance(config, dict) else None)
 
 
-def _named(config: Any, section: str, name: Any, key: str) -> Mapping[str, Any] | None:
-    """Return the one entry of a section that has the name."""
+def _find_entry(config: Any, section: str, name: Any, key: str) -> Mapping[str, Any] | None:
+    """Return the entry of a section with this name; None unless there is exactly one."""
     entries = config.get(section) if isinstance(config, dict) else None
     if not isinstance(entries, list) or not name:
         return None
-    found = [each.get(key) for each in entries if isinstance(each, dict) and each.get("name") == name]
-    return found[0] if len(found) == 1 and isinstance(found[0], dict) else None
+    matches = [each.get(key) for each in entries if isinstance(each, dict) and each.get("name") == name]
+    return matches[0] if len(matches) == 1 and isinstance(matches[0], dict) else None
 
 
 def _authority(cluster: Mapping[str, Any], folder: Path) -> str | Path | None:
@@ -120,15 +120,15 @@ def _authority(cluster: Mapping[str, Any], folder: Path) -> str | Path | None:
     return pem.decode("ascii") if isinstance(pem, bytes) else pem
 
 
-def _pem(holder: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | None:
-    """Return PEM, or its file. Raises ValueError."""
-    if f"{key}-data" in holder:
-        return base64.b64decode(str(holder[f"{key}-data"]), validate=True)
-    return folder / str(holder[key]) if key in holder else None
+def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | None:
+    """Return a PEM as bytes, or its file; None if the entry has none. Raises ValueError."""
+    if f"{key}-data" in entry:
+        return base64.b64decode(str(entry[f"{key}-data"]), validate=True)
+    return folder / str(entry[key]) if key in entry else None
 
 
-def _proxied(host: str) -> bool:
-    """True if a proxy of the environment may be meant for the host."""
+def _has_proxy(host: str) -> bool:
+    """True if a proxy of the environment may apply to the host."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,12 +1,12 @@
-"""How fast calls may leave: so many a second, with one second's worth at once."""
+"""A limit on the rate of calls: a number of calls a second, and a burst that may leave at once."""
 
 from __future__ import annotations
 
 from turnout.kube.client.clock import Clock
 
 
-class Pace:
-    """Turns handed out in the order asked for."""
+class RateLimiter:
+    """A rate limiter that serves its callers in the order in which they asked."""
 
     def __init__(self, clock: Clock, per_s: float, burst: float | None = None) -> None:
         if per_s <= 0:
@@ -15,8 +15,8 @@ class Pace:
         self._slack_s = (burst if burst is not None else max(per_s, 1.0)) * self._gap_s
         self._next_s = clock.monotonic() - self._slack_s
 
-    async def turn(self) -> None:
-        """Return when it is our turn."""
+    async def acquire(self) -> None:
+        """Wait until the next call may leave."""
         now_s = self._clock.monotonic()
         self._next_s = max(self._next_s, now_s - self._slack_s) + self._gap_s
         wait_s = self._next_s - now_s

@@ -1,6 +1,6 @@
-"""List, then watch, for ever: keeps a receiver true to one kind of object on the API server.
+"""List, then watch, without end: keeps a sink up to date with one kind of object.
 
-What a page or a line means is settled in watch_events.py, how long to wait in backoff.py; here is the order of calls.
+watch_events.py decodes pages and lines, backoff.py computes the waits; this module decides the order of the calls.
 Source: docs/facts/ecosystem.md 1.6
 """
 
@@ -16,55 +16,54 @@ from typing import Any, Generic, Protocol, cast
 
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import BadAnswer, CallError, Gone, NotFound, Unreachable
-from turnout.kube.status import Status, fault
-from turnout.kube.watch_events import UNREADABLE, Feed, KnownObjects, Sink, T, WatchAction
+from turnout.kube.errors import BadResponse, CallError, Gone, NotFound, Unreachable
+from turnout.kube.status import Status, error_of_status
+from turnout.kube.watch_events import UNREADABLE, KindDecoder, KnownObjects, Sink, T, WatchAction
 
 log = logging.getLogger(__name__)
 
 PAGE_ITEMS = 500
-WATCH_S = (240.0, 300.0)  # drawn anew for each watch, so that a fleet's watches do not end together
-SLACK_S = 30.0  # past its own end a watch without bookmarks counts as dead
-SILENCE_S = 120.0  # twice the pace of bookmarks, from a server that has shown some
-HEALTHY_S = 60.0  # a watch that lived so long clears the failures before it
-WAKE_S = 1.0  # within which the watches of one program come back once one of them was answered
-ABSENT_S = 30.0  # how often a kind that is not served is asked for
-_LINES_A_TURN = 32  # then others get the event loop: about a millisecond's work
+WATCH_RANGE_S = (240.0, 300.0)  # the length of each watch is random, so that the watches do not end together
+LATE_END_S = 30.0  # a watch without bookmarks is dead this long after its own end
+SILENCE_S = 120.0  # twice the interval of bookmarks, for a server that sends them
+HEALTHY_S = 60.0  # a watch that lasted this long resets the failure count
+MAX_WAKE_DELAY_S = 1.0  # after one watch of a program is answered, the others retry within this time
+UNSERVED_RETRY_S = 30.0  # the interval of retries for a kind that is not served
+_LINES_PER_YIELD = 32  # lines that are decoded before other tasks run: about a millisecond of work
 
 
 class Source(Protocol):
-    """The calls that a reflector needs of a Client."""
+    """The calls of a Client that a Reflector needs."""
 
     def pages(self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500) -> AsyncIterator[bytes]:
-        """Each page of a list."""
+        """Yield each page of a list."""
 
     def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """An empty line once the server has taken the watch, then each line of it."""
+        """Yield an empty line when the server has accepted the watch, then each line."""
 
 
 class Outage:
-    """A server that is away, as the watches of one program see it: the first that is answered wakes the others."""
+    """An unreachable server, shared by the watches of one program. The first watch that gets an answer wakes the
+    others.
+    """
 
     def __init__(self) -> None:
-        self._over = asyncio.Event()
+        self._end_event = asyncio.Event()
 
     def end(self) -> None:
-        """Somebody was answered."""
-        self._over.set()
-        self._over = asyncio.Event()
+        """Wake the watches that wait, because the server has answered."""
+        self._end_event.set()
+        self._end_event = asyncio.Event()
 
-    async def over(self) -> None:
-        """Wait until somebody is."""
-        await self._over.wait()
+    async def wait_for_end(self) -> None:
+        """Wait until another watch gets an answer."""
+        await self._end_event.wait()
 
 
 class Reflector(Generic[T]):
-    """Tells `sink` of every object under `path`, each change, and each one that went while nobody looked.
+    """A list and watch of one kind. Its sink receives each object under `path`, each change and each deletion.
 
-    has_synced: a whole list has been told. absent: the server does not serve the kind. last_event_s: of `clock`,
-    when anything last came. relists, reconnects: lists and watches after the first. skipped: objects and lines that
-    could not be read or used. watching_since_s: of `clock`, when the server took the watch in hand; None while
-    there is none, and things change unseen.
+    Deletions that happened while no watch was open are reported too.
     """
 
     def __init__(
@@ -81,161 +80,169 @@ class Reflector(Generic[T]):
         backoff: Backoff | None = None,
         outage: Outage | None = None,
     ) -> None:
-        """params: label or field selectors. optional: a server that does not serve the kind has none of it.
+        """Make a reflector that does not run yet.
 
-        outage: shared by the watches of one server; None for a watch alone.
+        params: label or field selectors. optional: treat a kind that the server does not serve as an empty list.
+        outage: shared by the watches of one server; None for a single watch.
         """
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
         self._backoff, self._outage = backoff or Backoff(), outage or Outage()
-        self._away = self._answered = False  # the last round had no good answer; this one has had one
-        self._woken_s = -math.inf
-        self._feed, self._known = Feed(kind), KnownObjects(sink)
+        self._unreachable = False  # the last round got no answer
+        self._has_response = False  # this round got an answer
+        self._last_wake_s = -math.inf
+        self._decoder, self._known_objects = KindDecoder(kind), KnownObjects(sink)
         self._version = ""
-        self._bookmarked = False
+        self._has_bookmarks = False
         self._failures = 0
         self._expired = False
-        self._lists = self._watches = self._unread = 0
-        self.has_synced = self.absent = False
-        self.last_event_s = clock.monotonic()
-        self.watching_since_s: float | None = None
+        self._lists = self._watches = self._unreadable_count = 0
+        self.has_synced = False  # a list is complete
+        self.is_unserved = False  # the server does not serve the kind
+        self.last_event_s = clock.monotonic()  # of `clock`, when anything last arrived
+        self.watching_since_s: float | None = None  # of `clock`, when the server accepted the watch; None without one
         self.last_error = ""
 
     @property
-    def relists(self) -> int:
+    def relist_count(self) -> int:
+        """Return the number of lists after the first."""
         return max(self._lists - 1, 0)
 
     @property
-    def reconnects(self) -> int:
+    def reconnect_count(self) -> int:
+        """Return the number of watches after the first."""
         return max(self._watches - 1, 0)
 
     @property
-    def skipped(self) -> int:
-        return self._unread + self._known.refused
+    def skipped_count(self) -> int:
+        """Return the number of objects and lines that could not be decoded or used."""
+        return self._unreadable_count + self._known_objects.refused_count
 
     @property
-    def objects(self) -> int:
-        """How many objects the receiver has."""
-        return len(self._known)
+    def object_count(self) -> int:
+        """Return the number of objects that the sink has."""
+        return len(self._known_objects)
 
     async def run(self) -> None:
-        """Until cancelled. Whatever the server does, the next try comes later, never sooner."""
+        """List and watch until cancelled. After each failure the next retry waits longer."""
         while True:
-            await self._pause(await self._round())
+            await self._pause(await self._list_and_watch())
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait so long; while the server is away only until another watch is answered, and a moment that is drawn.
+        """Wait `wait_s`. While the server is unreachable, wait only until another watch is answered, plus a random
+        delay.
 
-        That happens once in the longest pause at most, so that watches which come and go do not keep each other busy.
+        Such a wake-up happens at most once in the longest back-off, so that watches that come and go do not keep waking
+        each other.
         """
-        if not self._away or self._clock.monotonic() - self._woken_s < self._backoff.most_s:
+        if not self._unreachable or self._clock.monotonic() - self._last_wake_s < self._backoff.max_s:
             await self._clock.sleep(wait_s)
             return
         sleeping = asyncio.create_task(self._clock.sleep(wait_s))
-        waking = asyncio.create_task(self._outage.over())
+        waking = asyncio.create_task(self._outage.wait_for_end())
         try:
             await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
-            slept = sleeping.done()
+            sleep_ended = sleeping.done()
         finally:
             sleeping.cancel()
             waking.cancel()
             await asyncio.wait((sleeping, waking))
-        if not slept:
-            self._failures, self._woken_s = 0, self._clock.monotonic()
-            await self._clock.sleep(min(wait_s, self._rng.random() * WAKE_S))
+        if not sleep_ended:
+            self._failures, self._last_wake_s = 0, self._clock.monotonic()
+            await self._clock.sleep(min(wait_s, self._rng.random() * MAX_WAKE_DELAY_S))
 
-    def _note_answer(self) -> None:
-        self._answered = True
-        if self._away:
-            self._away = False
+    def _record_response(self) -> None:
+        self._has_response = True
+        if self._unreachable:
+            self._unreachable = False
             self._outage.end()
 
-    async def _round(self) -> float:
-        """List if need be and watch until that ends. Returns how long to wait before the next round, seconds."""
-        began_s = self._clock.monotonic()
+    async def _list_and_watch(self) -> float:
+        """List if necessary, then watch until the watch ends. Return the wait before the next round, in seconds."""
+        start_s = self._clock.monotonic()
         error: CallError | None = None
-        self._answered = False
+        self._has_response = False
         try:
             if not self._version:
                 await self._list()
-            began_s = self._clock.monotonic()
+            start_s = self._clock.monotonic()
             await self._follow()
-        except CallError as caught:
-            error = caught
+        except CallError as call_error:
+            error = call_error
             if isinstance(error, NotFound) and self._optional:
-                self._version, self._away = "", False
-                self._absent()
-                return ABSENT_S
-            self._note(error)
-        healthy = self._clock.monotonic() - began_s >= HEALTHY_S
+                self._version, self._unreachable = "", False
+                self._mark_unserved()
+                return UNSERVED_RETRY_S
+            self._record_error(error)
+        healthy = self._clock.monotonic() - start_s >= HEALTHY_S
         if healthy:
             self._failures = 0
             if error is None:
                 return 0.0
         expired, self._expired = self._expired, isinstance(error, Gone)
         if self._expired and not expired:
-            self._failures = 0  # the server is back and asks for a list: what an outage has added up is over
+            self._failures = 0  # the server answers again and requires a list: the outage is over
         self._failures += 1
         return self._backoff.wait_s(self._failures, self._rng.random(), error.retry_after_s if error else 0.0)
 
-    def _note(self, error: CallError) -> None:
-        """Forget the version where the server has; keep it through everything else."""
+    def _record_error(self, error: CallError) -> None:
+        """Log an error. Forget the version only if the server no longer knows it."""
         self.last_error = str(error)
-        self._away = not self._answered and not error.retry_after_s
+        self._unreachable = not self._has_response and not error.retry_after_s
         log.info("watch_broken", extra={"path": self.path, "why": str(error), "failures": self._failures})
         # "Too large" is a version from the future: the server was put back to an older state.
         if isinstance(error, Gone | NotFound) or "Too large resource version" in error.message:
             self._version = ""
 
-    def _absent(self) -> None:
-        """Nobody serves the kind: so there are no objects of it."""
-        self.absent = True
+    def _mark_unserved(self) -> None:
+        """Note that the server does not serve the kind, and report an empty list."""
+        self.is_unserved = True
         self._failures = 0
         self.last_event_s = self._clock.monotonic()
-        if len(self._known) or not self.has_synced:
+        if len(self._known_objects) or not self.has_synced:
             self.has_synced = True
-            self._known.begin()
-            self._known.end()
+            self._known_objects.begin_list()
+            self._known_objects.end_list()
 
     async def _list(self) -> None:
         try:
-            version = await self._tell_pages(PAGE_ITEMS)
+            version = await self._list_pages(PAGE_ITEMS)
         except Gone:  # the pages outlived their version: take it in one piece, which cannot
-            version = await self._tell_pages(0)
+            version = await self._list_pages(0)
         if not version:
-            raise BadAnswer("GET", self.path, 200, "a list without a resourceVersion")
+            raise BadResponse("GET", self.path, 200, "a list without a resourceVersion")
         self._version = version
         self._lists += 1
-        self.has_synced, self.absent = True, False
-        self._known.end(version)
+        self.has_synced, self.is_unserved = True, False
+        self._known_objects.end_list(version)
 
-    async def _tell_pages(self, limit: int) -> str:
-        """Tell page by page. Returns the list's version."""
+    async def _list_pages(self, limit: int) -> str:
+        """Pass on a list page by page. Return the version of the list."""
         version = ""
-        self._known.begin()
+        self._known_objects.begin_list()
         async for raw in self._client.pages(self.path, self._params, limit=limit):
             try:
-                page = self._feed.page(raw)
+                page = self._decoder.page(raw)
             except UNREADABLE as error:
-                raise BadAnswer("GET", self.path, 200, f"not a list: {error}") from error
-            self._unread += page.skipped
-            self._known.page(page)
+                raise BadResponse("GET", self.path, 200, f"not a list: {error}") from error
+            self._unreadable_count += page.skipped_count
+            self._known_objects.put_page(page)
             version = page.version
             self.last_event_s = self._clock.monotonic()
-            self._note_answer()
+            self._record_response()
             await asyncio.sleep(0)
         return version
 
     async def _follow(self) -> None:
-        """One watch, until the server ends it. Raises CallError for any other end."""
-        watch_s = round(self._rng.uniform(*WATCH_S))
+        """Run one watch until the server ends it. Raises CallError for any other end."""
+        watch_s = round(self._rng.uniform(*WATCH_RANGE_S))
         self._watches += 1
         self.last_event_s = self._clock.monotonic()
         reading = asyncio.create_task(self._read(watch_s))
-        silence = asyncio.create_task(self._silence(watch_s))
+        silence = asyncio.create_task(self._wait_for_silence(watch_s))
         try:
             await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
-            ended = reading.done()
+            reading_ended = reading.done()
         finally:
             self.watching_since_s = None
             reading.cancel()
@@ -243,14 +250,14 @@ class Reflector(Generic[T]):
             await asyncio.wait({reading, silence})
             if not reading.cancelled():
                 reading.exception()  # looked at, so that asyncio does not call it lost
-        if not ended:
+        if not reading_ended:
             raise Unreachable("GET", self.path, 0, "the watch fell silent")
         reading.result()
 
-    async def _silence(self, watch_s: float) -> None:
-        """Return when nothing has come for too long."""
+    async def _wait_for_silence(self, watch_s: float) -> None:
+        """Return when nothing has arrived for too long."""
         while True:
-            bound_s = SILENCE_S if self._bookmarked else watch_s + SLACK_S
+            bound_s = SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S
             left_s = self.last_event_s + bound_s - self._clock.monotonic()
             if left_s <= 0:
                 return
@@ -265,28 +272,28 @@ class Reflector(Generic[T]):
         }
         lines = cast(AsyncGenerator[bytes, None], self._client.watch(self.path, params))
         async with aclosing(lines):
-            taken = 0
+            line_count = 0
             async for raw in lines:
                 if not raw:
                     self.watching_since_s = self._clock.monotonic()
-                    self._note_answer()
+                    self._record_response()
                     continue
-                self._take(raw)
-                taken += 1
-                if taken % _LINES_A_TURN == 0:
+                self._apply_line(raw)
+                line_count += 1
+                if line_count % _LINES_PER_YIELD == 0:
                     await asyncio.sleep(0)
 
-    def _take(self, raw: bytes) -> None:
+    def _apply_line(self, raw: bytes) -> None:
         self.last_event_s = self._clock.monotonic()
-        line = self._feed.line(raw)
-        if line.word is WatchAction.PUT and line.obj is not None:
-            self._known.put(line.obj)
-        elif line.word is WatchAction.DROP and line.key is not None:
-            self._known.drop(line.key)
-        elif line.word is WatchAction.FAULT:
-            raise fault("GET", self.path, line.status or Status())
-        elif line.word is WatchAction.MARK:
-            self._bookmarked = True
+        line = self._decoder.line(raw)
+        if line.action is WatchAction.PUT and line.obj is not None:
+            self._known_objects.put(line.obj)
+        elif line.action is WatchAction.DROP and line.key is not None:
+            self._known_objects.drop(line.key)
+        elif line.action is WatchAction.FAULT:
+            raise error_of_status("GET", self.path, line.status or Status())
+        elif line.action is WatchAction.MARK:
+            self._has_bookmarks = True
         else:
-            self._unread += 1
+            self._unreadable_count += 1
         self._version = line.version or self._version

@@ -1,4 +1,4 @@
-"""How our programs run: until they are told to end, or a part of them fails, which is told; and a leader's work."""
+"""The lifecycle of our programs: run until a signal or a failure, and run the work of a leader."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CANNOT_START = (BadKubeconfig, OSError)
 def run_program(
     name: str, serve: Callable[[], Coroutine[Any, Any, None]], cannot_start: tuple[type[Exception], ...] = CANNOT_START
 ) -> int:
-    """Run a service until it is told to end, and return its exit code: 0 then, 1 for an end that nobody asked for.
+    """Run a service until a signal ends it. Return its exit code: 0 after a signal, 1 after a failure.
 
-    name: as a person types it. cannot_start: what is told in one line; anything else is a fault of ours, and is told
-    in the log with its trace, so that no program dies in silence.
+    name: the command as a user types it. cannot_start: errors that are printed in one line. Any other error is a bug,
+    and is logged with its traceback.
     """
     try:
         asyncio.run(serve())
@@ -36,31 +36,31 @@ def run_program(
     return 0
 
 
-async def until_told(
+async def run_until_signal(
     *works: Coroutine[Any, Any, None],
     may_end: Sequence[Coroutine[Any, Any, None]] = (),
     leave: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Do all of these until SIGTERM or SIGINT, then `leave`. Raises what the first of them fails with.
+    """Run all `works` until SIGTERM or SIGINT, then call `leave`. Raises the first failure.
 
-    The end of one of `works` ends the program as well; one of `may_end` ends alone. None is left running.
+    The end of one of `works` ends the program; one of `may_end` may end alone. No task is left running.
     """
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
 
-    async def wait() -> None:
-        await told.wait()
+    async def wait_for_stop() -> None:
+        await stop_requested.wait()
 
-    lasting = [asyncio.create_task(work) for work in (wait(), *works)]
-    tasks = [*lasting, *(asyncio.create_task(work) for work in may_end)]
+    service_tasks = [asyncio.create_task(work) for work in (wait_for_stop(), *works)]
+    tasks = [*service_tasks, *(asyncio.create_task(work) for work in may_end)]
     try:
         waiting = set(tasks)
-        while not any(task.done() for task in lasting):
+        while not any(task.done() for task in service_tasks):
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a fault of ours: end with it, so that somebody starts us afresh
-                if task in lasting and not told.is_set():
+                task.result()  # raises a failure, so that Kubernetes restarts the program
+                if task in service_tasks and not stop_requested.is_set():
                     log.error("work_ended", extra={"work": getattr(task.get_coro(), "__qualname__", "")})
         if leave is not None:
             await leave()
@@ -70,15 +70,15 @@ async def until_told(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do these side by side; none goes on without the others."""
+async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run all `works` in one task group: if one fails, the others are cancelled."""
     async with asyncio.TaskGroup() as tasks:
         for work in works:
             tasks.create_task(work())
 
 
 async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
-    """Stand for election once everything has been seen, and do the work of each term."""
+    """Become a candidate once every list is complete, and do the work of each term."""
 
     async def term(transitions: int) -> None:
         log.info("leading", extra={"transitions": transitions})

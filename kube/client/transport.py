@@ -1,7 +1,7 @@
-"""The interface of whatever carries requests to an API server. Errors and repetitions are api_client.py's.
+"""The interface of a transport, which carries requests to an API server. api_client.py handles errors and retries.
 
-Two modules carry requests: `library_transport.py` for services and for every way to sign in, `brief_transport.py` for
-a command that ends in a moment.
+Two modules implement it: `library_transport.py` for services and for every way to authenticate, `minimal_transport.py`
+for commands that end soon.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Protocol
 Params = Mapping[str, str | int | bool]
 
 
-class NoCredentials(Exception):
-    """The credentials cannot be read. Tell the caller; the server was not asked."""
+class UnreadableCredentials(Exception):
+    """The credentials cannot be read. No request was sent. Report it to the caller."""
 
 
-class Broken(OSError):
-    """A connection that cannot be made, or broke. Every other network error is an OSError already."""
+class BrokenConnection(OSError):
+    """A connection that cannot be made, or that broke. Every other network error is an OSError already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, as it goes over the wire."""
+    """One request as it is sent."""
 
     method: str
     path: str
@@ -33,37 +33,37 @@ class Request:
     deadline_s: float | None = None  # None for a stream, which has no end
 
 
-class Answer(Protocol):
-    """An answer of which the body is not read yet."""
+class Response(Protocol):
+    """An answer whose body is not read yet."""
 
     @property
     def status(self) -> int:
-        """Return the code of HTTP."""
+        """Return the HTTP status code."""
 
     def header(self, name: str) -> str:
-        """Return a header, "" if the answer has none of the name."""
+        """Return the value of a header, "" if the answer does not have it."""
 
     async def read(self) -> bytes:
         """Read the whole body. Raises OSError."""
 
-    def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises OSError."""
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises OSError."""
 
     def release(self) -> None:
-        """Give the connection back for the next request, if the body is read to its end."""
+        """Return the connection for the next request, if the body was read to its end."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 class Transport(Protocol):
-    """A way to one API server."""
+    """A connection to one API server."""
 
-    async def send(self, request: Request) -> Answer:
-        """Send a request and return the answer once its head is there. Raises OSError, or NoCredentials."""
+    async def send(self, request: Request) -> Response:
+        """Send a request and return the answer when its head has arrived. Raises OSError or UnreadableCredentials."""
 
     async def reload(self) -> bool:
-        """Read the credentials again, and return True if they have changed. Raises whatever reading raises."""
+        """Read the credentials again, and return True if they changed. Raises any error of reading."""
 
     async def close(self) -> None:
         """Close every connection."""

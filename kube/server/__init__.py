@@ -1,1 +1,1 @@
-"""HTTP as all our services serve it: with limits of our own, which strangers meet first."""
+"""The HTTP server of all our services, with its own limits against unknown clients."""

@@ -1,7 +1,7 @@
-"""Handle one connection to a server of ours, with the limits that aiohttp lacks.
+"""A connection to one of our HTTP servers, with the limits that aiohttp lacks.
 
-A head must come in time, an answer must be taken in time, and the number of connections is limited. A line that could
-not be parsed is repeated to no caller and in no log. What is answered is the caller's.
+A request head must arrive in time, the client must read an answer in time, and the number of connections is limited. An
+invalid request line is never quoted, neither to the client nor in a log. The caller makes the answers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from aiohttp.web_protocol import RequestHandler
 
 log = logging.getLogger("turnout.http")
 
-_WAITING = 512  # connections that the kernel holds for us
-_AT_ONCE = (
+_KERNEL_BACKLOG = 512  # connections that the kernel holds for us
+_ACCEPT_BACKLOG = (
     16  # accepted before the first of them counts: asyncio accepts as many as its backlog, and so runs out of files
 )
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -35,21 +35,21 @@ class Limits:
     """The limits of one server. Times are in seconds."""
 
     body_bytes: int = 32 << 20
-    held_bytes: int = 128 << 20  # bodies being read, of all requests together
-    head_s: float = 2.0
-    body_s: float = 2.0
-    taken_s: float = 5.0  # for a caller to take an answer that its socket did not hold at once
+    all_bodies_bytes: int = 128 << 20  # bodies that are being read, of all requests together
+    head_s: float = 2.0  # until the head of a request is complete
+    body_s: float = 2.0  # until its body is complete
+    write_s: float = 5.0  # until the client has read an answer that did not fit its socket at once
     handshake_s: float = 5.0
     keepalive_s: float = 120.0  # above Go's idle timeout of 90 s, so that Go closes first
-    late_s: float = 1.0  # a request older than this before it is planned gets a neutral answer
+    max_age_s: float = 1.0  # an older request gets a neutral answer instead of a plan
     in_flight: int = 64
-    waiting: int = 256  # for one of the in-flight places
-    wait_s: float = 1.0
-    connections: int = 1024  # beyond which the one that is idle for the longest ends, of whom has the most
+    waiting: int = 256  # requests that wait for one of the in-flight places
+    wait_s: float = 1.0  # the longest such wait
+    connections: int = 1024  # open connections; a further one closes an idle one
 
 
 class Connection(RequestHandler):
-    """One connection of aiohttp's protocol, with time limits for the caller."""
+    """A connection of aiohttp's protocol with time limits for the client."""
 
     def __init__(self, server: Server, limits: Limits, **options: Any) -> None:
         super().__init__(server, **options)
@@ -57,11 +57,11 @@ class Connection(RequestHandler):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answering = False
         self.peer = ""
-        self.idle_since = server.tick()
+        self.idle_since = server.next_idle_number()
 
     @property
-    def idle(self) -> bool:
-        """True if no answer is owed to this connection."""
+    def is_idle(self) -> bool:
+        """True if this connection has no open request."""
         return not self._answering
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,37 +72,37 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         if data and not self._answering and "head" not in self._timers:
-            self._after("head", self._limits.head_s)
+            self._start_timer("head", self._limits.head_s)
         super().data_received(data)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._after("taken", self._limits.taken_s)
+        self._start_timer("taken", self._limits.write_s)
 
     def resume_writing(self) -> None:
-        self._cancel("taken")
+        self._stop_timer("taken")
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         for name in tuple(self._timers):
-            self._cancel(name)
+            self._stop_timer(name)
         super().connection_lost(exc)
 
-    def head_came(self) -> None:
-        """Note that the request is complete except for its body: other time limits count from here."""
+    def head_received(self) -> None:
+        """Note that the head of a request has arrived. Other time limits apply from here."""
         self._answering = True
-        self._server.begin()
-        self._cancel("head")
+        self._server.begin_request()
+        self._stop_timer("head")
 
-    def answered(self) -> None:
-        """Note that the answer is ready to be written: the next bytes begin another request."""
+    def answer_ready(self) -> None:
+        """Note that the answer can be written. The next bytes begin another request."""
         self._answering = False
-        self.idle_since = self._server.tick()
-        if self._server.end():
+        self.idle_since = self._server.next_idle_number()
+        if self._server.end_request():
             self.close()  # once the answer is written
 
     def end_if_idle(self) -> None:
-        """End the connection unless an answer is owed."""
+        """End the connection if it has no open request."""
         if not self._answering:
             self.force_close()
 
@@ -113,19 +113,19 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer bytes that are not HTTP. The parser's text is dropped: it quotes them, perhaps from inside a body."""
-        self._cancel("head")
+        """Answer bytes that are not HTTP. The parser's text is dropped, because it quotes the client's bytes."""
+        self._stop_timer("head")
         log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
         return refusal(status, "not HTTP" if status == 400 else "failed")
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log that something failed and its kind, never its text."""
+        """Log the kind of a failure, never its text."""
         log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
 
-    def _after(self, name: str, seconds: float) -> None:
+    def _start_timer(self, name: str, seconds: float) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._abort)
 
-    def _cancel(self, name: str) -> None:
+    def _stop_timer(self, name: str) -> None:
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
 
@@ -135,15 +135,15 @@ class Connection(RequestHandler):
 
 
 class Server(web.Server):
-    """Makes our connections, and holds the sockets through which they come."""
+    """A server that makes our connections and holds its listening sockets."""
 
     def __init__(self, handler: Handler, limits: Limits) -> None:
         super().__init__(handler)
         self._limits = limits
         self._listener: asyncio.Server | None = None
-        self._owed = 0  # requests whose answer is not ready
+        self._open_requests = 0  # requests whose answer is not ready
         self._ticks = itertools.count()
-        self._leaving = False
+        self._stopping = False
         self._all_answered = asyncio.Event()
 
     def __call__(self) -> Connection:
@@ -158,61 +158,64 @@ class Server(web.Server):
             read_bufsize=1 << 18,
         )
 
-    async def listen(self, where: socket, context: ssl.SSLContext | None = None) -> None:
-        """Accept connections from a bound socket. Call again with another context for later connections.
+    async def listen(self, bound_socket: socket, context: ssl.SSLContext | None = None) -> None:
+        """Accept connections from a bound socket. Call it again with another TLS context for later connections.
 
-        The socket stays the caller's. It is duplicated, so that a new context loses no connection that waits in the
-        queue.
+        The caller keeps its socket. It is duplicated, so that a new context loses no connection from the queue.
         """
-        before, mine = self._listener, where.dup()
+        previous_listener, listening_socket = self._listener, bound_socket.dup()
         self._listener = await asyncio.get_running_loop().create_server(
             self,
-            sock=mine,
-            backlog=_AT_ONCE,
+            sock=listening_socket,
+            backlog=_ACCEPT_BACKLOG,
             ssl=context,
             ssl_handshake_timeout=self._limits.handshake_s if context else None,
         )
-        mine.listen(_WAITING)
-        if before is not None:
-            before.close()
+        listening_socket.listen(_KERNEL_BACKLOG)
+        if previous_listener is not None:
+            previous_listener.close()
 
-    def tick(self) -> int:
-        """Return the number of the next moment at which a connection became idle."""
+    def next_idle_number(self) -> int:
+        """Return a number that orders the moments at which connections became idle."""
         return next(self._ticks)
 
     def make_room(self) -> None:
-        """End one connection: that of the address with the most connections that has been idle the longest.
+        """Close the connection that has been idle the longest, from the address with the most connections.
 
-        So a caller who opens many connections loses its own, and a rare probe still finds room. Where every connection
-        is owed an answer, the newest one ends.
+        A client that opens many connections loses its own, and a rare probe still finds room. If every connection has
+        an open request, the newest connection is closed.
         """
-        there = [each for each in self.connections if isinstance(each, Connection) and each.transport is not None]
-        if len(there) <= self._limits.connections:
+        open_connections = [
+            each for each in self.connections if isinstance(each, Connection) and each.transport is not None
+        ]
+        if len(open_connections) <= self._limits.connections:
             return  # the others end already
-        of_peer = Counter(each.peer for each in there)
-        idle = [each for each in there if each.idle]
-        gone = min(idle, key=lambda each: (-of_peer[each.peer], each.idle_since), default=there[-1])
-        gone.force_close()
+        connections_per_peer = Counter(each.peer for each in open_connections)
+        idle = [each for each in open_connections if each.is_idle]
+        closing_connection = min(
+            idle, key=lambda each: (-connections_per_peer[each.peer], each.idle_since), default=open_connections[-1]
+        )
+        closing_connection.force_close()
 
-    def begin(self) -> None:
-        """Count one more owed answer."""
-        self._owed += 1
+    def begin_request(self) -> None:
+        """Count one more open request."""
+        self._open_requests += 1
 
-    def end(self) -> bool:
-        """Count one owed answer less. True when its connection is to take no further request."""
-        self._owed -= 1
-        if self._leaving and not self._owed:
+    def end_request(self) -> bool:
+        """Count one open request less. Return True if its connection must not accept another request."""
+        self._open_requests -= 1
+        if self._stopping and not self._open_requests:
             self._all_answered.set()
-        return self._leaving
+        return self._stopping
 
     async def close(self, grace_s: float = 3.0) -> None:
-        """Accept no more connections, let open requests be answered for at most `grace_s`, then end all."""
-        self._leaving = True
+        """Stop listening, answer open requests for at most `grace_s` seconds, then close all connections."""
+        self._stopping = True
         if self._listener is not None:
             self._listener.close()
         for connection in self.connections:
             connection.end_if_idle()  # type: ignore[attr-defined]
-        if self._owed:
+        if self._open_requests:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await self._all_answered.wait()
@@ -220,7 +223,7 @@ class Server(web.Server):
 
 
 def refusal(status: int, why: str) -> web.Response:
-    """Build a short JSON error that ends the connection: the rest of the request is not read. why: a text of ours."""
+    """Return a short JSON error that closes the connection; the rest of the request is not read. why: our own text."""
     body = json.dumps({"Error": why}, separators=(",", ":")).encode()
     response = web.Response(body=body, status=status, content_type="application/json")
     response.force_close()

@@ -1,6 +1,6 @@
-"""The pages that every service of ours has: alive, ready or why not, and metrics.
+"""The pages of every service: alive, ready or why not, and metrics.
 
-A service that has more pages adds them. Source: docs/contract.md CS-21
+A service adds its other pages. Source: docs/contract.md CS-21
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from turnout.kube.server.http_connection import Connection, Limits, Server, refusal
 from turnout.kube.server.sockets import allow_files, bind
-from turnout.kube.version import build
+from turnout.kube.version import installed_build
 
 LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)  # few files: a service needs its own for its watches
 LEAVE_S = 1.0  # for answers that are owed at the end
@@ -24,7 +24,9 @@ Page = Callable[[web.BaseRequest], web.Response]
 
 
 def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes]) -> dict[str, Page]:
-    """Make the pages, by path. unready: why the service is not ready, None if it is. metrics: Prometheus' text."""
+    """Return the pages by path. unready: returns why the service is not ready, None if it is. metrics: Prometheus'
+    text.
+    """
 
     def readyz(_: web.BaseRequest) -> web.Response:
         why = unready()
@@ -37,10 +39,10 @@ def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes])
 
 
 def build_info(registry: CollectorRegistry) -> None:
-    """Add turnout_build_info, which is always 1: which version serves this page."""
-    told = Gauge("turnout_build_info", "The build that runs.", ["version", "commit"], registry=registry)
-    made = build()
-    told.labels(made.version, made.commit).set(1)
+    """Add turnout_build_info, a gauge that is always 1 and names the version and the commit."""
+    gauge = Gauge("turnout_build_info", "The build that runs.", ["version", "commit"], registry=registry)
+    build_of_program = installed_build()
+    gauge.labels(build_of_program.version, build_of_program.commit).set(1)
 
 
 def text(status: int, line: str) -> web.Response:
@@ -54,8 +56,8 @@ def pages_server(pages: Mapping[str, Page], limits: Limits = LIMITS) -> Server:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         if isinstance(connection, Connection):
-            connection.head_came()
-            connection.answered()
+            connection.head_received()
+            connection.answer_ready()
         page = pages.get(request.path)
         if page is None:
             return refusal(404, "no such page")
@@ -67,8 +69,8 @@ def pages_server(pages: Mapping[str, Page], limits: Limits = LIMITS) -> Server:
 
 
 @asynccontextmanager
-async def served(host: str, port: int, pages: Mapping[str, Page], limits: Limits = LIMITS) -> AsyncIterator[int]:
-    """Serve these pages until the block ends; the port that was taken. Raises OSError for one that somebody has."""
+async def serve_pages(host: str, port: int, pages: Mapping[str, Page], limits: Limits = LIMITS) -> AsyncIterator[int]:
+    """Serve these pages until the block ends, and yield the port. Raises OSError if the port is in use."""
     allow_files()
     server = pages_server(pages, limits)
     with bind(host, port) as listening:

@@ -1,4 +1,4 @@
-"""Bound sockets, and how many files and connections a process may have open."""
+"""Bound sockets, and limits on the open files and connections of a process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ OTHER_FILES = 256  # of them for the plain port, watches, certificates and libra
 
 
 def allow_files() -> int:
-    """Raise the number of files that this process may open, as far as the system lets it. Returns the number."""
+    """Raise the limit of open files of this process as far as the system allows. Return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= files:
         return FILES if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return files
 
 
-def within(limits: Limits, files: int) -> Limits:
-    """Return limits with no more connections than there are files for, since no further caller could be accepted."""
+def limit_connections(limits: Limits, files: int) -> Limits:
+    """Return limits with at most as many connections as there are files for."""
     return replace(limits, connections=max(1, min(limits.connections, files - OTHER_FILES)))
 
 

@@ -101,7 +101,7 @@ class GangView:
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
         if dialect is Dialect.KAI:
-            asked = kai.asked(spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint)
+            asked = kai.read_pod_group(spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint)
             roles = tuple((subgroup_role(name), count) for name, count in asked.subgroups)
             wish = asked.wish if asked.wish.source else wish_of_notes(notes)
             self._size(key, Sizing(asked.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
@@ -310,7 +310,7 @@ class GangView:
         known = renamed(self._map, by_key)
         on_map = set(known.hosts)
         self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
-        self.snapshot.lay_out(self.fabric.hosts)
+        self.snapshot.set_row_order(self.fabric.hosts)
         self.levels.use(self.fabric)
         self.layout += 1
         self._stale_layout = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.jobs.repair import Repair, agreed
+from turnout.jobs.repair import Repair, most_patient
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cache.parts import Part, parts_of
@@ -55,10 +55,10 @@ def _gather(members: Sequence[Member]) -> _Said:
         wishes=list(dict.fromkeys(each.wish for each in said if each.wish.source)),
         least=max((each.min_members or 0 for each in said), default=0),
         total=max((each.total or 0 for each in said), default=0),
-        most=max((each.most or 0 for each in said), default=0),
+        most=max((each.max_size or 0 for each in said), default=0),
         multiple=max((each.wish.multiple for each in said), default=1),
         queue=next((each.queue for each in said if each.queue), ""),
-        kin=next((each.kin for each in said if each.kin), ""),
+        kin=next((each.parent_set for each in said if each.parent_set), ""),
     )
 
 
@@ -276,14 +276,17 @@ class Gang:
     @property
     def apart_set(self) -> str:
         """The name of the set whose gangs keep apart: said by a member, else its JobSet or LeaderWorkerSet."""
-        return next((wish.apart_set for wish in self.wishes if wish.apart_set), self.kin)
+        return next((wish.exclusive_set for wish in self.wishes if wish.exclusive_set), self.kin)
 
     @property
     def apart(self) -> int | None:
         """The tier of the domains that the gang shares with no other of its set; None when it shares them."""
         if not self.apart_set:
             return None
-        return max((self.known_tier(wish.apart) for wish in self.wishes if wish.apart is not None), default=None)
+        return max(
+            (self.known_tier(wish.exclusive_level) for wish in self.wishes if wish.exclusive_level is not None),
+            default=None,
+        )
 
     @property
     def queue(self) -> str:
@@ -295,7 +298,7 @@ class Gang:
     @property
     def repair(self) -> Repair:
         """The remedy for the gang once it is below its min and finds no room for the rest."""
-        return agreed(m.belongs.repair for m in self.members.values() if m.belongs.repair is not None)
+        return most_patient(m.belongs.repair for m in self.members.values() if m.belongs.repair is not None)
 
     @property
     def kin(self) -> str:
@@ -314,10 +317,10 @@ class Gang:
 
     def unkept(self) -> list[str]:
         """Return a sentence for each part of the gang's wishes that is not kept."""
-        found = [sentence for wish in self.wishes for sentence in wish.unkept]
+        found = [sentence for wish in self.wishes for sentence in wish.ignored]
         for wish in self.wishes:
             inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
-            for level in (*wish.levels, *inner, wish.apart):
+            for level in (*wish.levels, *inner, wish.exclusive_level):
                 if level is not None and self.tier_of(level) is None:
                     name = repr(str(level)[:80])
                     found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
@@ -325,7 +328,7 @@ class Gang:
                 found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
             if wish.mesh and not self._is_mesh(wish.mesh):
                 found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
-            if wish.apart is not None and not self.apart_set:
+            if wish.exclusive_level is not None and not self.apart_set:
                 found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
         return list(dict.fromkeys(found))
 

@@ -76,8 +76,8 @@ class Levels:
         return found
 
     def _look_up(self, level: str) -> None:
-        if self._made_at != self._snapshot.offers:
-            self._made_at = self._snapshot.offers
+        if self._made_at != self._snapshot.offer_version:
+            self._made_at = self._snapshot.offer_version
             self._forget()
         if level not in self._tiers:
             while len(self._tiers) >= MOST_KEPT:

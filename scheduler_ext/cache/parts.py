@@ -37,6 +37,6 @@ def parts_of(rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Cal
                 name = (str(index // rule.size),)
             seen[at] += 1
             tier = None if rule.level is None else tier_of(rule.level)
-            found[member.uid] = Part(at, name, tier, rule.apart, rule.whole)
+            found[member.uid] = Part(at, name, tier, rule.exclusive, rule.all_or_nothing)
             break
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from turnout.kube.node_capacity import ClusterSnapshot, Rows
-from turnout.kube.pod_shape import Term, look, preference
+from turnout.kube.pod_shape import Term, admission_view, preference
 from turnout.scheduler_ext.cache.pod_info import Member
 
 MOST_KEPT = 64  # tables kept ready
@@ -25,8 +25,8 @@ class Preferences:
         """Return a number for each row, the larger the gladder; None when all are alike to the pod."""
         if not member.prefers and not self._snapshot.soft_tainted:
             return None
-        if self._made_at != self._snapshot.offers:
-            self._made_at = self._snapshot.offers
+        if self._made_at != self._snapshot.offer_version:
+            self._made_at = self._snapshot.offer_version
             self._tables.clear()
         asked = (member.shape.tolerations, member.prefers)
         ready = self._tables.get(asked)
@@ -45,7 +45,7 @@ class Preferences:
             if (row := self._snapshot.row_of.get(name)) is None:
                 continue
             node = self._snapshot.nodes[name]
-            seen = look(node, keys, by_name)
+            seen = admission_view(node, keys, by_name)
             if seen not in judged:
                 judged[seen] = preference(node, tolerations, wishes)
             table[row] = judged[seen]

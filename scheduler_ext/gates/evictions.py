@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
@@ -175,7 +175,7 @@ def _lost(view: GangView, key: GangKey, wall_s: float) -> int:
     """Return what a gang has done so far, in GPU seconds."""
     gang = view.gangs.get(key)
     members = gang.members.values() if gang is not None else ()
-    return sum(m.gpus * max(1, int(wall_s - (since_1970(m.created) or wall_s))) for m in members if m.node)
+    return sum(m.gpus * max(1, int(wall_s - (unix_s(m.created) or wall_s))) for m in members if m.node)
 
 
 def _awaited(plan_cache: PlanCache, gang: Gang, rows: Collection[int]) -> bool:

@@ -6,7 +6,7 @@ import math
 from enum import Enum
 
 from turnout.kube.objects import Lease
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 _TERMS = 3  # of the Lease without a word: another replica would have it long before
 _LONGEST_S = 60.0  # of a Lease: a record that claims more is not believed
@@ -25,7 +25,7 @@ def silent_s(lease: Lease | None, wall_s: float) -> float:
 
     A holder whose clock goes ahead of ours is not silent.
     """
-    said_s = since_1970(lease.spec.renew_time or "") if lease is not None else None
+    said_s = unix_s(lease.spec.renew_time or "") if lease is not None else None
     return math.inf if said_s is None else max(0.0, wall_s - said_s)
 
 

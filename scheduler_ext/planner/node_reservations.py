@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.kube.node_capacity import MOST_ROOM, ClusterSnapshot, Rows
+from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
 from turnout.kube.pod_shape import HostPort, PodShape
 
 Pods = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
@@ -105,5 +105,5 @@ class Reserved:
 def masked(room: Rows, rows: Iterable[int]) -> Rows:
     """Return the room limited to some rows; all other rows get 0."""
     most = np.zeros_like(room)
-    most[np.fromiter(rows, np.intp)] = MOST_ROOM
+    most[np.fromiter(rows, np.intp)] = MAX_ROOM
     return np.minimum(room, most)

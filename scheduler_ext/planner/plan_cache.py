@@ -180,9 +180,9 @@ class PlanCache:
         for key in view.touched:
             self._look_again(key)
         view.touched.clear()
-        self._relieve_all(view.snapshot.changed.intersection(self._kept.rows()))
-        view.snapshot.changed.clear()
-        if (gains := (view.snapshot.gains, self.held.changes)) != self._gains:
+        self._relieve_all(view.snapshot.changed_rows.intersection(self._kept.rows()))
+        view.snapshot.changed_rows.clear()
+        if (gains := (view.snapshot.gain_version, self.held.changes)) != self._gains:
             self._gains = gains
             self._hope()
 

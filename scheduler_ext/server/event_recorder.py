@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
-from turnout.kube.client.rate_limiter import Pace
+from turnout.kube.client.rate_limiter import RateLimiter
 from turnout.scheduler_ext.model import EventReason, Notice
 
 log = logging.getLogger("turnout.extender")
@@ -31,7 +31,7 @@ class DecisionEvents:
         namespace, _, name = configmap.partition("/")
         self._map = ObjectRef("ConfigMap", "v1", namespace, name, "")
         self._events, self._clock = events, clock
-        self._pace = Pace(clock, PER_S, BURST)
+        self._pace = RateLimiter(clock, PER_S, BURST)
         self._waiting: OrderedDict[str, OrderedDict[Notice, int]] = OrderedDict()  # namespace -> notice -> times
         self._something = asyncio.Event()
         self.dropped = 0
@@ -58,7 +58,7 @@ class DecisionEvents:
         while True:
             await self._something.wait()
             while self._waiting:
-                await self._pace.turn()
+                await self._pace.acquire()
                 namespace, waiting = self._waiting.popitem(last=False)
                 notice, times = waiting.popitem(last=False)
                 if waiting:

@@ -70,7 +70,7 @@ class Verbs:
         start_s = self._clock()
         connection = request.protocol
         if isinstance(connection, Connection):
-            connection.head_came()
+            connection.head_received()
         verb = self._paths.get(request.path)
         try:
             reply = self._unread(request, verb) or await self._read_and_answer(request, verb or Verb.FILTER, start_s)
@@ -80,7 +80,7 @@ class Verbs:
             reply = refused.reply
         finally:
             if isinstance(connection, Connection):
-                connection.answered()
+                connection.answer_ready()
         self._metrics.requests.labels(verb.value if verb else "other", reply.outcome.value).inc()
         if verb and reply.status == 200:
             self._durations[verb].observe(self._clock() - start_s)
@@ -116,7 +116,7 @@ class Verbs:
                     self._load.held_bytes += len(chunk)
                     self._check(held, self._most_bytes(verb))
             # From here to the answer nothing waits: one request sees one world.
-            late = self._clock() - start_s > self._limits.late_s
+            late = self._clock() - start_s > self._limits.max_age_s
             return self._dispatcher.answer(verb, b"".join(chunks), late)
         except TimeoutError:
             raise _Refused(refuse(408, "the body did not come in time", Outcome.TOO_SLOW)) from None
@@ -135,7 +135,7 @@ class Verbs:
         if held > most:
             why = f"a body holds at most {most} bytes"
             raise _Refused(refuse(413, why, Outcome.TOO_LARGE))
-        if self._load.held_bytes > self._limits.held_bytes:
+        if self._load.held_bytes > self._limits.all_bodies_bytes:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))
 
     async def _take_place(self) -> None:

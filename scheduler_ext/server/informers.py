@@ -10,11 +10,11 @@ from functools import partial
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.jobs.queues import kueue, strict_order
 from turnout.jobs.queues.model import Object
-from turnout.jobs.queues.strict_order import Ordered
+from turnout.jobs.queues.strict_order import StrictQueue
 from turnout.kube.client.clock import Clock
-from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
+from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
 from turnout.kube.client.reflector import Source
-from turnout.kube.objects import Node, ObjectMeta, Owner, Pod, PodGroup, Whole
+from turnout.kube.objects import FullObject, Node, ObjectMeta, Owner, Pod, PodGroup
 from turnout.kube.watch_events import Key
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
@@ -50,8 +50,8 @@ class Informers(InformerFactory):
         super().__init__(source, clock, rng)
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
         self._view, gangs = view, view.gangs
-        self.watch("nodes", "/api/v1/nodes", Node, Handlers(gangs.put_node, lambda key: gangs.drop_node(key.name)))
-        pods = Handlers(view.put_pod, lambda key: view.drop_pod(key.uid))
+        self.watch("nodes", "/api/v1/nodes", Node, CallbackSink(gangs.put_node, lambda key: gangs.drop_node(key.name)))
+        pods = CallbackSink(view.put_pod, lambda key: view.drop_pod(key.uid))
         self.watch("pods", "/api/v1/pods", Pod, pods, params={"fieldSelector": UNFINISHED})
         self.follow_configmap("configmap", configmap, self._follower)
         for dialect, path in POD_GROUP_PATHS.items():
@@ -60,7 +60,7 @@ class Informers(InformerFactory):
             self._watch_owners(kind, path)
         if read_queues:
             self._watch_queues()
-        self._works.append(self._tidy)
+        self._loops.append(self._tidy)
         view.waiting_for = self.waiting_for
         view.may_be_old = self.may_be_old
         view.may_show_group = self.may_show_group
@@ -68,31 +68,31 @@ class Informers(InformerFactory):
     def _watch_groups(self, dialect: Dialect, path: str) -> None:
         gangs = self._view.gangs
         put, name = partial(gangs.put_group, dialect), f"podgroups.{dialect.value}"
-        handlers = Handlers(put, lambda key: gangs.drop_group(dialect, key.namespace, key.name))
+        handlers = CallbackSink(put, lambda key: gangs.drop_group(dialect, key.namespace, key.name))
         self.watch(name, path, PodGroup, handlers, optional=True)
 
     def _watch_owners(self, kind: str, path: str) -> None:
         gangs = self._view.gangs
         put, name = partial(gangs.put_owner, kind), path.rsplit("/", 1)[1]
-        handlers = Handlers(put, lambda key: gangs.drop_owner(kind, key.namespace, key.name))
+        handlers = CallbackSink(put, lambda key: gangs.drop_owner(kind, key.namespace, key.name))
         self.watch(name, path, Owner, handlers, optional=True)
 
     def _watch_queues(self) -> None:
         """Learn from the queues themselves which are of strict order."""
         strict, local = self._view.plan_cache.strict.queues, strict_order.LOCAL_QUEUES
         for path, read in strict_order.QUEUES.items():
-            handlers = Handlers(
+            handlers = CallbackSink(
                 partial(self._put_queue, path, read),
                 partial(self._drop_queue, path),
             )
-            self.watch(path, path, Whole, handlers, optional=True)
-        handlers = Handlers(
+            self.watch(path, path, FullObject, handlers, optional=True)
+        handlers = CallbackSink(
             lambda obj: self._note(strict.lead(*kueue.local_queue(obj.raw()))),
             lambda key: self._note(strict.lead(f"{key.namespace}/{key.name}", "")),
         )
-        self.watch(local, local, Whole, handlers, optional=True)
+        self.watch(local, local, FullObject, handlers, optional=True)
 
-    def _put_queue(self, path: str, read: Callable[[Object], Ordered | None], queue: Whole) -> None:
+    def _put_queue(self, path: str, read: Callable[[Object], StrictQueue | None], queue: FullObject) -> None:
         strict = self._view.plan_cache.strict.queues
         self._note(strict.put(_at(path, queue.metadata), read(queue.raw())))
 
@@ -105,7 +105,7 @@ class Informers(InformerFactory):
 
     def waiting_for(self) -> str | None:
         """Say what must still be seen before an answer can be trusted; None when nothing is missing."""
-        if missing := self.unsynced():
+        if missing := self.unsynced_kinds():
             return f"no whole list yet of {', '.join(missing)}"
         return None if self.has_synced else "the map is being read"
 
@@ -117,7 +117,7 @@ class Informers(InformerFactory):
 
     def may_show_group(self, dialect: str) -> bool:
         """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
-        return not self.reflectors[f"podgroups.{dialect}"].absent
+        return not self.reflectors[f"podgroups.{dialect}"].is_unserved
 
     def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
         first = not self._follower.has_synced

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.server.http_connection import Limits, Server
-from turnout.kube.server.sockets import allow_files, bind, within
+from turnout.kube.server.sockets import allow_files, bind, limit_connections
 from turnout.scheduler_ext.model import ExtenderVerbs
 from turnout.scheduler_ext.server.health import Health
 from turnout.scheduler_ext.server.http_handlers import WEBHOOK, Verbs
@@ -36,7 +36,7 @@ class Listeners:
     """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
-        self._verbs = Verbs(extender, metrics, within(limits or Limits(), allow_files()))
+        self._verbs = Verbs(extender, metrics, limit_connections(limits or Limits(), allow_files()))
         self._health = Health(extender, metrics)
         self._metrics, self._listen = metrics, listen
         self._certificates: Certificates | None = None
@@ -97,7 +97,7 @@ class WebhookPort:
     """The open port of the webhook alone, within `async with`. Raises OSError or BadCertificate."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
-        limits = within(Limits(), allow_files())
+        limits = limit_connections(Limits(), allow_files())
         self._server = Verbs(extender, metrics, limits, paths=WEBHOOK).server()
         self._metrics, self._at, self._tls = metrics, (host, port), tls
         self._certificates: Certificates | None = None

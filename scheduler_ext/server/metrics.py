@@ -130,13 +130,13 @@ class Watch(Protocol):
     last_event_s: float  # of the monotonic clock
 
     @property
-    def objects(self) -> int: ...
+    def object_count(self) -> int: ...
     @property
-    def relists(self) -> int: ...
+    def relist_count(self) -> int: ...
     @property
-    def reconnects(self) -> int: ...
+    def reconnect_count(self) -> int: ...
     @property
-    def skipped(self) -> int: ...
+    def skipped_count(self) -> int: ...
 
 
 class _Watches(Collector):
@@ -155,9 +155,9 @@ class _Watches(Collector):
         skipped = counter(f"{prefix}skipped", "Objects and lines that could not be used.", labels=kind)
         for name, watch in self._watches():
             synced.add_metric([name], float(watch.has_synced))
-            objects.add_metric([name], watch.objects)
+            objects.add_metric([name], watch.object_count)
             age.add_metric([name], max(0.0, self._clock.monotonic() - watch.last_event_s))
-            relists.add_metric([name], watch.relists)
-            reconnects.add_metric([name], watch.reconnects)
-            skipped.add_metric([name], watch.skipped)
+            relists.add_metric([name], watch.relist_count)
+            reconnects.add_metric([name], watch.reconnect_count)
+            skipped.add_metric([name], watch.skipped_count)
         yield from (synced, objects, age, relists, reconnects, skipped)

@@ -25,7 +25,7 @@ log = logging.getLogger("turnout.nominator")
 AT_ONCE = 16
 LOOK_EACH_S = 5.0  # at everything: another map, and what failed
 SENT_S = 15.0  # how long a patch that the watch has not shown yet is not repeated
-PAUSE = Backoff(first_s=1.0, most_s=300.0)  # of all patches, when the server refuses or fails
+PAUSE = Backoff(first_s=1.0, max_s=300.0)  # of all patches, when the server refuses or fails
 
 
 class Pods(Protocol):

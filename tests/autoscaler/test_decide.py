@@ -84,7 +84,7 @@ def aged(made, since_s):
 )
 def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, told):
     at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), settled=settled)
-    queues = {"low": Queue("low", within="top"), "top": Queue("top", {GPU: 9}), "other": Queue("other")}
+    queues = {"low": Queue("low", parent="top"), "top": Queue("top", {GPU: 9}), "other": Queue("other")}
     step = plan(replace(at, queues=queues))["a"]
     assert (step.target, step.reason, step.at_start) == (*told, False)
 

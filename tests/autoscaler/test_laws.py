@@ -52,7 +52,7 @@ def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, X
         bounds = next(each.job for each in at.jobs if each.job.key == step.key)
         if step.changes:
             assert bounds.bounds.least <= step.target <= bounds.bounds.most
-            assert bounds.sizes.has(step.target)
+            assert bounds.sizes.allows(step.target)
 
 
 @pytest.mark.contract("VE-29")

@@ -356,7 +356,7 @@ def test_sizes_that_double_grow_step_by_step():
     ],
 )
 def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):
-    made = job("a", least=2, beside=((shape(4), 3),))
+    made = job("a", least=2, other_roles=((shape(4), 3),))
     assert least_of(seen(made, **there)) == lacks
 
 
@@ -409,7 +409,7 @@ def test_who_may_not_shrink_may_grow_to_its_most():
 
 
 def test_a_queue_below_another_is_held_to_both():
-    queues = {"low": Queue("low", {GPU: 4}, within="top"), "top": Queue("top", {GPU: 3})}
+    queues = {"low": Queue("low", {GPU: 4}, parent="top"), "top": Queue("top", {GPU: 3})}
     at = replace(world([9], seen(job("a", queue="low"), [0])), queues=queues)
     at = replace(at, queues={name: replace(queue, used={GPU: 1}) for name, queue in queues.items()})
     assert plan(at)["a"].target == 3

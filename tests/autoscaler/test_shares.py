@@ -14,7 +14,7 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
-from turnout.jobs.scaling_curve import USUAL, capped, gain
+from turnout.jobs.scaling_curve import DEFAULT_POWER, capped, gain
 from turnout.kube import labels
 
 NOW_S, POLICY = 10_000.0, Policy(restart_s=60.0)
@@ -158,7 +158,9 @@ def test_a_curve_that_an_owner_claims_promises_no_more_than_none(points, least, 
     [
         pytest.param(((1, 1.0), (16, 1e6)), 1.0, ((1, 1.0), (16, 16.0)), id="nobody scales better than perfectly"),
         pytest.param(((1, 1.0), (2, 1.5)), 1.0, ((1, 1.0), (2, 1.5)), id="what is worse stays"),
-        pytest.param(((4, 1.0), (8, 9.0)), USUAL, ((4, 1.0), (8, 2**USUAL)), id="from its first point on"),
+        pytest.param(
+            ((4, 1.0), (8, 9.0)), DEFAULT_POWER, ((4, 1.0), (8, 2**DEFAULT_POWER)), id="from its first point on"
+        ),
         pytest.param(((1, 1.0), (2, 9.0), (4, 9.0)), 1.0, ((1, 1.0), (2, 2.0), (4, 4.0)), id="from point to point"),
     ],
 )

@@ -23,7 +23,7 @@ from turnout.autoscaler.scaling.job_annotations import notes_of, overruled
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey, JobKind
-from turnout.jobs.pod_identity import number
+from turnout.jobs.pod_identity import number_of
 from turnout.jobs.scaling_curve import gain, speed
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
@@ -82,8 +82,8 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         if made.elastic:
             written = notes_of(made, Step(step.key, made.bounds.most, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S)
             stamped(KINDS[kind].change(there, made.bounds.most, ("j-3",)), written)
-            if KINDS[kind].again is not None:
-                KINDS[kind].again(there)
+            if KINDS[kind].recreate is not None:
+                KINDS[kind].recreate(there)
 
 
 @settings(max_examples=scaled(300), deadline=None)
@@ -94,7 +94,7 @@ def test_no_word_on_a_pod_makes_its_gang_raise(notes, marks, env, name):
     told = [EnvVar(key, env) for key in ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")]
     made.spec.containers = [Container(env=told)]
     membership(made)
-    number(name)
+    number_of(name)
 
 
 @settings(max_examples=scaled(300), deadline=None)

@@ -13,7 +13,7 @@ from turnout.autoscaler.node_faults.model import State
 from turnout.cli.nodes import NotTainted, freed, listing, rows
 from turnout.cli.views.listing import text
 from turnout.kube import labels
-from turnout.kube.nodes.fault_report import Kind, moment
+from turnout.kube.node_health import CheckResult, utc_datetime
 
 WHY = {"cause": "network_failed", "why": "failed with w1 and with w2"}
 
@@ -55,7 +55,7 @@ def test_where_nothing_is_wrong_it_says_so():
 def test_who_was_cleared_is_told_only_on_request(cluster):
     cluster.now_s += 1
     for team in "ab":
-        cluster.says(f"{team}-3", "n3", Kind.FINE, members=4, team=team)
+        cluster.says(f"{team}-3", "n3", CheckResult.FINE, members=4, team=team)
     cluster.look()
     assert "n3" not in {row.node for row in rows(nodes(cluster), labels.FAULTY)}
     assert ("n3", "cleared") in {(row.node, row.state) for row in rows(nodes(cluster), labels.FAULTY, everything=True)}
@@ -93,7 +93,7 @@ def test_a_taint_of_another_key_is_another_matter(cluster):
 
 def test_a_record_of_the_future_is_not_forgotten(cluster):
     (raw,) = (each for each in nodes(cluster) if each["metadata"]["name"] == "n3")
-    heard = moment(cluster.now_s + 50)
+    heard = utc_datetime(cluster.now_s + 50)
     record = model.Record(State.TAINTED, heard, heard)
     raw["metadata"]["annotations"][labels.NODE_RECORD] = model.write(record)
     note = freed(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]

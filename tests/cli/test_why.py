@@ -105,7 +105,7 @@ def test_a_running_job_reads_what_it_has_and_what_comes_next():
 
 
 def test_a_job_applied_again_reads_that_this_bounds_nothing():
-    made = job("a", least=2, most=8, replicas=2, resized_s=NOW_S - 60, put_back=6)
+    made = job("a", least=2, most=8, replicas=2, resized_s=NOW_S - 60, reapplied_size=6)
     _, text = told("a", world([8], seen(made, [0, 0])))
     assert text["size"].endswith("; its object was applied again as it was submitted, which took it from 6 to 2")
 

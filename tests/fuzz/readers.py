@@ -14,9 +14,9 @@ from turnout.autoscaler.node_faults import model as node_record
 from turnout.autoscaler.reporting import decision_log
 from turnout.controllers import scale_plan
 from turnout.jobs.model import JobKey, Sizes
-from turnout.kube.nodes import fault_report
+from turnout.kube import node_health
 from turnout.kube.objects import Pod
-from turnout.kube.watch_events import UNREADABLE, Feed
+from turnout.kube.watch_events import UNREADABLE, KindDecoder
 from turnout.launcher.checkpoint.format import arena_layout, daemon_messages, manifest, replication_messages
 from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of, pack, read_head
 from turnout.launcher.errors import LauncherError
@@ -44,8 +44,8 @@ _STRIKES = (memory.Strike(_JOB, 2, 10.0, 50.0), memory.Strike("team", 1, 0.0, 9.
 _PROOF = node_record.Proof("team/a-0", "u", _NOW)
 _STATE = next(iter(node_record.State))
 _NODE = node_record.Record(_STATE, _NOW, _NOW, times=1, proofs=(_PROOF,), told=(("team", _NOW),))
-_FAULTY = fault_report.Verdict(fault_report.Kind.FAULTY, _NOW, 3, "w0", 2, "bert", "n", "slow", "x")
-_FINE = fault_report.Verdict(fault_report.Kind.FINE, _NOW, 1, "w1", compute_s=0.5)
+_FAULTY = node_health.NodeReport(node_health.CheckResult.FAULTY, _NOW, 3, "w0", 2, "bert", "n", "slow", "x")
+_FINE = node_health.NodeReport(node_health.CheckResult.FINE, _NOW, 1, "w1", compute_s=0.5)
 _PLAN = {"ownerJob": "bert", "replicaResourceSpecs": {"worker": {"replicas": 3, "resource": {"cpu": "1"}}}}
 _ELASTIC = {"metadata": {"name": "bert"}, "spec": {"replicaSpecs": {"worker": {"replicas": 2}}}}
 
@@ -211,12 +211,12 @@ READERS = (
             _json({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}),
             _json({"type": "ERROR", "object": _GONE}),
         ),
-        Feed(Pod).line,
+        KindDecoder(Pod).line,
     ),
     Reader(
         "a page of a list",
         (_json({"metadata": {"resourceVersion": "9"}, "items": [_OBJECT, _OBJECT]}),),
-        Feed(Pod).page,
+        KindDecoder(Pod).page,
         UNREADABLE,
     ),
     Reader(
@@ -238,9 +238,9 @@ READERS = (
     ),
     Reader(
         "a verdict on a node",
-        (fault_report.write(_FAULTY).encode(), fault_report.write(_FINE).encode()),
-        _text(fault_report.read),
-        (fault_report.BadVerdict,),
+        (node_health.encode_report(_FAULTY).encode(), node_health.encode_report(_FINE).encode()),
+        _text(node_health.decode_report),
+        (node_health.BadNodeReport,),
     ),
     Reader("a node's record", (node_record.write(_NODE).encode(),), _text(node_record.read), (node_record.BadRecord,)),
 )

@@ -139,7 +139,7 @@ def test_a_pod_that_belongs_to_nobody_is_a_gang_of_its_own(pod):
 )
 def test_a_training_job_tells_its_sizes_in_the_environment(env, sizes):
     told = membership(owned("train-worker-3", "PyTorchJob/train", WORKER, env))
-    assert (told.min_members, told.total, told.most) == sizes
+    assert (told.min_members, told.total, told.max_size) == sizes
 
 
 @pytest.mark.contract("CS-11", "DL-123")
@@ -168,7 +168,7 @@ def test_every_malformed_annotation_is_told_once():
     told = membership(world.pod(notes=notes))
     assert len(told.faults) == 5
     assert all(len(fault) < 200 for fault in told.faults)
-    assert (told.wish.required, told.wish.multiple, told.most) == (None, 1, None)
+    assert (told.wish.required, told.wish.multiple, told.max_size) == (None, 1, None)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_master_counts_in_its_gang():
     gang = {"schedulingPolicy": {"minAvailable": 3}}
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}
     with_master = pytorch(4, notes, master={"replicas": 1, "template": template()}, elasticPolicy=None, runPolicy=gang)
-    assert (read("PyTorchJob", with_master).refused, len(read("PyTorchJob", with_master).beside)) == ("", 1)
+    assert (read("PyTorchJob", with_master).refused, len(read("PyTorchJob", with_master).other_roles)) == ("", 1)
 
 
 def test_without_a_scheduling_policy_no_gang_is_said():
@@ -221,7 +221,7 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
             now = applied_again(submitted, notes)
             again = read(kind, now)
             assert (again.wish, again.most, again.replicas) == (None, before.bounds.most, before.replicas)
-            assert again.put_back == (None if size == before.replicas else size)
+            assert again.reapplied_size == (None if size == before.replicas else size)
     by_hand = {**now["metadata"]["annotations"], labels.WISH_WORKERS: "3"}
     assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wish == 3
 
@@ -229,7 +229,7 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
 def test_a_hand_set_size_below_ours_is_a_wish_and_outlives_the_next_apply():
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", labels.WROTE_WORKERS: "6", labels.SUBMITTED_WORKERS: "2"}
     by_hand = indexed(4, notes)
-    assert (read("Job", by_hand).wish, read("Job", by_hand).put_back) == (4, None)
+    assert (read("Job", by_hand).wish, read("Job", by_hand).reapplied_size) == (4, None)
     noted = {**notes, **KINDS["Job"].resize(by_hand, 3).body["metadata"]["annotations"]}
     assert (noted[labels.WISH_WORKERS], noted[labels.SUBMITTED_WORKERS]) == ("4", "2")
     again = read("Job", indexed(2, noted))

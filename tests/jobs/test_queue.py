@@ -151,7 +151,7 @@ def test_what_a_volcano_queue_may_have(queues, found):
     ],
 )
 def test_who_is_above_a_volcano_queue(queues, above):
-    assert {name: share.within for name, share in volcano.shares(queues, demand()).items()} == above
+    assert {name: share.parent for name, share in volcano.shares(queues, demand()).items()} == above
 
 
 def test_volcano_queues_in_a_circle_take_nothing_and_are_told():

@@ -55,11 +55,11 @@ def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(told, texts,
 
 def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
     fields = Fields({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
-    for part in fields.of("a").each("b"):
+    for part in fields.part("a").parts("b"):
         part.quantity("c", GPU)
     fields.text("t")
     fields.text("t")
-    assert list(fields.of("t").each("d")) == []
+    assert list(fields.part("t").parts("d")) == []
     assert fields.faults == [
         f"spec.a.b[0].c is '{'x' * 40}': it is no Kubernetes quantity",
         "spec.a.b[1] is '5': it must be an object",
@@ -70,7 +70,7 @@ def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
 
 def test_what_is_said_is_known_from_what_is_not():
     fields = Fields({"a": 0, "b": None, "c": ""})
-    assert [fields.said(key) for key in "abcd"] == [True, False, True, False]
+    assert [fields.has(key) for key in "abcd"] == [True, False, True, False]
     assert (fields.text("c", "other"), fields.text("d", "other"), fields.faults) == ("other", "other", [])
 
 
@@ -113,8 +113,8 @@ def test_a_plain_quota_lends_nothing_and_borrows_nothing():
     meta = {"name": "quota", "namespace": "a"}
     elastic = namespace.read_elastic({"metadata": meta, "spec": {"min": {GPU: 1}, "max": {GPU: 1}}})
     found = namespace.shares([elastic, namespace.read(raw("q", hard={GPU: 6}))], demand({"namespace/team": 3}))
-    assert (found["namespace/team"].within, room(found, "namespace/team", GPU)) == ("", 3)
-    assert (found["namespace/a"].within, room(found, "namespace/a", GPU)) == (POOL, 1)
+    assert (found["namespace/team"].parent, room(found, "namespace/team", GPU)) == ("", 3)
+    assert (found["namespace/a"].parent, room(found, "namespace/a", GPU)) == (POOL, 1)
 
 
 def claim(asked, weight=1, least=0, own=None):
@@ -152,7 +152,7 @@ def test_a_third_of_three_is_one_for_whatever_weights():
     assert fill([claim(10**9, 3), claim(10**9, 7)], 10**9) == [(300_000_000, 300_000_000), (700_000_000, 700_000_000)]
 
 
-LOW, TOP = Share({GPU: 5}, within="top", kept={GPU: 2}), Share({GPU: 4})
+LOW, TOP = Share({GPU: 5}, parent="top", guaranteed={GPU: 2}), Share({GPU: 4})
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ LOW, TOP = Share({GPU: 5}, within="top", kept={GPU: 2}), Share({GPU: 4})
 def test_a_queue_has_what_is_kept_for_it_and_what_is_left_above(used, left):
     now = {"low": {GPU: used[0]}, "top": {GPU: used[1]}}
     told = {
-        name: Share(s.limit, used=now[name], within=s.within, kept=s.kept)
+        name: Share(s.limit, used=now[name], parent=s.parent, guaranteed=s.guaranteed)
         for name, s in zip(now, (LOW, TOP), strict=True)
     }
     assert room(told, "low", GPU) == left
@@ -205,7 +205,7 @@ def test_a_queue_of_another_system_is_nobodys_parent():
     volcanos = volcano_queue("a", 4, parent="p")
     quota = koordinator.read(raw("p", marks={f"{koordinator.LABEL}parent": "a"}, min={GPU: 1}, max={GPU: 5}))
     found = shares([volcanos, quota], demand())
-    assert {name: (share.within, room(found, name, GPU)) for name, share in found.items()} == {
+    assert {name: (share.parent, room(found, name, GPU)) for name, share in found.items()} == {
         "a": ("", 4),
         "p": ("", 1),
     }
@@ -213,4 +213,4 @@ def test_a_queue_of_another_system_is_nobodys_parent():
 
 def test_what_a_queue_cannot_do_without_is_what_it_uses_where_nobody_says():
     told = Demand({"a": {GPU: 3}, "b": {GPU: 4}}, {"b": {}}, {})
-    assert [told.of(name) for name in "abc"] == [{GPU: 3}, {}, {}]
+    assert [told.need_of(name) for name in "abc"] == [{GPU: 3}, {}, {}]

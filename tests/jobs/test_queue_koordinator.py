@@ -153,7 +153,7 @@ def test_a_tree_without_a_min_has_nothing_of_what_its_total_does_not_name():
 def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
     queues = [quota("p", 1, 3), quota("t", 4, 8, is_root="true", parent="p")]
     found = koordinator.shares(queues, demand(total=9))
-    assert (limited(found)["t"], found["t"].within) == (8, "")
+    assert (limited(found)["t"], found["t"].parent) == (8, "")
 
 
 def test_who_names_no_gpu_takes_none_from_others_whatever_its_weight():

@@ -120,7 +120,7 @@ def test_the_cohort_stands_in_either_version(key):
 @pytest.mark.parametrize(("policy", "is_open"), [("None", True), ("", True), ("Hold", False), ("HoldAndDrain", False)])
 def test_a_stopped_queue_is_closed(policy, is_open):
     assert kueue.read(raw(stopPolicy=policy)).open is is_open
-    assert kueue.goes_on(raw(stopPolicy=policy)) is is_open
+    assert kueue.accepts_workloads(raw(stopPolicy=policy)) is is_open
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_of_several_flavors_nothing_is_known_to_be_kept_for_a_job():
     resource = {"name": GPU, "nominalQuota": 4, "lendingLimit": 1}
     flavors = [{"name": name, "resources": [resource]} for name in ("a100", "h100")]
     queue = kueue.read(raw("a", resourceGroups=[{"flavors": flavors}], cohortName="c"))
-    assert kueue.shares([queue], demand())["a"].kept == {}
-    assert kueue.shares([cluster_queue("a", 4, "c", lending=1)], demand())["a"].kept == {GPU: 3}
+    assert kueue.shares([queue], demand())["a"].guaranteed == {}
+    assert kueue.shares([cluster_queue("a", 4, "c", lending=1)], demand())["a"].guaranteed == {GPU: 3}
 
 
 def test_a_queue_that_preempts_within_itself_is_a_hazard():
     queues = [cluster_queue("a", 8, preemption={"withinClusterQueue": "LowerPriority"}), cluster_queue("b", 8)]
     found = kueue.shares(queues, demand())
-    assert found["a"].hazard == (
+    assert found["a"].eviction_risk == (
         "Kueue may evict a job whole for another of its ClusterQueue: preemption.withinClusterQueue of a is "
         "LowerPriority, not Never"
     )
-    assert found["b"].hazard == ""
+    assert found["b"].eviction_risk == ""
 
 
 def test_elastic_workers_stay_within_own_quota_where_reclaim_evicts():

@@ -138,7 +138,7 @@ def test_what_one_asks_for_never_gives_another_more(made, rows, total, who, more
 def test_a_parents_room_bounds_its_childrens(made, rows, total):
     found = shares(made(rows), asking(rows, total))
     for name, left in rooms(found).items():
-        above = found[name].within
+        above = found[name].parent
         assert above not in found or room(found, above, GPU) is None or left <= room(found, above, GPU)
 
 

@@ -93,4 +93,4 @@ def test_every_field_of_them_is_understood():
     above = kueue.read_cohort(written("kueue/kueue.x-k8s.io_cohorts"))
     assert (above.name, above.parent, above.flavors) == ("cohort/q", "cohort/up", whole.flavors)
     local = written("kueue/kueue.x-k8s.io_localqueues")
-    assert (kueue.local_queue(local), kueue.goes_on(local)) == (("n/q", "q"), False)
+    assert (kueue.local_queue(local), kueue.accepts_workloads(local)) == (("n/q", "q"), False)

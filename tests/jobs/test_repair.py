@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.jobs.repair import AFTER_S, WAIT, Remedy, Repair, agreed, repair_of
+from turnout.jobs.repair import DEFAULT_AFTER_S, WAIT, Remedy, Repair, most_patient, repair_of
 from turnout.kube import labels
 
 MOVE, GIVE_UP = Remedy.MOVE, Remedy.GIVE_UP
@@ -11,7 +11,7 @@ MOVE, GIVE_UP = Remedy.MOVE, Remedy.GIVE_UP
 @pytest.mark.parametrize(("text", "read"), [
     pytest.param(None, None, id="nothing is said"),
     pytest.param("wait", WAIT, id="it waits"),
-    pytest.param("move", Repair(MOVE, AFTER_S), id="it moves after two minutes"),
+    pytest.param("move", Repair(MOVE, DEFAULT_AFTER_S), id="it moves after two minutes"),
     pytest.param("give-up/10", Repair(GIVE_UP, 10), id="it gives up after ten seconds"),
     pytest.param("move/86400", Repair(MOVE, 86_400), id="after a day"),
 ])  # fmt: skip
@@ -36,4 +36,4 @@ def test_what_cannot_be_read_counts_as_absent_and_is_told(text):
     pytest.param([Repair(GIVE_UP, 10), WAIT, Repair(MOVE, 60)], WAIT, id="waiting before both"),
 ])  # fmt: skip
 def test_the_most_patient_of_different_words_holds(said, holds):
-    assert agreed(said) == agreed(reversed(said)) == holds
+    assert most_patient(said) == most_patient(reversed(said)) == holds

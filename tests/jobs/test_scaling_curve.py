@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.jobs.model import Sizes
-from turnout.jobs.scaling_curve import USUAL, gain, speed
+from turnout.jobs.scaling_curve import DEFAULT_POWER, gain, speed
 
 MEASURED = ((1, 1.0), (4, 3.4), (8, 4.0))
 
@@ -13,13 +13,13 @@ MEASURED = ((1, 1.0), (4, 3.4), (8, 4.0))
 @pytest.mark.parametrize(
     ("curve", "workers", "fast"),
     [
-        pytest.param((), 4, 4**USUAL, id="without a curve, as jobs are on average"),
+        pytest.param((), 4, 4**DEFAULT_POWER, id="without a curve, as jobs are on average"),
         pytest.param(MEASURED, 4, 3.4, id="a point that was measured is taken as it is"),
         pytest.param(MEASURED, 2, 3.4**0.5, id="between two points, as a power of the workers"),
         pytest.param(MEASURED, 16, 4.0 * 4.0 / 3.4, id="beyond the last, as the last two go on"),
-        pytest.param(((4, 2.0), (8, 5.0)), 16, 5.0 * 2**USUAL, id="but never better than is usual"),
-        pytest.param(((4, 2.0),), 8, 2.0 * 2**USUAL, id="a single point goes on as is usual"),
-        pytest.param(((4, 2.0),), 2, 2.0 * 0.5**USUAL, id="and back"),
+        pytest.param(((4, 2.0), (8, 5.0)), 16, 5.0 * 2**DEFAULT_POWER, id="but never better than is usual"),
+        pytest.param(((4, 2.0),), 8, 2.0 * 2**DEFAULT_POWER, id="a single point goes on as is usual"),
+        pytest.param(((4, 2.0),), 2, 2.0 * 0.5**DEFAULT_POWER, id="and back"),
     ],
 )
 def test_speed(curve, workers, fast):
@@ -37,9 +37,9 @@ def test_sizes_up_and_down_meet(unit, doubles, size):
     sizes = Sizes(unit, doubles)
     up = sizes.larger(size)
     assert up > size
-    assert sizes.has(up)
-    assert sizes.smaller(up) == sizes.at_most(size)
-    assert not any(sizes.has(between) for between in range(size + 1, up))
+    assert sizes.allows(up)
+    assert sizes.smaller(up) == sizes.round_down(size)
+    assert not any(sizes.allows(between) for between in range(size + 1, up))
 
 
 @pytest.mark.parametrize(

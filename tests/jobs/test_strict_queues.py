@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.jobs.queues.strict_order import QUEUES, Ordered, StrictQueues
+from turnout.jobs.queues.strict_order import QUEUES, StrictQueue, StrictQueues
 from turnout.kube import labels
 
 KUEUE, VOLCANO, KOORDINATOR, ELASTIC = QUEUES
@@ -86,8 +86,8 @@ def test_the_queue_of_a_gang(queues, where, name, found):
 
 def test_what_changes_nothing_is_told_so():
     queues = StrictQueues()
-    assert queues.put("a", Ordered("kueue/a"))
-    assert not queues.put("a", Ordered("kueue/a"))
+    assert queues.put("a", StrictQueue("kueue/a"))
+    assert not queues.put("a", StrictQueue("kueue/a"))
     assert queues.put("a", None)
     assert not queues.put("a", None)
     assert queues.lead("ns/q", "a")

@@ -30,8 +30,8 @@ from tests.kube.world import (
 )
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import (
-    BadAnswer,
     BadKubeconfig,
+    BadResponse,
     Conflict,
     Forbidden,
     Gone,
@@ -49,13 +49,13 @@ SOONEST_S = 0.05
 
 
 @pytest.fixture(params=[False, True], ids=["a service", "a command that ends in a moment"])
-def brief(request):
+def minimal(request):
     return request.param
 
 
 @pytest.fixture
-def connected(brief):
-    return partial(world.connected, brief=brief)
+def connected(minimal):
+    return partial(world.connected, minimal=minimal)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def connected(brief):
         pytest.param(500, ServerFault, id="etcd has no leader"),
         pytest.param(503, ServerFault, id="shutting down"),
         pytest.param(504, ServerFault, id="timed out behind"),
-        pytest.param(304, BadAnswer, id="an answer that is none"),
+        pytest.param(304, BadResponse, id="an answer that is none"),
     ],
 )
 async def test_each_answer_is_its_own_error(connected, tmp_path, code, becomes):
@@ -124,10 +124,10 @@ async def test_every_call_ends_in_time(connected, tmp_path, answer, verb):
             await getattr(client, verb)(PODS, *body, deadline_s=SOONEST_S)
 
 
-async def test_nobody_listens(brief, tmp_path):
+async def test_nobody_listens(minimal, tmp_path):
     async with scripted() as script:
         url = script.url
-    async with await Client.open(kubeconfig(tmp_path, url), brief=brief) as client:
+    async with await Client.open(kubeconfig(tmp_path, url), minimal=minimal) as client:
         with pytest.raises(Unreachable):
             await client.get(PODS)
 
@@ -179,7 +179,7 @@ async def test_a_list_is_read_page_by_page(connected, tmp_path):
 async def test_what_is_no_list_is_told(connected, tmp_path):
     async with connected(tmp_path) as (script, client):
         script.lists = [plain(b"<html>")]
-        with pytest.raises(BadAnswer):
+        with pytest.raises(BadResponse):
             [raw async for raw in client.pages(PODS)]
 
 
@@ -258,12 +258,12 @@ async def test_a_compressed_bomb_is_not_asked_for(connected, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "{", "a: [", "apiVersion: v1\nkind: Config\n", None], ids=["empty", "cut", "odd", "bare", "absent"]
 )
-async def test_a_useless_kubeconfig_is_told(brief, tmp_path, text):
+async def test_a_useless_kubeconfig_is_told(minimal, tmp_path, text):
     path = tmp_path / "kubeconfig"
     if text is not None:
         path.write_text(text)
     with pytest.raises(BadKubeconfig, match="kubeconfig"):
-        await Client.open(str(path), brief=brief)
+        await Client.open(str(path), minimal=minimal)
 
 
 def certificate(folder):
@@ -289,13 +289,13 @@ def certificate(folder):
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["its authority is known", "a stranger gets no token"])
-async def test_the_server_must_prove_who_it_is(brief, tmp_path, trusted):
+async def test_the_server_must_prove_who_it_is(minimal, tmp_path, trusted):
     cert, key = certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     async with scripted(context) as script:
         path = kubeconfig(tmp_path, script.url, ca=cert if trusted else None)
-        async with await Client.open(path, brief=brief) as client:
+        async with await Client.open(path, minimal=minimal) as client:
             if trusted:
                 await client.get(PODS)
             else:

@@ -13,9 +13,9 @@ def test_chunks_are_joined(size):
     body = body_of(200, CHUNKED)
     read = b""
     for at in range(0, len(CHUNKS), size):
-        assert not body.over
+        assert not body.is_complete
         read += body.feed(CHUNKS[at : at + size])
-    assert (read, body.over) == (b"abcd\r\nfg\r", True)
+    assert (read, body.is_complete) == (b"abcd\r\nfg\r", True)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_chunks_are_joined(size):
 )
 def test_other_bodies_are_taken_as_they_are(status, headers, raw, read, over):
     body = body_of(status, headers)
-    assert (b"".join(map(body.feed, raw)), body.over) == (read, over)
+    assert (b"".join(map(body.feed, raw)), body.is_complete) == (read, over)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class Candidate:
         try:
             while True:
                 await self.clock.sleep(0.5)
-                self.written += self.elector.leading
+                self.written += self.elector.is_leading
         finally:
             try:
                 if self.linger_s:
@@ -158,7 +158,7 @@ async def test_the_first_one_makes_the_lease():
     one = Candidate(server, "one")
     async with one.run():
         await settle()
-        assert (one.elector.leading, one.terms, one.elector.transitions) == (True, [0], 0)
+        assert (one.elector.is_leading, one.terms, one.elector.transitions) == (True, [0], 0)
         assert server.spec["holderIdentity"] == "one"
         assert (server.spec["leaseDurationSeconds"], server.spec["leaseTransitions"]) == (15, 0)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", server.spec["renewTime"])
@@ -182,15 +182,15 @@ async def test_a_follower_waits_for_the_whole_lease_by_its_own_clock():
     assert abs(one.clock.wall() - two.clock.wall()) > 3600
     async with one.run(), two.run():
         await pass_time(60, one, two)
-        assert (one.elector.leading, two.elector.leading, two.elector.holder) == (True, False, "one")
+        assert (one.elector.is_leading, two.elector.is_leading, two.elector.holder) == (True, False, "one")
         one.link.mode = "refused"
         await pass_time(12, one, two)
-        assert (one.elector.leading, one.working, two.elector.leading) == (False, False, False)
+        assert (one.elector.is_leading, one.working, two.elector.is_leading) == (False, False, False)
         await pass_time(8, one, two)
-        assert (two.elector.leading, two.terms, server.spec["leaseTransitions"]) == (True, [1], 1)
+        assert (two.elector.is_leading, two.terms, server.spec["leaseTransitions"]) == (True, [1], 1)
         one.link.mode = "ok"
         await pass_time(60, one, two)
-        assert (one.elector.leading, two.elector.leading) == (False, True)
+        assert (one.elector.is_leading, two.elector.is_leading) == (False, True)
 
 
 @pytest.mark.parametrize("mode", ["refused", "hangs", "late", "noise"])
@@ -203,7 +203,7 @@ async def test_a_leader_that_cannot_renew_stops_by_its_deadline(mode):
         while one.working and one.clock.monotonic() < began_s + 60:
             await pass_time(0.5, one)
         assert 7.5 <= one.clock.monotonic() - began_s <= 10.5
-        assert not one.elector.leading
+        assert not one.elector.is_leading
         assert one.exits == []
 
 
@@ -216,7 +216,7 @@ async def test_an_answer_that_is_lost_does_not_lose_the_lease():
         await pass_time(6, one)
         one.link.mode = "ok"
         await pass_time(60, one)
-        assert (one.elector.leading, one.terms, one.working) == (True, [0], True)
+        assert (one.elector.is_leading, one.terms, one.working) == (True, [0], True)
 
 
 async def test_a_lost_first_answer_makes_a_new_term_without_waiting_for_itself():
@@ -225,9 +225,9 @@ async def test_a_lost_first_answer_makes_a_new_term_without_waiting_for_itself()
     one.link.next["create"] = "deaf"
     async with one.run():
         await pass_time(4.5, one)
-        assert (server.spec["holderIdentity"], one.elector.leading) == ("one", False)
+        assert (server.spec["holderIdentity"], one.elector.is_leading) == ("one", False)
         await pass_time(3, one)
-        assert (one.elector.leading, one.terms, server.spec["leaseTransitions"]) == (True, [1], 1)
+        assert (one.elector.is_leading, one.terms, server.spec["leaseTransitions"]) == (True, [1], 1)
 
 
 async def test_a_stranger_who_only_annotates_is_no_rival():
@@ -237,7 +237,7 @@ async def test_a_stranger_who_only_annotates_is_no_rival():
         await pass_time(3, one)
         server.touch()
         await pass_time(30, one)
-        assert (one.elector.leading, one.terms) == (True, [0])
+        assert (one.elector.is_leading, one.terms) == (True, [0])
 
 
 @pytest.mark.parametrize("how", ["stolen", "deleted", "same name, another term"])
@@ -265,14 +265,14 @@ async def test_a_paused_leader_that_wakes_cannot_go_on():
         await pass_time(20, one, two)
         one.clock.jump(30)
         await pass_time(30, two)
-        assert two.elector.leading
+        assert two.elector.is_leading
         written = one.written
-        assert not one.elector.leading, "it reads so before anything of it has run"
+        assert not one.elector.is_leading, "it reads so before anything of it has run"
         await one.clock.advance(0)
         assert (one.working, one.written) == (False, written)
         assert server.spec["holderIdentity"] == "two"
         await pass_time(60, one, two)
-        assert (one.elector.leading, two.elector.leading) == (False, True)
+        assert (one.elector.is_leading, two.elector.is_leading) == (False, True)
 
 
 async def test_work_that_will_not_end_ends_the_process_before_anybody_follows():
@@ -299,9 +299,9 @@ async def test_a_clean_stop_gives_the_lease_up_but_only_after_the_work_has_ended
         async with two.run():
             task.cancel()
             await pass_time(1.5, one, two)
-            assert (one.working, two.elector.leading, task.done()) == (True, False, False)
+            assert (one.working, two.elector.is_leading, task.done()) == (True, False, False)
             await pass_time(4, one, two)
-            assert (one.working, two.elector.leading, two.terms) == (False, True, [1])
+            assert (one.working, two.elector.is_leading, two.terms) == (False, True, [1])
             assert task.cancelled()
 
 
@@ -320,7 +320,7 @@ async def test_work_that_ends_gives_the_lease_back(error):
     else:
         await one.elector.run(work)
     assert (server.spec["holderIdentity"], server.spec["leaseDurationSeconds"]) == ("", 1)
-    assert not one.elector.leading
+    assert not one.elector.is_leading
 
 
 async def test_no_term_has_the_number_of_an_earlier_one():
@@ -360,9 +360,9 @@ async def test_a_dead_holder_is_waited_for_as_long_as_it_claimed_within_reason(c
     one = Candidate(server, "one")
     async with one.run():
         await pass_time(wait_s - 0.5, one)
-        assert not one.elector.leading
+        assert not one.elector.is_leading
         await pass_time(3, one)
-        assert one.elector.leading
+        assert one.elector.is_leading
 
 
 async def test_a_follower_lives_through_anything():
@@ -370,10 +370,10 @@ async def test_a_follower_lives_through_anything():
     one = Candidate(server, "one")
     async with one.run() as task:
         for mode in ("refused", "hangs", "noise", "ok"):
-            assert not one.elector.leading
+            assert not one.elector.is_leading
             one.link.mode = mode
             await pass_time(20, one)
-        assert (task.done(), one.elector.leading) == (False, True)
+        assert (task.done(), one.elector.is_leading) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ class Crowd:
             if self.rng.random() < 0.1:
                 one.link.arrive()
             await self._move(one)
-            assert sum(other.elector.leading for other in self.all) <= 1
+            assert sum(other.elector.is_leading for other in self.all) <= 1
             assert sum(other.working and not self.late[other.name] for other in self.all) <= 1
 
     async def _move(self, one):
@@ -419,7 +419,7 @@ class Crowd:
             one.clock.jump(0.5 * self.rate[one.name])
         else:
             await one.clock.advance(0.5 * self.rate[one.name])
-            self.late[one.name] = self.late[one.name] and one.working and not one.elector.leading
+            self.late[one.name] = self.late[one.name] and one.working and not one.elector.is_leading
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -428,7 +428,7 @@ async def test_never_two_leaders_under_random_faults_pauses_and_drift(seed):
     tasks = [asyncio.create_task(one.elector.run(one.work)) for one in crowd.all]
     for step in range(400):
         await crowd.step(calm=step >= 300)
-    assert sum(one.elector.leading for one in crowd.all) == 1, "calm again, and somebody leads"
+    assert sum(one.elector.is_leading for one in crowd.all) == 1, "calm again, and somebody leads"
     terms = [number for one in crowd.all for number in one.terms]
     assert len(set(terms)) == len(terms), "no two terms share a number"
     assert len(terms) > 1, "there was a change"

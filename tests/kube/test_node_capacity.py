@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests import world
 from tests.support.examples import scaled
-from turnout.kube.node_capacity import MOST_ROOM, Charge, ClusterSnapshot
+from turnout.kube.node_capacity import MAX_ROOM, Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.planner.node_reservations import Reserved
 
@@ -31,7 +31,7 @@ def snapshot(*nodes):
     made = ClusterSnapshot()
     for node in nodes:
         made.put_node(node)
-    made.lay_out([node.metadata.name for node in nodes])
+    made.set_row_order([node.metadata.name for node in nodes])
     return made
 
 
@@ -75,7 +75,7 @@ class TestRoom:
         s = snapshot(world.node("a"))
         s.charge("u1", charge("b", GPU8))
         s.put_node(world.node("b"))
-        s.lay_out(["a", "b"])
+        s.set_row_order(["a", "b"])
         assert s.room(GPU1).tolist() == [8, 0]
 
     def test_a_node_that_is_gone_has_no_room_and_comes_back_with_its_pods(self):
@@ -108,7 +108,7 @@ class TestRoom:
     def test_a_pod_that_asks_for_nothing_fits_any_number_of_times(self):
         bare = world.pod("p")
         bare.spec.containers[0].resources = None
-        assert snapshot(world.node("a", pods="1000000")).room(shape_of(bare)).tolist() == [MOST_ROOM]
+        assert snapshot(world.node("a", pods="1000000")).room(shape_of(bare)).tolist() == [MAX_ROOM]
 
     @pytest.mark.parametrize(("change", "told"), [
         pytest.param({}, False, id="a heartbeat changes nothing"),
@@ -120,9 +120,9 @@ class TestRoom:
     def test_what_counts_as_a_change_of_a_node(self, change, told):
         s = snapshot(world.node("a"))
         s.room(GPU1)
-        s.changed.clear()
+        s.changed_rows.clear()
         s.put_node(world.node("a", **change))
-        assert bool(s.changed) is told
+        assert bool(s.changed_rows) is told
 
 
 class TestPreemption:
@@ -131,7 +131,7 @@ class TestPreemption:
         s.charge("low", charge("a", GPU8, priority=1))
         s.charge("high", charge("b", GPU8, priority=5))
         assert s.room_above(GPU8, 5).tolist() == [1, 0]
-        assert s.room_above(GPU8, 6, besides=[(0, GPU1)]).tolist() == [0, 1]
+        assert s.room_above(GPU8, 6, other_pods=[(0, GPU1)]).tolist() == [0, 1]
         assert s.room(GPU8).tolist() == [0, 0]
 
 
@@ -233,7 +233,7 @@ class AnySequence(RuleBasedStateMachine):
     @rule()
     def lay_out(self):
         self.order = [*sorted(self.nodes, reverse=len(self.order) % 2 == 0), "nobody"]
-        self.live.lay_out(self.order)
+        self.live.set_row_order(self.order)
 
     @rule(shape=st.sampled_from(SHAPES))
     def look(self, shape):
@@ -244,7 +244,7 @@ class AnySequence(RuleBasedStateMachine):
         fresh = ClusterSnapshot()
         for node in self.nodes.values():
             fresh.put_node(node)
-        fresh.lay_out(self.order)
+        fresh.set_row_order(self.order)
         for uid, each in self.charges.items():
             fresh.charge(uid, each)
         for shape in SHAPES:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.kube.client.plain_kubeconfig import Access, access_in, namespace_in, path_of
+from turnout.kube.client.plain_kubeconfig import Access, access_in, kubeconfig_path, namespace_in
 
 FOLDER = Path("/home/ana/.kube")
 PEM = base64.b64encode(b"-----BEGIN-----").decode()
@@ -115,9 +115,9 @@ def test_the_namespace_is_the_context_s(context, namespace):
 def test_several_files_and_a_pod_are_left_to_the_library(monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    assert path_of(None) is None
-    assert path_of("/c") == Path("/c")
+    assert kubeconfig_path(None) is None
+    assert kubeconfig_path("/c") == Path("/c")
     monkeypatch.setenv("KUBECONFIG", "/a")
-    assert path_of(None) == Path("/a")
+    assert kubeconfig_path(None) == Path("/a")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert path_of(None) is None
+    assert kubeconfig_path(None) is None

@@ -6,7 +6,7 @@ import pytest
 from tests import world
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import MOST, admits, requests_of, shape_of
+from turnout.kube.pod_shape import MAX_AMOUNT, admits, requests_of, shape_of
 
 
 def pod(spec):
@@ -75,7 +75,9 @@ def sidecar(requests):
         ),
         pytest.param({"containers": [box({"cpu": "0"})]}, {}, id="asking for nothing is not asking"),
         pytest.param({"containers": [box({"cpu": "-1"})]}, {}, id="nor is asking for less"),
-        pytest.param({"containers": [box({"cpu": "1e99"}), box({"cpu": "1e99"})]}, {"cpu": MOST}, id="all there is"),
+        pytest.param(
+            {"containers": [box({"cpu": "1e99"}), box({"cpu": "1e99"})]}, {"cpu": MAX_AMOUNT}, id="all there is"
+        ),
     ],
 )
 def test_what_a_pod_takes(spec, asked):

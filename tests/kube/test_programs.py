@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.kube.world import PATIENCE_S, ManualClock, Receiver, event, pod, running, settle
-from turnout.kube.client.informer_factory import ConfigMapFollower, Handlers, InformerFactory
-from turnout.kube.client.run_until_signal import together, until_told
+from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
+from turnout.kube.client.run_until_signal import run_together, run_until_signal
 from turnout.kube.errors import BadQuantity, Unreachable
 from turnout.kube.objects import Pod
 from turnout.kube.server.probes import probe_pages
@@ -81,10 +81,10 @@ async def until(true):
 @pytest.mark.asyncio
 async def test_what_is_not_listed_yet_is_named_and_waited_for():
     async with watching() as program:
-        informers, waiting = program.informers, asyncio.create_task(program.informers.synced())
-        assert informers.unsynced() == ["pods", "map"]
+        informers, waiting = program.informers, asyncio.create_task(program.informers.wait_for_sync())
+        assert informers.unsynced_kinds() == ["pods", "map"]
         program.server.open(MAPS, [A_MAP])
-        await until(lambda: informers.unsynced() == ["pods"])
+        await until(lambda: informers.unsynced_kinds() == ["pods"])
         await program.clock.advance(1)
         assert not waiting.done()
         program.server.open(PODS, [pod("a")])
@@ -104,7 +104,7 @@ async def test_a_followed_configmap_must_be_taken_before_all_has_synced(items, t
     async with watching() as program:
         program.server.open(PODS)
         program.server.open(MAPS, items)
-        await until(lambda: not program.informers.unsynced())
+        await until(lambda: not program.informers.unsynced_kinds())
         await until(lambda: program.informers.has_synced)
         assert program.taken == [taken]
         assert (MAPS, {"fieldSelector": "metadata.name=map"}) in program.server.asked
@@ -121,7 +121,7 @@ async def test_nothing_has_synced_while_the_configmap_is_being_read():
     async with running(program.informers.run()):
         program.server.open(PODS)
         program.server.open(MAPS, [A_MAP])
-        await until(lambda: not program.informers.unsynced())
+        await until(lambda: not program.informers.unsynced_kinds())
         assert not program.informers.has_synced
         reads.set()
         await until(lambda: program.informers.has_synced)
@@ -136,9 +136,9 @@ async def test_the_age_is_that_of_the_quietest_watch():
         await program.clock.advance(20)
         program.server.lines[PODS].put_nowait(event("ADDED", pod("a", 2)))
         await program.receiver.until("put a@2")
-        assert program.informers.age_s() == 20
+        assert program.informers.oldest_event_age_s() == 20
         program.server.lines[MAPS].put_nowait(event("MODIFIED", {**A_MAP, "metadata": {"name": "map", "uid": "u"}}))
-        await until(lambda: program.informers.age_s() == 0)
+        await until(lambda: program.informers.oldest_event_age_s() == 0)
 
 
 @pytest.mark.asyncio
@@ -156,7 +156,7 @@ async def test_a_fault_of_the_server_ends_none():
     async with watching() as program:
         program.server.open(PODS, fault=Unreachable("GET", PODS, 0, "refused"))
         program.server.open(MAPS)
-        await until(lambda: program.informers.unsynced() == ["pods"])
+        await until(lambda: program.informers.unsynced_kinds() == ["pods"])
         program.server.open(PODS)
         await program.clock.advance(60)
         await until(lambda: program.informers.has_synced)
@@ -170,9 +170,9 @@ async def test_a_fault_of_the_server_ends_none():
 def test_handlers_are_told_first_and_then_that_something_changed(call, told):
     heard = []
     put, drop = (lambda obj: heard.append(f"put {obj}")), (lambda key: heard.append(f"drop {key.name}"))
-    call(Handlers(put, drop, lambda: heard.append("changed")))
+    call(CallbackSink(put, drop, lambda: heard.append("changed")))
     assert heard == told
-    call(Handlers(put, drop))
+    call(CallbackSink(put, drop))
     assert heard == told + [each for each in told if each != "changed"]
 
 
@@ -183,7 +183,7 @@ def test_an_object_that_cannot_be_used_changes_nothing():
         raise BadQuantity("1x")
 
     with pytest.raises(BadQuantity):
-        Handlers(put, put, lambda: changed.append(1)).put(SimpleNamespace())
+        CallbackSink(put, put, lambda: changed.append(1)).put(SimpleNamespace())
     assert not changed
 
 
@@ -228,7 +228,7 @@ class Works:
 async def test_a_program_that_is_told_leaves_first_and_then_ends_all(number):
     works = Works()
     program = asyncio.create_task(
-        until_told(works.lasts(), may_end=(works.returns(), works.lasts("beside")), leave=works.leaves)
+        run_until_signal(works.lasts(), may_end=(works.returns(), works.lasts("beside")), leave=works.leaves)
     )
     await settle()
     assert works.ends == ["returns"]
@@ -248,7 +248,7 @@ async def test_the_fault_of_any_work_ends_a_program_at_once(lasting, ending):
     must, may = ([getattr(works, name)() for name in names] for names in (lasting, ending))
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RuntimeError, match="fails"):
-            await until_told(*must, may_end=may, leave=works.leaves)
+            await run_until_signal(*must, may_end=may, leave=works.leaves)
     assert works.ends == ["lasts"]
 
 
@@ -256,7 +256,7 @@ async def test_the_fault_of_any_work_ends_a_program_at_once(lasting, ending):
 async def test_the_end_of_a_work_that_must_last_ends_a_program_and_is_told(caplog):
     works = Works()
     async with asyncio.timeout(PATIENCE_S):
-        await until_told(works.lasts(), works.returns())
+        await run_until_signal(works.lasts(), works.returns())
     assert works.ends == ["returns", "lasts"]
     assert [(record.msg, record.work) for record in caplog.records] == [("work_ended", "Works.returns")]
 
@@ -266,5 +266,5 @@ async def test_of_works_together_none_goes_on_without_the_others():
     works = Works()
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(ExceptionGroup):
-            await together(works.lasts, works.returns, works.fails)
+            await run_together(works.lasts, works.returns, works.fails)
     assert works.ends == ["returns", "lasts"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.kube.errors import BadQuantity
-from turnout.kube.quantity import milli, whole
+from turnout.kube.quantity import base_units, milli
 
 CAP = 2**63 - 1
 POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -45,7 +45,7 @@ BINARIES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
     ],
 )
 def test_reads(text, in_milli, in_whole):
-    assert (milli(text), whole(text)) == (in_milli, in_whole)
+    assert (milli(text), base_units(text)) == (in_milli, in_whole)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_agrees_with_exact_fractions(whole_part, fraction, suffix, negative):
     text = f"{whole_part}.{fraction}{suffix}"
     unit = Fraction(2) ** BINARIES[suffix] if suffix in BINARIES else Fraction(10) ** POWERS[suffix]
     exact = Fraction(int(f"{whole_part}{fraction}"), 10 ** len(fraction)) * unit
-    for read, scale in ((milli, 1000), (whole, 1)):
+    for read, scale in ((milli, 1000), (base_units, 1)):
         up = min(-(-exact * scale // 1), CAP * scale)
         assert read(f"-{text}" if negative else text) == (-up if negative else up)
 
@@ -79,7 +79,7 @@ def test_agrees_with_exact_fractions(whole_part, fraction, suffix, negative):
 @given(st.text(max_size=20) | st.floats() | st.integers())
 def test_any_input_is_read_within_the_cap_or_refused(anything):
     try:
-        read = whole(anything)
+        read = base_units(anything)
     except BadQuantity:
         return
     assert abs(read) <= CAP

@@ -83,8 +83,8 @@ async def test_list_watch_over_pages_and_a_restart_of_the_server(control_plane):
 
             await until(caught_up)
             assert len(receiver.objects) == 999
-            assert reflector.reconnects >= 1
-            assert reflector.skipped == 0
+            assert reflector.reconnect_count >= 1
+            assert reflector.skipped_count == 0
 
 
 async def test_a_version_that_is_forgotten_is_gone(control_plane):
@@ -98,7 +98,7 @@ async def test_a_version_that_is_forgotten_is_gone(control_plane):
             async def listed_again():
                 if any(pause < 60 for pause in clock.sleepers()):
                     await clock.skip()
-                return reflector.relists == 1
+                return reflector.relist_count == 1
 
             await until(listed_again)
             assert "410" in reflector.last_error
@@ -180,9 +180,9 @@ async def test_one_leader_after_the_other(module_plane):
                     return two.holder == "one" and json.loads(await client.get(LEASE))["spec"]["acquireTime"]
 
                 await until(two_knows)
-                assert (one.leading, two.leading) == (True, False)
+                assert (one.is_leading, two.is_leading) == (True, False)
         spec = json.loads(await client.get(LEASE))["spec"]
-        assert (spec.get("holderIdentity", ""), one.leading) == ("", False)
+        assert (spec.get("holderIdentity", ""), one.is_leading) == ("", False)
         async with running(two.run(work)):
 
             async def two_leads():

@@ -70,7 +70,7 @@ async def test_lists_in_pages_then_watches_from_there(tmp_path):
             "timeoutSeconds": "300",
             "watch": "true",
         }
-        assert (scene.reflector.has_synced, scene.reflector.objects, scene.reflector.skipped) == (True, 2, 0)
+        assert (scene.reflector.has_synced, scene.reflector.object_count, scene.reflector.skipped_count) == (True, 2, 0)
 
 
 @pytest.mark.parametrize(("fall", "seconds"), [(0.0, "240"), (0.5, "270")], ids=["at least", "in between"])
@@ -122,13 +122,13 @@ async def test_no_storm_whatever_the_watch_says(tmp_path, answer, lists_again, f
         watches, lists, tries = (
             len(scene.script.of("watch")),
             len(scene.script.of("list")),
-            scene.reflector.reconnects + 1,
+            scene.reflector.reconnect_count + 1,
         )
         assert 15 <= tries <= 50, "it goes on trying, a few times a minute"
         assert tries <= watches <= tries * 2, "aiohttp itself repeats, once, what was cut before a word"
         assert lists == (tries if lists_again else 1)
         assert set(scene.versions()) == {"10"}
-        assert scene.reflector.relists == lists - 1
+        assert scene.reflector.relist_count == lists - 1
         assert scene.receiver.objects.keys() == {("ml", "a")}, "what was known is still served"
 
 
@@ -203,7 +203,7 @@ async def test_the_first_watch_answered_after_an_outage_wakes_the_others(tmp_pat
             assert await scene.clock.until_asleep() == pytest.approx(pause_s)
             await scene.clock.skip()
         scene.script.lists, scene.script.watches = [page([pod("a")])], [stream()]
-        woken = asyncio.create_task(outage.over())
+        woken = asyncio.create_task(outage.wait_for_end())
         await scene.clock.skip()
         await scene.script.until("watch", 1)
         await woken
@@ -228,7 +228,7 @@ async def test_after_a_gap_deletes_are_made_up_and_unchanged_objects_are_silent(
             "synced",
         ]
         assert scene.versions() == ["10", "20"]
-        assert (scene.reflector.relists, scene.reflector.reconnects) == (1, 1)
+        assert (scene.reflector.relist_count, scene.reflector.reconnect_count) == (1, 1)
 
 
 async def test_duplicate_late_and_re_created_events_end_in_the_same_state(tmp_path):
@@ -260,7 +260,7 @@ async def test_what_cannot_be_read_costs_only_itself(tmp_path):
     async with reflecting(tmp_path, watches=[stream(*lines)]) as scene:
         await scene.receiver.until("put good@13")
         assert scene.receiver.told == ["synced", "put good@13"]
-        assert scene.reflector.skipped == 8
+        assert scene.reflector.skipped_count == 8
         assert len(scene.script.of("watch")) == 1, "the stream was kept"
 
 
@@ -273,7 +273,7 @@ async def test_an_object_that_became_unreadable_stays_as_last_seen_until_deleted
         await scene.clock.skip()
         await scene.receiver.until("drop a#u-a")
         assert scene.receiver.told == ["put a@1", "put b@1", "synced", "drop b#u-b", "synced", "drop a#u-a"]
-        assert scene.reflector.skipped == 3
+        assert scene.reflector.skipped_count == 3
 
 
 async def test_an_object_that_the_receiver_cannot_use_is_counted(tmp_path):
@@ -282,7 +282,7 @@ async def test_an_object_that_the_receiver_cannot_use_is_counted(tmp_path):
 
     async with reflecting(tmp_path, [page([pod("odd"), pod("fine")])], receiver=Receiver(refuse)) as scene:
         await scene.receiver.until("synced")
-        assert (scene.receiver.objects.keys(), scene.reflector.skipped) == ({("ml", "fine")}, 1)
+        assert (scene.receiver.objects.keys(), scene.reflector.skipped_count) == ({("ml", "fine")}, 1)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ async def test_what_is_no_list_is_no_sync(tmp_path, answer):
 async def test_a_list_of_nothing_may_be_null(tmp_path):
     async with reflecting(tmp_path, [plain({"metadata": {"resourceVersion": "3"}, "items": None})]) as scene:
         await scene.receiver.until("synced")
-        assert scene.reflector.skipped == 0
+        assert scene.reflector.skipped_count == 0
 
 
 async def test_it_is_known_since_when_a_watch_shows_what_changes(tmp_path):

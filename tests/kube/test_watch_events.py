@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.kube.world import Receiver, event, failed, pod
 from tests.support.examples import scaled
 from turnout.kube.objects import Pod
-from turnout.kube.watch_events import Feed, Key, KnownObjects, WatchAction
+from turnout.kube.watch_events import Key, KindDecoder, KnownObjects, WatchAction
 
 NAMES = st.sampled_from("abcde")
 CHANGES = st.lists(
@@ -22,23 +22,23 @@ def as_page(objects, version):
 
 
 def tell(known, line):
-    if line.word is WatchAction.PUT:
+    if line.action is WatchAction.PUT:
         known.put(line.obj)
-    elif line.word is WatchAction.DROP:
+    elif line.action is WatchAction.DROP:
         known.drop(line.key)
 
 
 @given(CHANGES)
 @settings(max_examples=scaled(150), deadline=None)
 def test_any_history_ends_in_the_servers_state(changes):
-    feed, receiver, server, version, lives = Feed(Pod), Receiver(), {}, 1, 0
+    feed, receiver, server, version, lives = KindDecoder(Pod), Receiver(), {}, 1, 0
     known = KnownObjects(receiver)
     for how, name, again in changes:
         version += 1
         if how == "list":
-            known.begin()
-            known.page(feed.page(as_page(server.values(), version)))
-            known.end()
+            known.begin_list()
+            known.put_page(feed.page(as_page(server.values(), version)))
+            known.end_list()
             continue
         if how == "delete":
             if gone := server.pop(name, None):
@@ -50,9 +50,9 @@ def test_any_history_ends_in_the_servers_state(changes):
         if how != "lose":
             for _ in range(1 + (how == "double")):
                 tell(known, feed.line(event("MODIFIED", server[name])))
-    known.begin()
-    known.page(feed.page(as_page(server.values(), version)))
-    known.end()
+    known.begin_list()
+    known.put_page(feed.page(as_page(server.values(), version)))
+    known.end_list()
     seen = {name: obj.metadata.uid for (_, name), obj in receiver.objects.items()}
     assert seen == {name: obj["metadata"]["uid"] for name, obj in server.items()}
     assert len(known) == len(server)
@@ -64,21 +64,21 @@ def test_any_history_ends_in_the_servers_state(changes):
     | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps).map(str.encode)
 )
 def test_noise_is_never_more_than_skipped(raw):
-    assert Feed(Pod).line(raw).word is WatchAction.SKIP
+    assert KindDecoder(Pod).line(raw).action is WatchAction.SKIP
 
 
 def test_a_failure_in_the_stream_keeps_its_code_and_its_wait():
-    line = Feed(Pod).line(event("ERROR", failed(429, "slow down", 9, "TooMany")))
-    assert (line.word, line.status.code, line.status.details.retry_after_seconds) == (WatchAction.FAULT, 429, 9)
+    line = KindDecoder(Pod).line(event("ERROR", failed(429, "slow down", 9, "TooMany")))
+    assert (line.action, line.status.code, line.status.details.retry_after_seconds) == (WatchAction.FAULT, 429, 9)
 
 
 def test_a_deletion_needs_only_to_say_who():
-    line = Feed(Pod).line(event("DELETED", pod("a", 5, spec="unreadable")))
-    assert (line.word, line.key, line.version) == (WatchAction.DROP, Key("ml", "a", "u-a"), "5")
+    line = KindDecoder(Pod).line(event("DELETED", pod("a", 5, spec="unreadable")))
+    assert (line.action, line.key, line.version) == (WatchAction.DROP, Key("ml", "a", "u-a"), "5")
 
 
 def test_what_is_remembered_of_an_object_is_small():
-    feed = Feed(Pod)
+    feed = KindDecoder(Pod)
     big = as_page([pod(f"p{n}", spec={"containers": [{"name": "c"}]}) for n in range(500)], 1)
 
     class Forgetful:
@@ -89,7 +89,7 @@ def test_what_is_remembered_of_an_object_is_small():
 
     known = KnownObjects(Forgetful())
     tracemalloc.start()
-    known.page(feed.page(big))
+    known.put_page(feed.page(big))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held / 500 < 1000, "bytes an object, once the objects themselves are let go"

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from turnout.autoscaler.controller.metrics import Metrics as Autoscaler
 from turnout.controllers.runtime.metrics import Metrics as Controller
-from turnout.kube.version import Build, build
+from turnout.kube.version import Build, installed_build
 from turnout.scheduler_ext.server.metrics import Metrics as Extender
 
 
@@ -20,7 +20,10 @@ from turnout.scheduler_ext.server.metrics import Metrics as Extender
 def test_a_service_tells_its_build_on_its_page(page):
     (info,) = [family for family in families(page().decode()) if family.name == "turnout_build_info"]
     (sample,) = info.samples
-    assert (sample.labels, sample.value) == ({"version": build().version, "commit": build().commit}, 1)
+    assert (sample.labels, sample.value) == (
+        {"version": installed_build().version, "commit": installed_build().commit},
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ def test_a_service_tells_its_build_on_its_page(page):
     [
         pytest.param(Build("0.1.0"), "0.1.0", id="a release"),
         pytest.param(Build("0.1.0", "5af553b1d5a7c8e2"), "0.1.0 (5af553b1d5a7)", id="a commit"),
-        pytest.param(build("no-such-package"), "0+unknown", id="nothing that pip installed"),
+        pytest.param(installed_build("no-such-package"), "0+unknown", id="nothing that pip installed"),
     ],
 )
 def test_a_build_is_told_as(made, told):

@@ -16,7 +16,7 @@ from hack.images.wheels import build as built
 from hack.lint.architecture import FLOORS
 from tests.support.wheels import ROOT, environment, run
 from turnout.cli.programs import EXTRAS
-from turnout.kube.version import build, commit_of
+from turnout.kube.version import commit_of, installed_build
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_with_their_extra_the_help_of_the_controllers_ends_with_0(services, prog
 @pytest.mark.parametrize("program", sorted(entries(setup_cfg()["options.entry_points"])))
 def test_every_program_tells_its_version_without_any_extra(base, program):
     done = run(base, program, "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{program} {build().version}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{program} {installed_build().version}\n", "")
 
 
 NEEDS = [
@@ -187,12 +187,12 @@ def test_the_extra_dlrover_names_brings_the_guides_programs(wheel, tmp_path):
     assert run(folder, "dlrover-run", "--help").stdout.startswith("usage: dlrover-run ")
     assert run(folder, "xpu_timer_launch", "sh", "-c", "exit 7").returncode == 7
     assert run(folder, "xpu_timer_stacktrace_viewer", "--help").returncode == 0
-    pinned = f"turnout-dlrover-names=={build().version}"
+    pinned = f"turnout-dlrover-names=={installed_build().version}"
     assert setup_cfg()["options.extras_require"]["dlrover-names"].split() == [pinned]
     with zipfile.ZipFile(names) as opened:
         (metadata,) = [opened.read(name).decode() for name in opened.namelist() if name.endswith("METADATA")]
-    assert f"Version: {build().version}\n" in metadata
-    assert f"Requires-Dist: turnout=={build().version}\n" in metadata
+    assert f"Version: {installed_build().version}\n" in metadata
+    assert f"Requires-Dist: turnout=={installed_build().version}\n" in metadata
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulator.world import UNRACED, cluster, node, pod_info
 from turnout.kube.labels import FAULTY
-from turnout.kube.nodes.taints import EFFECT
+from turnout.kube.node_health import TAINT_EFFECT
 from turnout.kube.objects import Toleration
 from turnout.simulator.cluster.default_plugins import Cursor, choose, feasible, scores, to_find
 
@@ -65,7 +65,7 @@ def test_filters(wanted, fits):
         "taken",
         node("tainted", taints=[("gone", "NoSchedule")]),
         node("cordoned", unschedulable=True),
-        node("faulty", taints=[(FAULTY, EFFECT)]),
+        node("faulty", taints=[(FAULTY, TAINT_EFFECT)]),
         placed=[(pod_info("other"), "taken")],
     )
     assert names(feasible(state, wanted, Cursor(), UNRACED)) == fits

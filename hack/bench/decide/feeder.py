@@ -165,7 +165,7 @@ async def main(folder: Path) -> None:
         began_s = time.perf_counter()
         found |= {"changes": await source.play(PER_S), "took_s": time.perf_counter() - began_s}
         found |= {"mib": _mib(), "peak_mib": _mib("VmHWM"), "jobs": len(view.jobs)}
-        found |= {name: informers.reflectors[name].objects for name in ("pods", "nodes")}
+        found |= {name: informers.reflectors[name].object_count for name in ("pods", "nodes")}
         found |= {"observation_s": view.took_s, "decision_s": decisions.took_s, "look_s": autoscaler.took_s}
         watching.cancel()
         lending.cancel()

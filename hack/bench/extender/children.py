@@ -19,7 +19,7 @@ from typing import Any
 
 from hack.bench.extender import cluster
 from turnout.kube.client import logs
-from turnout.kube.client.run_until_signal import until_told
+from turnout.kube.client.run_until_signal import run_until_signal
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
 from turnout.scheduler_ext.admission import Review
@@ -102,7 +102,7 @@ async def noop(metrics: Metrics, port_file: Path) -> None:
     """Run the server with nothing to say until SIGTERM."""
     async with Listeners(NoOp(), metrics, Listen(port=0, health_port=0)) as opened:
         _show(port_file, str(opened.port))
-        await until_told()
+        await run_until_signal()
 
 
 async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
@@ -113,7 +113,7 @@ async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> N
         gc.collect()
         gc.freeze()  # else each page of a list has the collector walk the whole cluster
         whole.rename(kubeconfig)
-        await until_told(churn.run(events_per_s))
+        await run_until_signal(churn.run(events_per_s))
 
 
 class Churn:

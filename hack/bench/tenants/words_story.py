@@ -15,7 +15,7 @@ from typing import Any
 from turnout.autoscaler.node_faults.model import Claim, NodeEntry, NodeState, Rules
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube.client.events import EventRecorder, ObjectRef
-from turnout.kube.nodes.fault_report import Kind, Verdict, moment
+from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
 NODES, LOOK_S, SECONDS, FAULT_S = 100, 10, 1_800, 300
 FAULTY = ("n90", "n91")  # really, from FAULT_S on
@@ -58,17 +58,17 @@ def verdicts(lies: bool) -> Told:
 
 def _greedys(second: int, lies: bool) -> Iterator[Claim]:
     for at in range(NODES):
-        kind = Kind.FAULTY if lies and f"n{at}" not in FAULTY else Kind.FINE
+        kind = CheckResult.FAULTY if lies and f"n{at}" not in FAULTY else CheckResult.FINE
         yield _claim(GREEDY, f"n{at}", kind, second)
 
 
 def _honest(second: int) -> Iterator[Claim]:
     for name in FAULTY if second >= FAULT_S else ():
-        yield _claim(HONEST, name, Kind.FAULTY, second - second % 60)
+        yield _claim(HONEST, name, CheckResult.FAULTY, second - second % 60)
 
 
-def _claim(who: str, node: str, kind: Kind, second: int) -> Claim:
-    verdict = Verdict(kind, moment(START_S + second), 1, f"{who}-{node}", 2, cause="compute", why="slow")
+def _claim(who: str, node: str, kind: CheckResult, second: int) -> Claim:
+    verdict = NodeReport(kind, utc_datetime(START_S + second), 1, f"{who}-{node}", 2, cause="compute", why="slow")
     return Claim(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, verdict)
 
 

@@ -75,7 +75,7 @@ async def measured(plane: ControlPlane, size: Size, compiled: str) -> Timed:
     async with plane.api() as api:
         await _fill(api, size)
     kubeconfig = str(plane.kubeconfig)
-    async with await Client.open(kubeconfig, brief=True) as client:
+    async with await Client.open(kubeconfig, minimal=True) as client:
         works: dict[str, Callable[[], Awaitable[float]]] = {
             "lists, at once": lambda: _lists(client, together=True),
             "lists, one by one": lambda: _lists(client, together=False),

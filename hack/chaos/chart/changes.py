@@ -27,7 +27,7 @@ from hack.chaos.testbed.testbed import Stood
 from hack.controlplane.plane import ControlPlane
 from hack.controlplane.tools import cache
 from turnout.kube import labels
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.node_builder import Place, map_text
 from turnout.simulator.cluster.runtime.clients import ApiError
@@ -258,4 +258,4 @@ async def _renewed(made: LocalCluster, after_s: float) -> bool:
         spec = (await made.api.call("GET", _LEASE)).get("spec") or {}
     except ApiError:
         return False
-    return bool(spec.get("holderIdentity")) and (since_1970(spec.get("renewTime")) or 0.0) > after_s
+    return bool(spec.get("holderIdentity")) and (unix_s(spec.get("renewTime")) or 0.0) > after_s

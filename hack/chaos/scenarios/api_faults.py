@@ -163,7 +163,7 @@ async def _scene(dice: random.Random) -> AsyncIterator[Scene]:
                         )
                     ]
                     try:
-                        await _until(lambda: reflector.has_synced and any(each.leading for each in electors))
+                        await _until(lambda: reflector.has_synced and any(each.is_leading for each in electors))
                         yield scene
                     finally:
                         for task in running:
@@ -198,7 +198,7 @@ async def _writes(scene: Scene) -> None:
 
 async def _watched(scene: Scene, electors: Sequence[Elector]) -> None:
     while True:
-        if sum(each.leading for each in electors) > 1:
+        if sum(each.is_leading for each in electors) > 1:
             scene.led.append(f"both lead at {asyncio.get_running_loop().time():.3f} s")
         await asyncio.sleep(0.005)
 
@@ -248,10 +248,10 @@ async def _restarts(scene: Scene) -> tuple[int, list[Check]]:
 
 async def _gone(scene: Scene) -> tuple[int, list[Check]]:
     """End watches by a 410 line; then keep one away until the server has forgotten its version."""
-    lists = scene.reflector.relists
+    lists = scene.reflector.relist_count
     line = json.dumps({"type": "ERROR", "object": json.loads(refusal(410, "Expired", "too old").body)}).encode() + b"\n"
     scene.proxy.lines = lambda each: (line,)
-    await _until(lambda: scene.reflector.relists > lists)
+    await _until(lambda: scene.reflector.relist_count > lists)
     scene.proxy.heal()
     away = True
 
@@ -261,17 +261,17 @@ async def _gone(scene: Scene) -> tuple[int, list[Check]]:
 
     scene.judged(late)
     await _cut(scene)
-    lists, version = scene.reflector.relists, scene.served.store.version
+    lists, version = scene.reflector.relist_count, scene.served.store.version
     await _until(lambda: scene.served.store.version > version + 3 * KEPT)
     away = False
-    await _until(lambda: scene.reflector.relists > lists)
+    await _until(lambda: scene.reflector.relist_count > lists)
     refused = [each for each in scene.proxy.seen if each.code == 410]
     return 1 + len(refused), []
 
 
 async def _silent(scene: Scene) -> tuple[int, list[Check]]:
     """Hold every line of every watch: the connections stay."""
-    before, loop = scene.reflector.reconnects, asyncio.get_running_loop()
+    before, loop = scene.reflector.reconnect_count, asyncio.get_running_loop()
     bookmarks = 0
 
     def counted(line: bytes) -> Sequence[bytes]:
@@ -287,7 +287,7 @@ async def _silent(scene: Scene) -> tuple[int, list[Check]]:
     scene.proxy.lines = lambda line: ()
     bound_s = (_SILENCE_S + _SLACK_S) / SPEED
     with suppress(TimeoutError):
-        await _until(lambda: scene.reflector.reconnects > before, bound_s + 1)
+        await _until(lambda: scene.reflector.reconnect_count > before, bound_s + 1)
     took_s = (loop.time() - began_s) * SPEED
     late = took_s > _SILENCE_S + _SLACK_S
     return int(scene.proxy.touched > 0), [Check(NOTICED, (f"it took {took_s:.0f} s",) if late else ())]

@@ -140,11 +140,11 @@ class OwnPod:
 
     def _body(self, judged: Judged, report: Report) -> dict[str, Any]:
         from turnout.kube.labels import NODE_VERDICT
-        from turnout.kube.nodes.fault_report import Kind, Verdict, moment, write
+        from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 
-        verdict = Verdict(
-            Kind(judged.found.value),
-            moment(time.time()),
+        verdict = NodeReport(
+            CheckResult(judged.found.value),
+            utc_datetime(time.time()),
             judged.round,
             judged.by[:253],
             judged.members,
@@ -156,7 +156,7 @@ class OwnPod:
             report.collective_s,
         )
         uid = {"uid": self._pod.uid} if self._pod.uid else {}  # do not write on a later pod of the same name
-        return {"metadata": {"annotations": {NODE_VERDICT: write(verdict)}, **uid}}
+        return {"metadata": {"annotations": {NODE_VERDICT: encode_report(verdict)}, **uid}}
 
 
 def _client() -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ log = logging.getLogger("turnout.nominator")
 
 HELD_S = 600.0  # how long hosts are held for a gang: longer than most pods may take to leave
 RESTS_S = 600.0  # how long nobody is evicted for a gang that did not get its hosts in that time
-PAUSE = Backoff(first_s=2.0, most_s=30.0)  # of a gang's evictions, when one is refused or fails
+PAUSE = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates import patches
 from turnout.scheduler_ext.gates.decide import Writes, next_writes
 from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, Nominate, Wait, Why, gated_pod
@@ -41,7 +41,7 @@ ROUNDS = 4  # of writes for a gang in one go: nominations, gates, and again what
 ROOM_EACH_S = 0.1  # how soon room that was given back is noticed
 LOOK_EACH_S = 1.0  # at everything: what failed, and members that are not waited for any more
 POSTPONED_S = 2.0  # how long a gang waits for another's nomination to be moved
-PAUSE = Backoff(first_s=1.0, most_s=10.0)  # of a gang's writes, when the server refuses or fails
+PAUSE = Backoff(first_s=1.0, max_s=10.0)  # of a gang's writes, when the server refuses or fails
 TOLD_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
 TOLD_EACH_S = 1_800.0  # and again, since an API server forgets Events within an hour
 
@@ -179,14 +179,14 @@ class GateWriter:
         looked_s, room = 0.0, None
         while True:
             now_s, snapshot = self._clock.monotonic(), self._view.gangs.snapshot
-            now = (snapshot.gains, self._view.gangs.layout)
+            now = (snapshot.gain_version, self._view.gangs.layout)
             if now != room or now_s - looked_s >= LOOK_EACH_S:
                 looked_s, room = now_s, now
                 for key in [key for key in self._waiting if key not in self._view.gangs.gangs]:
                     del self._waiting[key]
                 if self._evictor is not None:
                     self._evictor.forget_gone()
-                for name in [name for name, (_, until_s) in self._strikes.items() if until_s + PAUSE.most_s < now_s]:
+                for name in [name for name, (_, until_s) in self._strikes.items() if until_s + PAUSE.max_s < now_s]:
                     del self._strikes[name]
                 for uid in self._gated:
                     key = self._view.gangs.pods[uid].belongs.key
@@ -337,7 +337,7 @@ class GateWriter:
         self._gated.pop(uid, None)
         self._lifted[uid] = (_number(shown.metadata.resource_version), wish.node)
         self._counts.lifted.labels(wish.why.value).inc()
-        created_s = since_1970(wish.pod.created)
+        created_s = unix_s(wish.pod.created)
         if created_s is not None:
             self._counts.waited.observe(max(0.0, self._clock.wall() - created_s))
 

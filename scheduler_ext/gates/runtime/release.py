@@ -12,7 +12,7 @@ import msgspec
 from turnout.kube import labels
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates import patches
 from turnout.scheduler_ext.gates.model import GatedPod, Lift, Why, gated_pod
 
@@ -75,7 +75,7 @@ async def gated_in(
     async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
         for pod in _pods.decode(page).items:
             gated = gated_pod(pod)
-            if gated is not None and wall_s - (since_1970(gated.created) or 0.0) >= older_s:
+            if gated is not None and wall_s - (unix_s(gated.created) or 0.0) >= older_s:
                 yield pod, gated
 
 

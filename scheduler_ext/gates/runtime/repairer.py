@@ -31,7 +31,7 @@ LOOK_EACH_S = 2.0
 RESTS_S = 600.0  # after a remedy was begun: a gang that is stuck once more waits
 MOST_GANGS = 256  # looked at in one look; the rest has the next
 AT_ONCE = 16  # gangs whose pods are evicted side by side, so that many of one tenant do not keep all others waiting
-PAUSE = Backoff(first_s=2.0, most_s=30.0)  # of a gang's evictions, when one is refused or fails
+PAUSE = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
 
 
 class Repairer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from turnout.jobs.gang import GangKey
-from turnout.jobs.wishes.model import MOST_TOGETHER
+from turnout.jobs.wishes.model import MAX_TOGETHER
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.planner.placing.model import GangPlan, judged_members
@@ -22,7 +22,7 @@ def linked(view: GangView, gang: Gang) -> list[Gang]:
         return []
     theirs = [other for key, other in view.gangs.items() if key.namespace == gang.key.namespace]
     found = sorted((other for other in theirs if other.together == name), key=lambda other: (other.age, other.key))
-    return found[:MOST_TOGETHER] if gang in found[:MOST_TOGETHER] else []
+    return found[:MAX_TOGETHER] if gang in found[:MAX_TOGETHER] else []
 
 
 def begun(view: GangView, gang: Gang) -> bool:

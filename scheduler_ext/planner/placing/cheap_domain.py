@@ -13,7 +13,7 @@ import numpy as np
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.placing.victims import Bill, Moves, Victim, Worth, cheapest
@@ -118,7 +118,7 @@ def _victims(view: GangView, member: Member, columns: Sequence[int], wall_s: flo
 
 def _ran_s(pod: Member, wall_s: float) -> int:
     """Return how long a pod has been there, 1 second at least."""
-    return max(1, int(wall_s - (since_1970(pod.created) or wall_s)))
+    return max(1, int(wall_s - (unix_s(pod.created) or wall_s)))
 
 
 def _worth(view: GangView, key: GangKey, wall_s: float) -> Worth:

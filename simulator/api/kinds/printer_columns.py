@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.simulator.api.model import Column, Object
 
 NONE = "<none>"
@@ -44,7 +44,7 @@ def since(*path: str) -> Callable[[Object, float], str]:
     """Return the printer of a cell that shows how long ago the time under a path was."""
 
     def show(obj: Object, now_s: float) -> str:
-        then_s = since_1970(at(obj, *path))
+        then_s = unix_s(at(obj, *path))
         return UNKNOWN if then_s is None else lasted(now_s - then_s)
 
     return show
@@ -111,7 +111,7 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 def _last_seen(event: Object, now_s: float) -> str:
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
-        if (then_s := since_1970(at(event, *path))) is not None:
+        if (then_s := unix_s(at(event, *path))) is not None:
             return lasted(now_s - then_s)
     return UNKNOWN
 
@@ -135,7 +135,7 @@ def _completions(job: Object, now_s: float) -> str:
 
 
 def _duration(job: Object, now_s: float) -> str:
-    began_s, ended_s = since_1970(at(job, "status", "startTime")), since_1970(at(job, "status", "completionTime"))
+    began_s, ended_s = unix_s(at(job, "status", "startTime")), unix_s(at(job, "status", "completionTime"))
     return "" if began_s is None else lasted((now_s if ended_s is None else ended_s) - began_s)
 
 

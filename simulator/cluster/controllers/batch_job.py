@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 from turnout.simulator.cluster.controllers.model import (
     Create,
     Look,
@@ -52,7 +52,7 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
     """
     spec, status = job["spec"], job.get("status") or {}
     if ended := _condition(status, "Complete") or _condition(status, "Failed"):
-        return _after(job, pods, (since_1970(ended.get("lastTransitionTime")) or 0.0), now_s)
+        return _after(job, pods, (unix_s(ended.get("lastTransitionTime")) or 0.0), now_s)
     count = _count(job, pods)
     if why := _failure(job, count, now_s):
         return _ending(job, count, now_s, ("FailureTarget", "Failed"), *why)
@@ -67,7 +67,7 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
     began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
     deadline_s = spec.get("activeDeadlineSeconds")
     if deadline_s and status.get("startTime"):
-        due_s = (since_1970(status["startTime"]) or 0.0) + deadline_s
+        due_s = (unix_s(status["startTime"]) or 0.0) + deadline_s
         again_s = min(due_s, again_s or due_s)
     return Look([*changes, *_told(job, count, now_s, began, resumed)], again_s)
 
@@ -186,7 +186,7 @@ def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None
     if count.failed > spec.get("backoffLimit", 6):
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     limit_s = spec.get("activeDeadlineSeconds")
-    if limit_s and began and now_s >= (since_1970(began) or 0.0) + limit_s and not spec.get("suspend"):
+    if limit_s and began and now_s >= (unix_s(began) or 0.0) + limit_s and not spec.get("suspend"):
         return "DeadlineExceeded", "Job was active longer than specified deadline"
     return None
 

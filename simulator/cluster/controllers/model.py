@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnout.kube.quantity import milli
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 
 Object = dict[str, Any]
 
@@ -81,7 +81,7 @@ def ended_s(pod: Object) -> float:
     """Return when the last container of a pod ended, in seconds since 1970; 0 when none says."""
     told = (pod.get("status") or {}).get("containerStatuses") or ()
     times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in told]
-    return max((since_1970(each) or 0.0 for each in times), default=0.0)
+    return max((unix_s(each) or 0.0 for each in times), default=0.0)
 
 
 def from_template(template: Object, name: Object, namespace: str, marks: Object, notes: Object) -> Object:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.kube.client.clock import HOLD_LOOKS, SteadyTime
+from turnout.kube.client.clock import HOLD_READINGS, SteadyTime
 
 HOUR_S = 3600.0
 
@@ -13,7 +13,7 @@ class Clocks:
     def __init__(self, server=True):
         self.mono_s, self.wall_s, self.server_s = 100.0, 1_000_000.0, 1_000_000.0 if server else None
         self.time = SteadyTime(self, self.ahead_s)
-        self.began_s = self.time.look().now_s
+        self.began_s = self.time.now().now_s
 
     def monotonic(self):
         return self.mono_s
@@ -35,7 +35,7 @@ class Clocks:
         found = []
         for _ in range(count):
             self.pass_s(each_s)
-            moment = self.time.look()
+            moment = self.time.now()
             found.append((moment.now_s - self.began_s - (self.mono_s - 100.0), moment.jumped_s != 0.0))
         return found
 
@@ -47,7 +47,7 @@ STILL = (0.0, False)
 def test_a_lone_jump_of_the_wall_clock_moves_nothing_and_shows_after_two(by_s, caplog):
     clocks = Clocks()
     clocks.wall_s += by_s
-    assert clocks.looks(5) == [(0.0, True)] * HOLD_LOOKS + [STILL] * 3
+    assert clocks.looks(5) == [(0.0, True)] * HOLD_READINGS + [STILL] * 3
     assert [record.msg for record in caplog.records] == ["clock_jumped"]
 
 
@@ -56,14 +56,14 @@ def test_what_the_api_server_says_counts_from_the_third_look_on(by_s, caplog):
     clocks = Clocks()
     clocks.wall_s += by_s
     clocks.server_s += by_s
-    assert clocks.looks(5) == [(0.0, True)] * HOLD_LOOKS + [(by_s, False)] * 3
+    assert clocks.looks(5) == [(0.0, True)] * HOLD_READINGS + [(by_s, False)] * 3
     assert [record.msg for record in caplog.records] == ["clock_jumped", "clock_corrected"]
 
 
 def test_without_an_api_server_time_the_wall_clock_counts_from_look_three():
     clocks = Clocks(server=False)
     clocks.wall_s += HOUR_S
-    assert clocks.looks(4) == [(0.0, True)] * HOLD_LOOKS + [(HOUR_S, False)] * 2
+    assert clocks.looks(4) == [(0.0, True)] * HOLD_READINGS + [(HOUR_S, False)] * 2
 
 
 def test_a_clock_that_jumps_again_and_again_is_held_all_the_while():
@@ -76,7 +76,7 @@ def test_a_clock_that_jumps_again_and_again_is_held_all_the_while():
 def test_a_clock_wrong_from_the_start_is_corrected_by_the_api_server():
     clocks = Clocks()
     clocks.server_s += HOUR_S
-    assert SteadyTime(clocks, clocks.ahead_s).look().now_s == clocks.server_s
+    assert SteadyTime(clocks, clocks.ahead_s).now().now_s == clocks.server_s
 
 
 def test_small_steps_are_followed_and_told_to_nobody(caplog):

@@ -27,7 +27,7 @@ async def test_the_lease_itself_says_whether_we_lead(spec, mode, ours):
     async def work(_):
         server.touch(**spec)
         link.next["get"] = mode
-        confirmed.append(await elector.confirmed())
+        confirmed.append(await elector.confirm())
 
     async with running(elector.run(work)):
         await settle()

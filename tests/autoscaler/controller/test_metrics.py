@@ -13,9 +13,9 @@ from turnout.autoscaler.controller.metric_samples import MOST_JOBS
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
 from turnout.jobs.model import Life
-from turnout.kube.times import rfc3339, since_1970
+from turnout.kube.times import rfc3339, unix_s
 
-NEVER = since_1970("2026-01-01T00:00:01Z")  # when jobs of one letter are made
+NEVER = unix_s("2026-01-01T00:00:01Z")  # when jobs of one letter are made
 
 
 class Clock:

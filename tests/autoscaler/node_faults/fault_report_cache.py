@@ -8,9 +8,8 @@ from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import Rules
 from turnout.autoscaler.node_faults.taint_policy import judge
-from turnout.kube import labels
-from turnout.kube.nodes import fault_report
-from turnout.kube.nodes.fault_report import Kind, Verdict, moment
+from turnout.kube import labels, node_health
+from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 from turnout.kube.objects import Node, NodeSpec, NodeStatus, ObjectMeta, OwnerReference, Pod, PodSpec, Taint
 
 GPU = "nvidia.com/gpu"
@@ -26,10 +25,10 @@ class Cluster:
         self.pods = {}
         self.words = []
 
-    def says(self, pod, there, kind=Kind.FAULTY, *, team="team", owner=None, ago_s=0.0, text=None, **more):
+    def says(self, pod, there, kind=CheckResult.FAULTY, *, team="team", owner=None, ago_s=0.0, text=None, **more):
         """A pod of a namespace that the API server has bound to this node says so."""
-        told = Verdict(kind, moment(self.now_s - ago_s), 1, "w0", **more)
-        notes = {labels.NODE_VERDICT: fault_report.write(told) if text is None else text}
+        told = NodeReport(kind, utc_datetime(self.now_s - ago_s), 1, "w0", **more)
+        notes = {labels.NODE_VERDICT: node_health.encode_report(told) if text is None else text}
         owners = [OwnerReference(uid=owner, controller=True)] if owner else None
         meta = ObjectMeta(pod, team, f"uid-{pod}", annotations=notes, owner_references=owners)
         self.pods[pod] = Pod(metadata=meta, spec=PodSpec(node_name=there))
@@ -78,5 +77,5 @@ class Cluster:
 
 def garbage(**change):
     """A verdict with something in it that is none."""
-    told = json.loads(fault_report.write(Verdict(Kind.FAULTY, moment(START_S), 1, "w0")))
+    told = json.loads(node_health.encode_report(NodeReport(CheckResult.FAULTY, utc_datetime(START_S), 1, "w0")))
     return json.dumps({**told, **change})

@@ -10,8 +10,8 @@ from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster, garbag
 from tests.support.examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, MOST_TOLD, BadRecord, Rules, State, read
-from turnout.kube.nodes import fault_report
-from turnout.kube.nodes.fault_report import MOST_BYTES, Kind, Verdict, moment
+from turnout.kube import node_health
+from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
 from turnout.launcher.health.messages import Found
 
 HOUR_S = 3600.0
@@ -37,13 +37,13 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
         pytest.param({"text": garbage(kind="guilty")}, "BadVerdict", id="a kind that is none"),
         pytest.param({"text": garbage(at="yesterday")}, "BadVerdict", id="no moment"),
         pytest.param({"text": garbage(at="2027-01-15T08:00:00")}, "BadVerdict", id="a moment of no time zone"),
-        pytest.param({"text": garbage(why="x" * MOST_BYTES)}, "BadVerdict", id="too long"),
+        pytest.param({"text": garbage(why="x" * MAX_REPORT_BYTES)}, "BadVerdict", id="too long"),
         pytest.param({"text": garbage(round=-1)}, "BadVerdict", id="a round that is none"),
         pytest.param({"node": "n4"}, "OtherNode", id="of another node than its pod's"),
         pytest.param({"ago_s": 601}, "StaleVerdict", id="of some time ago"),
         pytest.param({"ago_s": -61}, "StaleVerdict", id="of the future"),
-        pytest.param({"kind": Kind.SLOW}, "OnlySlow", id="a slow node, where those are not tainted"),
-        pytest.param({"kind": Kind.LINK}, "OnlyALink", id="a link, of which neither end is to blame"),
+        pytest.param({"kind": CheckResult.SLOW}, "OnlySlow", id="a slow node, where those are not tainted"),
+        pytest.param({"kind": CheckResult.LINK}, "OnlyALink", id="a link, of which neither end is to blame"),
     ],
 )
 def test_nobody_is_tainted_by_a_word_that_is_no_proof(said, word):
@@ -70,7 +70,7 @@ def test_only_a_node_of_ours_with_gpus_is_tainted(node, word):
 
 
 def test_a_slow_node_is_tainted_where_an_admin_wants_it():
-    cluster = Cluster(slow=True).says("w2", "n3", Kind.SLOW)
+    cluster = Cluster(slow=True).says("w2", "n3", CheckResult.SLOW)
     cluster.look()
     assert cluster.tainted == {"n3"}
 
@@ -100,7 +100,7 @@ def test_a_check_of_one_node_alone_says_nothing_of_its_network(cause, frees):
     cluster = Cluster().says("w2", "n3", cause=cause)
     cluster.look()
     cluster.now_s += 1
-    cluster.says("alone", "n3", Kind.FINE, members=1).look()
+    cluster.says("alone", "n3", CheckResult.FINE, members=1).look()
     assert (cluster.tainted == set()) is frees
     assert (cluster.last() == ("n3", "CheckedAlone")) is not frees
 
@@ -110,9 +110,9 @@ def test_a_check_that_passes_later_frees_the_node_and_forgets():
     cluster = Cluster().says("w2", "n3")
     cluster.look()
     cluster.now_s += 10
-    cluster.says("other", "n3", Kind.FINE, ago_s=11, members=2).look()
+    cluster.says("other", "n3", CheckResult.FINE, ago_s=11, members=2).look()
     assert cluster.tainted == {"n3"}, "that check was before"
-    cluster.says("other", "n3", Kind.FINE, members=2).look()
+    cluster.says("other", "n3", CheckResult.FINE, members=2).look()
     assert (cluster.tainted, cluster.last()) == (set(), ("n3", "NodeRecovered"))
     assert not cluster.look().steps, "w2's old word is still there"
     cluster.look(after_s=700)
@@ -153,12 +153,12 @@ def test_nobody_takes_back_what_another_namespace_has_proven():
         ("b", set(), "NodeRecovered"),
     ):
         cluster.now_s += 1
-        cluster.says(f"{team}-1", "n3", Kind.FINE, team=team, members=2).look()
+        cluster.says(f"{team}-1", "n3", CheckResult.FINE, team=team, members=2).look()
         assert (cluster.tainted, ("n3", word) in cluster.words) == (tainted, True)
         assert not cluster.look().steps
 
 
-@pytest.mark.parametrize("kind", [Kind.FINE, Kind.FAULTY, Kind.LINK])
+@pytest.mark.parametrize("kind", [CheckResult.FINE, CheckResult.FAULTY, CheckResult.LINK])
 @pytest.mark.parametrize("ahead_s", [0, 3, 59, 3600])
 def test_nothing_that_one_namespace_says_makes_the_word_of_another_old(kind, ahead_s):
     cluster = Cluster(verdicts=2).says("liar", "n3", kind, team="liars", ago_s=-ahead_s)
@@ -263,7 +263,7 @@ def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():
 
 
 def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
-    cluster, news = Cluster().says("w1", "n1", Kind.FINE).says("w2", "n3", ago_s=700), []
+    cluster, news = Cluster().says("w1", "n1", CheckResult.FINE).says("w2", "n3", ago_s=700), []
     cache = FaultReportCache(cluster.rules.key, (GPU,), lambda: news.append(1))
     for name in cluster.gpus:
         cache.put_node(cluster.node(name))
@@ -279,7 +279,9 @@ def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
 # Laws.
 
 EVENTS = st.one_of(
-    st.tuples(st.just("says"), st.integers(0, 7), st.integers(0, 9), st.sampled_from([*Kind]), st.integers(-90, 900)),
+    st.tuples(
+        st.just("says"), st.integers(0, 7), st.integers(0, 9), st.sampled_from([*CheckResult]), st.integers(-90, 900)
+    ),
     st.tuples(st.just("lies"), st.integers(0, 7), st.integers(0, 9), st.sampled_from(["", "{}", "[1]", garbage()])),
     st.tuples(st.just("foreign"), st.integers(0, 7), st.integers(0, 9), st.integers(0, 9)),
     st.tuples(st.just("later"), st.integers(0, 5000)),
@@ -292,7 +294,7 @@ def happen(cluster, event, proven):
     match event:
         case ("says", pod, node, kind, ago_s):
             cluster.says(f"w{pod}", f"n{node}", kind, ago_s=ago_s, team=f"team{pod % 3}")
-            if kind is Kind.FAULTY:
+            if kind is CheckResult.FAULTY:
                 proven.add(f"n{node}")
         case ("lies", pod, node, text):
             cluster.says(f"w{pod}", f"n{node}", text=text.replace("faulty", "guilty"))
@@ -344,22 +346,24 @@ def test_a_rule_of_the_times():
 
 
 @given(
-    kind=st.sampled_from([*Kind]),
+    kind=st.sampled_from([*CheckResult]),
     names=st.lists(st.text(max_size=253), min_size=4, max_size=4),
     why=st.text(max_size=512),
     at_s=st.floats(0, 4e9),
     time_s=st.none() | st.floats(0, 1e7),
 )
 def test_every_verdict_is_read_again(kind, names, why, at_s, time_s):
-    told = Verdict(kind, moment(at_s), 7, names[0], 3, names[1], names[2], names[3], why, time_s, time_s)
-    assert fault_report.read(fault_report.write(told)) == told
+    told = NodeReport(kind, utc_datetime(at_s), 7, names[0], 3, names[1], names[2], names[3], why, time_s, time_s)
+    assert node_health.decode_report(node_health.encode_report(told)) == told
 
 
 def test_the_largest_verdict_is_read_again():
     worst = "\x01" * 512
-    told = Verdict(Kind.FAULTY, moment(0), 1 << 40, worst[:253], 1 << 40, *[worst[:253]] * 3, worst, 1e7, 1e7)
-    assert fault_report.read(fault_report.write(told)) == told
+    told = NodeReport(
+        CheckResult.FAULTY, utc_datetime(0), 1 << 40, worst[:253], 1 << 40, *[worst[:253]] * 3, worst, 1e7, 1e7
+    )
+    assert node_health.decode_report(node_health.encode_report(told)) == told
 
 
 def test_what_a_check_finds_is_what_a_verdict_says():
-    assert [found.value for found in Found] == [kind.value for kind in Kind]
+    assert [found.value for found in Found] == [kind.value for kind in CheckResult]

@@ -20,7 +20,7 @@ from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting
 from turnout.kube.client.apply import MERGE
 from turnout.kube.errors import Conflict, Forbidden, NotFound
-from turnout.kube.nodes.fault_report import Kind, moment
+from turnout.kube.node_health import CheckResult, utc_datetime
 
 
 class Api:
@@ -65,7 +65,7 @@ def raw(cluster, name):
     return {"metadata": meta, "spec": {"taints": theirs + ours}}
 
 
-HEARD = model.write(model.Record(State.CLEARED, moment(0), moment(0)))
+HEARD = model.write(model.Record(State.CLEARED, utc_datetime(0), utc_datetime(0)))
 
 
 class Watched:
@@ -118,7 +118,7 @@ async def test_the_taint_has_the_admins_key_and_goes_when_the_node_recovers():  
     healed = watched.cluster
     healed.tainted, healed.notes["n3"] = {"n3"}, watched.api.nodes["n3"]["metadata"]["annotations"]
     healed.now_s += 10
-    again = Watched(healed.says("other", "n3", Kind.FINE, members=2))
+    again = Watched(healed.says("other", "n3", CheckResult.FINE, members=2))
     again.api.nodes["n3"] = {**watched.api.nodes["n3"], "metadata": again.api.nodes["n3"]["metadata"]}
     await again.look()
     assert again.api.keys("n3") == ["team"]
@@ -211,7 +211,7 @@ async def test_what_was_written_counts_before_the_watch_has_shown_it():
 
 @pytest.mark.asyncio
 async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once():
-    cluster = Cluster(20).says("w2", "n3", Kind.SLOW)
+    cluster = Cluster(20).says("w2", "n3", CheckResult.SLOW)
     cluster.tainted.add("n7")
     watched = Watched(cluster)
     for _ in range(3):

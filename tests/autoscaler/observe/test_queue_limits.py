@@ -53,7 +53,7 @@ def test_nothing_is_left_of_a_stop(view, leads):
 def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
     seen = view.observation(0.0)
     steps = decide(seen, Policy(), 0.0)
-    assert seen.queues["cq"].within in seen.queues
+    assert seen.queues["cq"].parent in seen.queues
     told = {
         labels[0] for name, labels, _ in samples(Look(0.0, seen.jobs, seen.queues, tuple(steps)), {}, (GPU,)) if labels
     }

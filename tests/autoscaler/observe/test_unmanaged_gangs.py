@@ -133,7 +133,7 @@ def test_roles_of_several_shapes_wait_together(view):
     view.put_pod(pod("p0", 1, gang="g", **{labels.KOORD_MIN: "2"}))
     view.put_pod(pod("p1", 4, gang="g"))
     seen = next(each for each in view.observation(0.0).jobs if each.waits)
-    assert seen.job.shape.gpus() + sum(shape.gpus() * count for shape, count in seen.job.beside) == 5
+    assert seen.job.shape.gpus() + sum(shape.gpus() * count for shape, count in seen.job.other_roles) == 5
 
 
 @pytest.mark.contract("XD-03")

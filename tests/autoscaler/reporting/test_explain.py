@@ -11,7 +11,7 @@ from turnout.autoscaler.reporting.explain import Holder, chain, worker_of
 from turnout.autoscaler.reporting.node_rejections import refusal, refusals
 from turnout.jobs.model import JobKey, Spread
 from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
-from turnout.kube.pod_shape import PodShape, amount_of
+from turnout.kube.pod_shape import PodShape, amount_text
 
 
 def of(name, at, policy=POLICY, nodes=()):
@@ -112,7 +112,7 @@ def test_selectors_and_affinities_are_named():
     [("cpu", 4000, "4 cpu"), ("cpu", 500, "500m cpu"), ("memory", 64 << 30, "64Gi memory"), (GPU, 8, f"8 {GPU}")],
 )
 def test_amounts_are_told_as_people_write_them(what, amount, text):
-    assert amount_of(what, amount) == text
+    assert amount_text(what, amount) == text
 
 
 def test_a_worker_is_told_gpus_first():

@@ -12,7 +12,7 @@ from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import Policy, Reason, Step
 from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, exhausted, pays, rich
 from turnout.autoscaler.scaling.job_annotations import conditions, notes_of
-from turnout.jobs.annotations import bank
+from turnout.jobs.annotations import resize_budget
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import ResizeBudget
 from turnout.kube import labels
@@ -85,12 +85,12 @@ def test_what_is_noted_is_read_back_as_it_was():
 @pytest.mark.parametrize("at_start", [True, False])
 def test_a_size_that_it_got_as_it_started_is_known_as_such(at_start):
     step = Step(job("a").key, 2, 1, Reason.IDLE_ROOM, at_start=at_start)
-    told = bank(notes_of(job("a"), step, STRICT, NOW_S))
+    told = resize_budget(notes_of(job("a"), step, STRICT, NOW_S))
     assert told == ResizeBudget(0.0 if at_start else -60.0, NOW_S, at_start=at_start)
 
 
 def test_what_its_owner_knows_of_it_is_not_written_as_learnt():
-    own = job("a", curve=((1, 1.0),), learnt=False)
+    own = job("a", curve=((1, 1.0),), curve_measured=False)
     step = Step(own.key, 2, 1, Reason.IDLE_ROOM)
     assert labels.MEASURED not in notes_of(own, step, Policy(), NOW_S)
 
@@ -107,8 +107,8 @@ def test_conditions_speak_as_an_hpa_does(size, limited):
 
 @given(st.text(max_size=20))
 def test_a_note_that_somebody_has_changed_is_a_number_all_the_same(text):
-    assert math.isfinite(bank({labels.GAINED: text}).gained_s)
-    assert bank({labels.GAINED: "-12.5"}).gained_s == -12.5
+    assert math.isfinite(resize_budget({labels.GAINED: text}).gained_s)
+    assert resize_budget({labels.GAINED: "-12.5"}).gained_s == -12.5
 
 
 @given(st.lists(st.tuples(st.floats(0, 5000), st.booleans()), max_size=30))

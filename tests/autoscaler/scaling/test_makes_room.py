@@ -79,7 +79,7 @@ def test_in_a_strict_queue_all_are_served_for_whom_there_is_room():
 
 
 def test_what_a_min_asks_for_is_the_sum_over_its_roles():
-    made = job("a", least=2, beside=((shape(4), 2), (shape(0), 3)))
+    made = job("a", least=2, other_roles=((shape(4), 2), (shape(0), 3)))
     assert plan(world([1], seen(made)))["a"].detail == f"its min asks for 10 {GPU}"
 
 

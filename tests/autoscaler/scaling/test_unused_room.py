@@ -106,7 +106,7 @@ def test_who_never_had_room_kept_has_left_none_unused():
 def test_who_is_placed_role_by_role_is_believed():
     story = Story()
     for there in (0, 0, 1, 2):
-        made = replace(ghost(least=4, beside=((shape(1), 2),)), beside=(there,))
+        made = replace(ghost(least=4, other_roles=((shape(1), 2),)), beside=(there,))
         story.look(made, after_s=LATE_S - 2)
         assert story.reasons["ghost"] in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
 

@@ -11,7 +11,7 @@ from turnout.cli import exit_codes
 from turnout.cli.__main__ import COMMANDS, main, parser
 from turnout.cli.exit_codes import MEANS, Exit
 from turnout.cli.verbs.version import installed
-from turnout.kube.version import build
+from turnout.kube.version import installed_build
 
 CLI = Path(exit_codes.__file__).parent
 JOB = "PyTorchJob/team-a/bert"
@@ -179,7 +179,7 @@ def test_an_unknown_command_is_answered_in_one_line(word, says, capsys):
 
 def test_the_version_of_this_program_needs_no_cluster(capsys):
     assert main(["version", "--client"]) == Exit.DONE
-    assert capsys.readouterr().out == f"turnout     {build()}\n"
+    assert capsys.readouterr().out == f"turnout     {installed_build()}\n"
 
 
 def test_the_version_of_each_installed_part_is_told_with_its_namespace():

@@ -25,7 +25,7 @@ PODS = "/api/v1/namespaces/team-a/pods"
 async def config(tmp_path_factory):
     """The kubeconfig of a cluster with VolcanoJobs bert and gpt, a batch Job, two nodes; its context is in team-a."""
     path = tmp_path_factory.mktemp("habits") / "config"
-    async with serve(path) as _, await Client.open(str(path), brief=True) as client:
+    async with serve(path) as _, await Client.open(str(path), minimal=True) as client:
         read = yaml.safe_load(path.read_text())
         read["contexts"][0]["context"]["namespace"] = "team-a"
         path.write_text(json.dumps(read))

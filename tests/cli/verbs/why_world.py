@@ -191,7 +191,7 @@ async def events_of(drawn):
     watching = asyncio.create_task(informers.run())
     try:
         async with asyncio.timeout(30):
-            await informers.synced()
+            await informers.wait_for_sync()
     finally:
         watching.cancel()
         await asyncio.wait({watching})

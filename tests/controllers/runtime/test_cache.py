@@ -9,7 +9,7 @@ from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
 from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.cache import Cache
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
 LABELS = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "0"}
@@ -140,7 +140,7 @@ def test_when_the_training_container_began_and_ended_is(cache, status, times_s):
     pod = {**child(), "status": {"phase": "Failed", **status}}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
     (seen,) = cache.job(KEY)[1].pods
-    start_s = since_1970("2026-01-01T00:00:00Z")
+    start_s = unix_s("2026-01-01T00:00:00Z")
     found = [None if each is None else each - start_s for each in (seen.began_s, seen.ended_s)]
     assert tuple(found) == times_s
 

@@ -57,7 +57,7 @@ class World:
 
     def __init__(self, *jobs, server_ahead_s=lambda: None):
         self.clock, self.events, self.writer = ManualClock(), Events(), Writer()
-        self.queue = WorkQueue(self.clock, Backoff(first_s=1.0, most_s=8.0), lambda: 1.0)
+        self.queue = WorkQueue(self.clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0)
         self.cache, self.metrics = Cache(self.queue.add, KINDS), Metrics(self.queue.__len__)
         parts = self.queue, self.writer, KINDS, Setup(), self.clock, self.events, self.metrics
         self.controller = JobController(self.cache, *parts, SteadyTime(self.clock, server_ahead_s))

@@ -65,7 +65,7 @@ def watched(play, *forbidden):
 
 def test_jobs_are_controlled_by_an_account_that_may_not_list_nodes():
     async def play(informers, cache, clock, server, changed):
-        assert (informers.has_synced, informers.unready(), cache.nodes.offered) == (True, None, None)
+        assert (informers.has_synced, informers.unready_reason(), cache.nodes.offered) == (True, None, None)
         assert not informers.reflectors["nodes"].has_synced
 
     watched(play, "/api/v1/nodes")

@@ -15,7 +15,7 @@ from tests import cluster
 from tests.e2e.autoscaler.lending import JOBS, PODS, signal_to, start_around, start_autoscaler, told
 from tests.launcher.agent.crew import Crew
 from turnout.kube import labels
-from turnout.kube.nodes.taints import bears
+from turnout.kube.node_health import has_taint
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 
@@ -71,7 +71,9 @@ async def tainted(api, node, wanted=True, key=labels.FAULTY):
     """Wait until a node bears a taint, ours without a key, or no longer."""
 
     def seen(nodes):
-        return next((each for each in nodes if each["metadata"]["name"] == node and bears(each, key) is wanted), None)
+        return next(
+            (each for each in nodes if each["metadata"]["name"] == node and has_taint(each, key) is wanted), None
+        )
 
     return await api.until(NODES, seen, 30.0)
 
@@ -161,7 +163,7 @@ async def test_an_admins_own_key_is_the_taint_and_a_passing_check_takes_it_away(
     async with stage.plane.api() as api:
         await api.call("PATCH", f"{PODS}/bert-0", verdict("faulty"), "application/merge-patch+json")
         found = await tainted(api, "node-001", key=key)
-        assert not bears(found, labels.FAULTY)
+        assert not has_taint(found, labels.FAULTY)
         assert [each["effect"] for each in found["spec"]["taints"] if each["key"] == key] == ["NoSchedule"]
         await api.call("PATCH", f"{PODS}/bert-0", verdict("fine"), "application/merge-patch+json")
         await tainted(api, "node-001", wanted=False, key=key)

@@ -53,10 +53,10 @@ def test_its_size_is_what_we_asked_for_last():
 
 def test_a_plan_that_was_lost_is_written_again_under_its_name():
     raw = elastic()
-    assert KIND.again(raw) is None
+    assert KIND.recreate(raw) is None
     asked = merged(raw, KIND.change(raw, 6).body)
     asked["metadata"]["resourceVersion"] = "9"
-    assert KIND.again(asked) == KIND.change(raw, 6).then
+    assert KIND.recreate(asked) == KIND.change(raw, 6).then
 
 
 def followed(raw, workers):
@@ -80,8 +80,8 @@ def test_under_our_job_controller_a_plan_changes_the_size_alone(command, notes):
     raw = elastic(notes=notes, command=command)
     least = KIND.read(raw).bounds.least
     job = KIND.read(followed(raw, 6))
-    assert (job.replicas, job.bounds, job.wish, job.put_back) == (6, Bounds(least, 8), None, None)
-    assert KIND.again(followed(raw, 6)) is None
+    assert (job.replicas, job.bounds, job.wish, job.reapplied_size) == (6, Bounds(least, 8), None, None)
+    assert KIND.recreate(followed(raw, 6)) is None
     back = KIND.read(followed(followed(raw, 6), 4))
     assert (back.replicas, back.bounds, back.wish) == (4, Bounds(least, 8), None)
 
@@ -97,14 +97,14 @@ def test_an_object_applied_again_under_our_job_controller_is_put_back():
     raw = followed(elastic(), 6)
     raw["spec"]["replicaSpecs"]["worker"]["replicas"] = 4
     job = KIND.read(raw)
-    assert (job.replicas, job.wish, job.put_back) == (4, None, 6)
+    assert (job.replicas, job.wish, job.reapplied_size) == (4, None, 6)
 
 
 def test_a_plan_that_is_not_carried_out_yet_is_still_our_word():
     raw = followed(elastic(), 6)
     asked = merged(raw, KIND.change(raw, 2).body)
     assert KIND.read(asked).replicas == 2
-    assert KIND.again(asked) == KIND.change(raw, 2).then
+    assert KIND.recreate(asked) == KIND.change(raw, 2).then
 
 
 def test_a_long_name_still_names_a_plan():
@@ -147,7 +147,7 @@ def test_annotations_may_only_narrow_what_its_launcher_is_told():
 
 def test_its_other_roles_are_part_of_its_least():
     job = KIND.read(elastic(roles={"evaluator": {"replicas": 1, "template": template(1)}}))
-    assert ([count for _, count in job.beside], job.role) == ([1], "worker")
+    assert ([count for _, count in job.other_roles], job.role) == ([1], "worker")
 
 
 # Written by the one write path: the note first, which one writer of a version can make, then the plan.
@@ -250,4 +250,4 @@ async def test_a_dry_run_writes_no_plan():
 
 
 def test_bounds_alone_make_no_plan():
-    assert KIND.again(elastic(notes=BOUNDS)) is None
+    assert KIND.recreate(elastic(notes=BOUNDS)) is None

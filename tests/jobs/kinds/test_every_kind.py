@@ -158,8 +158,8 @@ def test_a_priority_is_said_by_a_field_or_by_an_annotation(raw, order):
 @pytest.mark.contract("CA-29")
 def test_a_t9k_job_counts_in_its_queue():
     job = KINDS["ColossalAIJob"].read(colossal(queue="q"))
-    assert (job.queue, job.replicas, [count for _, count in job.beside]) == ("q", 2, [1])
-    assert dict(job.beside[0][0].requests)["cpu"] == 500
+    assert (job.queue, job.replicas, [count for _, count in job.other_roles]) == ("q", 2, [1])
+    assert dict(job.other_roles[0][0].requests)["cpu"] == 500
 
 
 @pytest.mark.parametrize("priority", [-1, 101, 1.5, "high", True])
@@ -208,7 +208,9 @@ def test_a_new_kind_is_one_module():  # XD-01
     def read(raw):
         head = common.head(raw, "Dummy")
         size = head.spec.count("size", 1)
-        return common.job(head, common.Sized(size, size, size, head.spec.part("pod")), queue=head.said(labels.QUEUE))
+        return common.job(
+            head, common.SizeFields(size, size, size, head.spec.part("pod")), queue=head.first_value(labels.QUEUE)
+        )
 
     def resize(raw, workers):
         return common.patch(read(raw), common.head(raw, "Dummy").notes, kind.path, workers, {"size": workers})

@@ -33,7 +33,7 @@ def test_without_annotations_it_is_rigid():
 def test_leaders_of_another_shape_are_no_workers():
     job = LWS.read(lws(notes={}, groups=2, size=3, each={"leaderTemplate": template(0)}))
     assert "leaders ask for other room" in job.refused
-    assert (job.role, job.replicas, [count for _, count in job.beside]) == ("worker", 4, [2])
+    assert (job.role, job.replicas, [count for _, count in job.other_roles]) == ("worker", 4, [2])
     alike = LWS.read(lws(each={"leaderTemplate": template()}))
     assert (alike.refused, alike.replicas) == ("", 4)
 
@@ -76,7 +76,7 @@ def test_an_mpi_jobs_change_is_of_its_workers_alone():
 
 def test_its_launcher_is_part_of_its_least():
     job = MPI.read(mpi(runPolicy={"schedulingPolicy": {"minAvailable": 3, "queue": "q"}}))
-    assert (job.queue, job.refused, [count for _, count in job.beside]) == ("q", "", [1])
+    assert (job.queue, job.refused, [count for _, count in job.other_roles]) == ("q", "", [1])
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ def test_the_guides_job_asks_for_one_gpu_a_worker():
     raw = yaml.safe_load(GUIDE.read_text())
     job = MS_JOB.read({**raw, "metadata": {**raw["metadata"], "uid": "u", "namespace": "ns"}})
     assert (job.replicas, dict(job.shape.requests)[GPU], job.elastic) == (4, 1, False)
-    ((scheduler, count),) = job.beside
+    ((scheduler, count),) = job.other_roles
     assert (dict(scheduler.requests).get(GPU, 0), count) == (0, 1)
 
 
 def test_a_parameter_server_stands_beside_its_workers():
     roles = {name: {"replicas": 2, "template": template(0)} for name in ("PS", "Worker")}
     job = MS_JOB.read(mindspore(msReplicaSpecs=roles))
-    assert [count for _, count in job.beside] == [2]
+    assert [count for _, count in job.other_roles] == [2]
 
 
 @pytest.mark.parametrize(

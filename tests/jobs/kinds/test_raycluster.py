@@ -70,7 +70,11 @@ def test_one_group_is_resized_and_the_others_are_part_of_its_least():
     raw = ray(groups=[group("gpu", 4), group("cpu", 2, gpus=0), group("tail", 1)])
     job = KIND.read(raw)
     assert (job.role, job.replicas) == ("gpu", 4)
-    assert sorted((dict(shape.requests).get(GPU, 0), count) for shape, count in job.beside) == [(0, 1), (0, 2), (2, 1)]
+    assert sorted((dict(shape.requests).get(GPU, 0), count) for shape, count in job.other_roles) == [
+        (0, 1),
+        (0, 2),
+        (2, 1),
+    ]
     assert [each["replicas"] for each in groups_of(KIND.change(raw, 6))] == [6, 2, 1]
 
 
@@ -81,7 +85,7 @@ def test_the_group_called_worker_is_the_one():
 def test_a_group_that_is_suspended_has_no_pods():
     raw = ray(groups=[group("large", 9, suspend=True), group("small", 4)])
     job = KIND.read(raw)
-    assert (job.role, [count for _, count in job.beside]) == ("small", [1])
+    assert (job.role, [count for _, count in job.other_roles]) == ("small", [1])
     assert [each["replicas"] for each in groups_of(KIND.change(raw, 6))] == [9, 6]
 
 

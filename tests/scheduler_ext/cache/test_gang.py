@@ -209,7 +209,7 @@ class TestPlace:
         assert wishing(wish).binds_all is binds
 
     def test_a_set_keeps_apart_by_the_widest_domain_that_a_member_names(self):
-        named = Wish(source="a", apart=1, apart_set="evals"), Wish(source="b", apart=2)
+        named = Wish(source="a", exclusive_level=1, exclusive_set="evals"), Wish(source="b", exclusive_level=2)
         assert (wishing(*named).apart, wishing(*named).apart_set) == (2, "evals")
         assert wishing(named[1]).apart is None  # without a set
         assert "is not kept without" in " ".join(wishing(named[1]).unkept())
@@ -256,7 +256,7 @@ class TestUnkept:
         pytest.param(Wish(source="a", required="what"), id="a tier"),
         pytest.param(Wish(source="a", layers=(Layer("what", 2),)), id="a layer"),
         pytest.param(Wish(source="a", groups=(GroupRule(level="what"),)), id="a group's"),
-        pytest.param(Wish(source="a", apart="what", apart_set="set"), id="a distance"),
+        pytest.param(Wish(source="a", exclusive_level="what", exclusive_set="set"), id="a distance"),
     ])  # fmt: skip
     def test_a_level_that_is_not_there_is_told_once(self, wish):
         assert wishing(wish, wish).unkept() == ["a names 'what', which is no level here: it counts as a leaf"]

@@ -23,7 +23,7 @@ def levels(marks, mapped=True):
     for name in HOSTS:
         snapshot.put_node(world.node(name, labels=marks.get(name, {})))
     made, known = Levels(snapshot), fabric()
-    snapshot.lay_out(known.hosts)
+    snapshot.set_row_order(known.hosts)
     if mapped:
         made.use(known)
     return made, snapshot

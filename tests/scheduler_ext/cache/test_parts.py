@@ -69,7 +69,7 @@ def test_runs_count_the_members_of_their_own_rule_alone():
 
 
 def test_a_group_has_the_tier_and_the_words_of_its_rule():
-    rule = GroupRule(level="block", apart=True, whole=False)
+    rule = GroupRule(level="block", exclusive=True, all_or_nothing=False)
     (part,) = parts_of([rule], members(()), lambda level: {"block": 2}[level]).values()
     assert part == Part(0, (), 2, apart=True, whole=False)
     (plain,) = parts_of([GroupRule()], members(()), lambda level: 1).values()

@@ -6,11 +6,11 @@ import pytest
 from tests import cluster
 from tests.scheduler_ext.gates.gated_world import GATE, Api, gang
 from turnout.kube.errors import Forbidden
-from turnout.kube.times import since_1970
+from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates.runtime.release import release_all
 
 pytestmark = pytest.mark.asyncio
-NOW_S = since_1970("2026-01-01T01:00:00Z")
+NOW_S = unix_s("2026-01-01T01:00:00Z")
 
 
 class Calls(Api):

@@ -12,7 +12,7 @@ from tests.support.examples import scaled
 from tests.world import REQUIRED, World, leaves
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.kube.nodes.taints import EFFECT
+from turnout.kube.node_health import TAINT_EFFECT
 from turnout.scheduler_ext.cache.cache import PATIENCE_S
 from turnout.scheduler_ext.model import EventReason, Rules
 
@@ -338,7 +338,7 @@ class TestNodes:
         pytest.param({"spec": {"unschedulable": True}}, id="cordoned"),
         pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, id="not ready"),
         pytest.param({"taints": [{"key": "k", "effect": "NoSchedule"}]}, id="tainted"),
-        pytest.param({"taints": [{"key": labels.FAULTY, "effect": EFFECT}]}, id="tainted as faulty"),
+        pytest.param({"taints": [{"key": labels.FAULTY, "effect": TAINT_EFFECT}]}, id="tainted as faulty"),
         pytest.param({"gpus": 4}, id="half its GPUs gone"),
     ])  # fmt: skip
     def test_a_planned_host_that_fails_moves_the_plan(self, change):

@@ -7,7 +7,7 @@ from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import Toleration
-from turnout.kube.pod_shape import MOST_RULES
+from turnout.kube.pod_shape import MAX_RULES
 from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S
 from turnout.scheduler_ext.cache.unseen_groups import WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
@@ -68,11 +68,11 @@ def test_a_refusal_is_counted_and_told_with_one_word():
 
 def test_a_pod_that_cannot_be_read_is_told_and_left_to_the_scheduler():
     story, (pod,) = Story(2), world.volcano("bert", 1)
-    pod.spec.tolerations = [Toleration(key=f"k{at}") for at in range(MOST_RULES + 1)]
+    pod.spec.tolerations = [Toleration(key=f"k{at}") for at in range(MAX_RULES + 1)]
     answer = story.show(pod).view.filter(pod, story.stage.names)
     assert answer.all_kept
     assert story.words == [EventReason.POD_UNREADABLE]
-    assert f"at most {MOST_RULES} are read" in story.told[0].detail
+    assert f"at most {MAX_RULES} are read" in story.told[0].detail
 
 
 def test_malformed_annotations_are_told_and_block_nobody():

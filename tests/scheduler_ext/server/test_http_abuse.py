@@ -165,7 +165,7 @@ async def test_a_silent_connection_ends_with_the_idle_time():
 async def test_a_caller_that_never_takes_its_answer_is_dropped():
     names = [f"{n:0240d}" for n in range(60_000)]
     big = json.dumps({"Pod": {}, "NodeNames": names}).encode()
-    async with opened(Scripted(error=KeyError()), taken_s=0.3, body_s=20) as served:
+    async with opened(Scripted(error=KeyError()), write_s=0.3, body_s=20) as served:
         async with raw(served.listeners.port) as (reader, writer):
             reader._transport.pause_reading()  # what the kernel holds is all that it takes
             writer.write(head(len(big)) + big)
@@ -250,7 +250,7 @@ async def test_some_may_wait_for_a_place_a_moment():
 
 @pytest.mark.asyncio
 async def test_all_bodies_together_may_hold_only_so_much():
-    async with opened(held_bytes=100_000) as served, raw(served.listeners.port) as (reader, writer):
+    async with opened(all_bodies_bytes=100_000) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(90_001) + b" " * 90_000)
         await _in_flight(served, 1)
         status, answer = await served.post("filter", b" " * 50_000)

@@ -218,7 +218,7 @@ def test_a_caller_who_waited_too_long_is_answered_neutrally_unplanned():
 
 @pytest.mark.asyncio
 async def test_a_body_that_took_longer_than_allowed_is_answered_neutrally():
-    async with opened(late_s=0.2, body_s=30) as served, raw(served.listeners.port) as (reader, writer):
+    async with opened(max_age_s=0.2, body_s=30) as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:10])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.4)

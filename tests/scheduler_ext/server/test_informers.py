@@ -10,7 +10,7 @@ import pytest
 from tests.kube.world import ManualClock, running, settle
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.kube.client.clock import RealClock
-from turnout.kube.client.reflector import ABSENT_S
+from turnout.kube.client.reflector import UNSERVED_RETRY_S
 from turnout.kube.errors import NotFound, Unreachable
 from turnout.scheduler_ext.__main__ import run_until_told
 from turnout.scheduler_ext.model import Rules
@@ -102,7 +102,7 @@ class Parts:
         part = Parts(self.fails)
         part.run = lambda: self._work(name)
         part.follow = lambda clock: self._work(name)
-        part.synced = lambda: self._work("synced")
+        part.wait_for_sync = lambda: self._work("synced")
         return part
 
 
@@ -142,5 +142,5 @@ async def test_a_podgroup_may_be_on_its_way_only_where_its_kind_is_served():
             path != unserved for path in POD_GROUP_PATHS.values()
         ]
         cluster.unserved.clear()
-        await clock.advance(ABSENT_S)
+        await clock.advance(UNSERVED_RETRY_S)
         assert view.may_show_group(Dialect.NATIVE.value)

@@ -20,17 +20,17 @@ class Watched:
 
     has_synced: bool = True
     last_event_s: float = 0.0
-    objects: int = 7
-    relists: int = 1
-    reconnects: int = 2
-    skipped: int = 3
+    object_count: int = 7
+    relist_count: int = 1
+    reconnect_count: int = 2
+    skipped_count: int = 3
 
 
 async def busy_page():
     """A scrape over HTTP after something of everything has happened."""
     async with opened() as served:
         metrics = served.metrics
-        metrics.pass_through(lambda: [("nodes", Watched()), ("pods", Watched(objects=9))], RealClock())
+        metrics.pass_through(lambda: [("nodes", Watched()), ("pods", Watched(object_count=9))], RealClock())
         metrics.refusals.labels("NoRoom").inc()
         metrics.reloads.labels("taken").inc()
         metrics.hosts.set(64)

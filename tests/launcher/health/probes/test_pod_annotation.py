@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import yaml
 
-from turnout.kube import labels
-from turnout.kube.nodes import fault_report
+from turnout.kube import labels, node_health
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.messages import Found, Judged
 from turnout.launcher.health.probe_messages import Report
@@ -83,8 +82,14 @@ async def test_a_measurement_is_compared_with_that_of_its_own_incarnation_alone(
     assert [(what, fields["found"]) for what, fields in told] == [("verdict_written", "faulty")]
     ((path, body),) = server.asked
     assert (path, body["metadata"]["uid"]) == ("/api/v1/namespaces/team/pods/bert-3", "u-1")
-    said = fault_report.read(body["metadata"]["annotations"][labels.NODE_VERDICT])
-    assert (said.kind, said.round, said.by, said.run, said.members) == (fault_report.Kind.FAULTY, 7, "w0", "bert", 4)
+    said = node_health.decode_report(body["metadata"]["annotations"][labels.NODE_VERDICT])
+    assert (said.kind, said.round, said.by, said.run, said.members) == (
+        node_health.CheckResult.FAULTY,
+        7,
+        "w0",
+        "bert",
+        4,
+    )
     assert (said.node, said.cause, said.why, said.compute_s) == ("gpu-7", FAULTY.cause, FAULTY.why, 0.5)
     assert (said.at.tzinfo is not None, said.collective_s) == (True, None)
 
@@ -111,7 +116,8 @@ async def test_the_newest_word_is_the_one_that_is_written(tmp_path):
     with Server(200) as server:
         await written(server, tmp_path, FAULTY, Judged(8, Found.FINE, "w0", "bert", 4))
     assert [
-        fault_report.read(body["metadata"]["annotations"][labels.NODE_VERDICT]).round for _, body in server.asked
+        node_health.decode_report(body["metadata"]["annotations"][labels.NODE_VERDICT]).round
+        for _, body in server.asked
     ] == [8]
 
 

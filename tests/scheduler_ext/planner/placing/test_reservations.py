@@ -44,7 +44,7 @@ def reservations(*plans, nodes=4):
     snapshot = ClusterSnapshot()
     for at in range(nodes):
         snapshot.put_node(world.node(f"n{at}", 8))
-    snapshot.lay_out([f"n{at}" for at in range(nodes)])
+    snapshot.set_row_order([f"n{at}" for at in range(nodes)])
     made = Reservations(snapshot)
     for each in plans:
         made.put(each.plan.key, each)

@@ -44,7 +44,7 @@ async def speaking(folder, *answers, leaves=False):
     server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        async with await Client.open(kubeconfig(folder, f"http://127.0.0.1:{port}"), brief=True) as client:
+        async with await Client.open(kubeconfig(folder, f"http://127.0.0.1:{port}"), minimal=True) as client:
             yield raw, client
     finally:
         server.close()
@@ -108,7 +108,7 @@ async def test_an_answer_that_cannot_be_read_is_told(tmp_path, answer):
 async def test_a_token_of_two_lines_never_leaves(tmp_path):
     async with speaking(tmp_path, sized(b"1")) as (raw, _):
         (tmp_path / "token").write_text("first\nX-Other: header")
-        async with await Client.open(str(tmp_path / "kubeconfig"), brief=True) as client:
+        async with await Client.open(str(tmp_path / "kubeconfig"), minimal=True) as client:
             with pytest.raises(Unauthorised, match="cannot be read"):
                 await client.get(PATH)
     assert raw.heard == []
@@ -117,5 +117,5 @@ async def test_a_token_of_two_lines_never_leaves(tmp_path):
 async def test_a_token_file_may_end_with_a_line_end(tmp_path):
     async with speaking(tmp_path, sized(b"1")):
         (tmp_path / "token").write_text("first\n")
-        async with await Client.open(str(tmp_path / "kubeconfig"), brief=True) as client:
+        async with await Client.open(str(tmp_path / "kubeconfig"), minimal=True) as client:
             assert await client.get(PATH) == b"1"

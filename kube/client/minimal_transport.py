@@ -1,7 +1,7 @@
-"""HTTP/1.1 on plain streams, for a command that ends in a moment: aiohttp alone takes a sixth of a second to import.
+"""HTTP/1.1 on plain streams, for commands that end soon: the import of aiohttp alone takes a sixth of a second.
 
-It follows RFC 9112 as far as API servers use it: lengths, chunks, bodies that end with the connection. It follows no
-redirect and repeats only a read on a connection that had been used before.
+It implements the parts of RFC 9112 that API servers use: bodies with a length, chunked bodies, and bodies that end with
+the connection. It follows no redirects. It repeats only a GET on a connection that was used before.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ import msgspec
 
 from turnout.kube.client.http_body import body_of
 from turnout.kube.client.plain_kubeconfig import Access
-from turnout.kube.client.transport import Answer, Broken, NoCredentials, Request
+from turnout.kube.client.transport import BrokenConnection, Request, Response, UnreadableCredentials
 
 CONNECT_S = 10.0
-_PIECE_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 _HEAD_BYTES = 256 * 1024
-_PATH = "/:@!$&'()*+,;=~?%"  # what a path may hold as it is
+_PATH_CHARACTERS = "/:@!$&'()*+,;=~?%"  # what a path may hold as it is
 
 
-class BriefTransport:
-    """A way to the API server of an Access."""
+class MinimalTransport:
+    """The transport to the API server of an Access."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._url = urlsplit(access.server)
-        self._tls = _tls(access) if self._url.scheme == "https" else None
+        self._tls_context = _tls_context(access) if self._url.scheme == "https" else None
         self._token = ""
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
     @classmethod
-    def open(cls, access: Access) -> BriefTransport:
-        """Read the files of an access. Raises OSError, or ValueError."""
+    def open(cls, access: Access) -> MinimalTransport:
+        """Read the credential files of an access. Raises OSError or ValueError."""
         transport = cls(access)
         transport._token = access.bearer()
         return transport
 
     async def reload(self) -> bool:
-        """Read the token again, and return True if it has changed."""
+        """Read the token again. Return True if it changed."""
         before, self._token = self._token, self._access.bearer()
         return before != self._token
 
     async def close(self) -> None:
-        """Cut every connection."""
+        """Close every connection."""
         for each in tuple(self._open):
             each.close()
         await asyncio.sleep(0)  # the loop takes leave of the sockets
         await asyncio.sleep(0)
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> Response:
         """Send a request. Raises OSError."""
         head = self._head(request)
         body = b"" if request.body is None else msgspec.json.encode(request.body)
@@ -63,17 +63,17 @@ class BriefTransport:
             connection = self._idle.pop()
             try:
                 return await self._exchange(connection, head, body)
-            except Broken:
+            except BrokenConnection:
                 continue  # the server has closed it since the last answer
         return await self._exchange(await self._connect(), head, body)
 
     def _head(self, request: Request) -> bytes:
-        path = f"{self._url.path}{quote(request.path, safe=_PATH)}"
+        path = f"{self._url.path}{quote(request.path, safe=_PATH_CHARACTERS)}"
         if request.params:
-            words = {
+            query = {
                 key: str(value).lower() if isinstance(value, bool) else value for key, value in request.params.items()
             }
-            path += f"{'&' if '?' in path else '?'}{urlencode(words, quote_via=quote)}"
+            path += f"{'&' if '?' in path else '?'}{urlencode(query, quote_via=quote)}"
         headers = {"Host": self._url.netloc, "User-Agent": "turnout", **request.headers}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -81,42 +81,42 @@ class BriefTransport:
             headers["Content-Length"] = str(len(msgspec.json.encode(request.body)))
         lines = [f"{request.method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if any("\r" in line or "\n" in line for line in lines):
-            raise NoCredentials("a header of the request has two lines: is the token one line?")
+            raise UnreadableCredentials("a header of the request has two lines: is the token one line?")
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
     async def _connect(self) -> _Connection:
-        host, secure = self._url.hostname or "", self._tls is not None
+        host, secure = self._url.hostname or "", self._tls_context is not None
         port = self._url.port or (443 if secure else 80)
         name = (self._access.server_name or host) if secure else None
         try:
             async with asyncio.timeout(CONNECT_S):
                 streams = await asyncio.open_connection(
-                    host, port, ssl=self._tls, server_hostname=name, limit=_HEAD_BYTES
+                    host, port, ssl=self._tls_context, server_hostname=name, limit=_HEAD_BYTES
                 )
         except TimeoutError as error:
-            raise Broken(f"{host}:{port} does not answer within {CONNECT_S:g} s") from error
+            raise BrokenConnection(f"{host}:{port} does not answer within {CONNECT_S:g} s") from error
         except OSError as error:
-            raise Broken(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
+            raise BrokenConnection(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
         connection = _Connection(*streams)
         self._open.add(connection)
         return connection
 
-    async def _exchange(self, connection: _Connection, head: bytes, body: bytes) -> _BriefAnswer:
+    async def _exchange(self, connection: _Connection, head: bytes, body: bytes) -> _MinimalResponse:
         try:
             connection.writer.write(head + body)
             await connection.writer.drain()
-            while (answer := await self._answered(connection)).status < 200:
+            while (answer := await self._read_head(connection)).status < 200:
                 pass  # 100 Continue: the answer comes after it
             return answer
         except BaseException as error:
             connection.close()
             self._open.discard(connection)
             if isinstance(error, OSError | asyncio.IncompleteReadError | asyncio.LimitOverrunError | ValueError):
-                raise Broken(f"the connection broke: {error}") from error
+                raise BrokenConnection(f"the connection broke: {error}") from error
             raise
 
-    async def _answered(self, connection: _Connection) -> _BriefAnswer:
-        """Read the head of an answer. Raises ValueError if it is none."""
+    async def _read_head(self, connection: _Connection) -> _MinimalResponse:
+        """Read the head of an answer. Raises ValueError if it is not HTTP."""
         raw = await connection.reader.readuntil(b"\r\n\r\n")
         first, *lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
         version, _, rest = first.partition(" ")
@@ -124,11 +124,11 @@ class BriefTransport:
             raise ValueError(f"{first[:80]!r} is no answer of HTTP")
         pairs = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        return _BriefAnswer(connection, int(rest[:3]), headers, version == "HTTP/1.1", self._free)
+        return _MinimalResponse(connection, int(rest[:3]), headers, version == "HTTP/1.1", self._return_connection)
 
-    def _free(self, connection: _Connection, usable: bool) -> None:
-        """Keep a connection for the next request, or close it."""
-        if usable:
+    def _return_connection(self, connection: _Connection, reusable: bool) -> None:
+        """Keep a reusable connection for the next request; close any other."""
+        if reusable:
             self._idle.append(connection)
         else:
             connection.close()
@@ -136,7 +136,7 @@ class BriefTransport:
 
 
 class _Connection:
-    """One connection."""
+    """One open connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -145,20 +145,20 @@ class _Connection:
         self.writer.transport.abort()
 
 
-class _BriefAnswer:
-    """An answer on a connection, which it holds until it is released or closed."""
+class _MinimalResponse:
+    """An answer. It holds its connection until it is released or closed."""
 
     def __init__(
         self,
         connection: _Connection,
         status: int,
         headers: Mapping[str, str],
-        stays: bool,
-        free: Callable[[_Connection, bool], None],
+        keep_alive: bool,
+        return_connection: Callable[[_Connection, bool], None],
     ) -> None:
         self._connection, self._status, self._headers = connection, status, headers
-        self._free: Callable[[_Connection, bool], None] | None = free
-        self._stays = stays and headers.get("connection", "").lower() != "close"
+        self._return_connection: Callable[[_Connection, bool], None] | None = return_connection
+        self._keep_alive = keep_alive and headers.get("connection", "").lower() != "close"
         self._body = body_of(status, headers)
 
     @property
@@ -169,40 +169,40 @@ class _BriefAnswer:
         return self._headers.get(name.lower(), "")
 
     async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.pieces()])
+        return b"".join([chunk async for chunk in self.chunks()])
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         body, reader = self._body, self._connection.reader
-        while not body.over:
+        while not body.is_complete:
             try:
-                raw = await reader.read(_PIECE_BYTES)
+                raw = await reader.read(_CHUNK_BYTES)
             except OSError as error:
-                raise Broken(f"the connection broke: {error}") from error
+                raise BrokenConnection(f"the connection broke: {error}") from error
             if not raw:
                 if not body.ends_with_connection:
-                    raise Broken("the answer broke off")
-                self._stays = False
+                    raise BrokenConnection("the answer broke off")
+                self._keep_alive = False
                 return
             try:
-                piece = body.feed(raw)
+                chunk = body.feed(raw)
             except ValueError as error:
-                raise Broken(f"the answer cannot be read: {error}") from error
-            if piece:
-                yield piece
+                raise BrokenConnection(f"the answer cannot be read: {error}") from error
+            if chunk:
+                yield chunk
 
     def release(self) -> None:
-        if self._free is not None:
-            free, self._free = self._free, None
-            free(self._connection, self._stays and self._body.over)
+        if self._return_connection is not None:
+            return_connection, self._return_connection = self._return_connection, None
+            return_connection(self._connection, self._keep_alive and self._body.is_complete)
 
     def close(self) -> None:
-        if self._free is not None:
-            free, self._free = self._free, None
-            free(self._connection, False)
+        if self._return_connection is not None:
+            return_connection, self._return_connection = self._return_connection, None
+            return_connection(self._connection, False)
 
 
-def _tls(access: Access) -> ssl.SSLContext:
-    """Return how the server proves who it is, and how we do. Raises OSError, or ValueError."""
+def _tls_context(access: Access) -> ssl.SSLContext:
+    """Return the TLS context with the certificates of the server and of the client. Raises OSError or ValueError."""
     authority = access.authority
     context = ssl.create_default_context(
         cafile=str(authority) if isinstance(authority, Path) else None,
@@ -212,15 +212,15 @@ def _tls(access: Access) -> ssl.SSLContext:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if access.certificate is not None:
         with tempfile.TemporaryDirectory() as folder:  # readable for its owner alone; OpenSSL takes only files
-            certificate = _file(access.certificate, Path(folder) / "certificate")
+            certificate = _pem_file(access.certificate, Path(folder) / "certificate")
             context.load_cert_chain(
-                certificate, None if access.key is None else _file(access.key, Path(folder) / "key")
+                certificate, None if access.key is None else _pem_file(access.key, Path(folder) / "key")
             )
     return context
 
 
-def _file(pem: bytes | Path, path: Path) -> Path:
-    """Return the file of a PEM, written to the path if there is none yet."""
+def _pem_file(pem: bytes | Path, path: Path) -> Path:
+    """Return the file of a PEM. Bytes are written to `path`."""
     if isinstance(pem, Path):
         return pem
     path.write_bytes(pem)

@@ -1,0 +1,115 @@
+"""The health of a node: the launcher's report, which is an annotation of its pod, and the taints of the node.
+
+A report is bounded JSON with a schema. The reader takes the pod's node only from the API server. The node that the
+report names is a claim: a wrong one makes the report invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from turnout.kube.errors import KubeError
+
+MAX_REPORT_BYTES = 16 << 10  # more than any verdict within the bounds below has, whatever JSON makes of its letters
+TAINT_EFFECT = "NoSchedule"  # pods that run on the node stay
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+Name = Annotated[str, msgspec.Meta(max_length=253)]
+Text = Annotated[str, msgspec.Meta(max_length=512)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class CheckResult(StrEnum):
+    """The result of a node's check."""
+
+    FINE = "fine"
+    FAULTY = "faulty"  # its own computation, its network, or the links of its switchbox
+    SLOW = "slow"
+    LINK = "link"  # two nodes are slow together and each is good with other nodes: neither node is at fault
+
+
+class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The report of one check of a node."""
+
+    kind: CheckResult
+    at: Moment  # when the report was written, by the clock of the node
+    round: Count  # the rendezvous round before which the check ran
+    by: Name  # the member that judged
+    members: Count = 0  # members that measured together
+    run: Name = ""  # the run of that member
+    node: Name = ""  # the node on which the writer believes to run, "" if unknown
+    cause: Name = ""  # what was measured
+    why: Text = ""  # the measurement and its bound
+    compute_s: Seconds | None = None  # the node's last median; None if it was not measured
+    collective_s: Seconds | None = None  # the node's last median; None if it was not measured
+
+    @property
+    def at_s(self) -> float:
+        """Return the time of the report in seconds since 1970."""
+        return self.at.timestamp()
+
+
+class BadNodeReport(KubeError):
+    """A pod's annotation that is not a valid report. Log it and ignore it."""
+
+
+_decoder = msgspec.json.Decoder(NodeReport)
+
+
+def decode_report(text: str) -> NodeReport:
+    """Return the report of an annotation. Raises BadNodeReport if it is too long or does not match the schema."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) > MAX_REPORT_BYTES:
+        raise BadNodeReport(f"it has {len(raw)} bytes: {MAX_REPORT_BYTES} at most")
+    try:
+        report = _decoder.decode(raw)
+        report.at_s  # noqa: B018  (a year that no clock has is none)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise BadNodeReport(str(error)[:200]) from error
+    return report
+
+
+def encode_report(report: NodeReport) -> str:
+    """Return the text of the annotation, below MAX_REPORT_BYTES."""
+    return msgspec.json.encode(report).decode()
+
+
+def utc_datetime(wall_s: float) -> datetime:
+    """Return seconds since 1970 as a UTC datetime."""
+    return datetime.fromtimestamp(wall_s, UTC)
+
+
+def has_taint(node: Mapping[str, Any], key: str) -> bool:
+    """True if this raw node has a taint of that key, whatever its effect."""
+    return any(taint.get("key") == key for taint in _taints(node))
+
+
+def with_taint(node: Mapping[str, Any], key: str, value: str) -> list[dict[str, Any]]:
+    """Return the node's taints with exactly one taint of this key."""
+    return [*without_taint(node, key), {"key": key, "value": value, "effect": TAINT_EFFECT}]
+
+
+def without_taint(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the node's taints except those of this key."""
+    return [dict(taint) for taint in _taints(node) if taint.get("key") != key]
+
+
+def node_patch(
+    node: Mapping[str, Any], annotations: Mapping[str, str | None], taints: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return the merge patch that sets annotations and taints, valid only for this version of the raw node.
+
+    notes: annotations; None removes one. taints: the complete list; None leaves the taints unchanged.
+    """
+    meta = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}
+    return {"metadata": meta, **({} if taints is None else {"spec": {"taints": taints or None}})}
+
+
+def _taints(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return (node.get("spec") or {}).get("taints") or []

@@ -1,1 +1,0 @@
-"""Reads what pods and nodes bear about a node's health: reports and taints."""
