@@ -63,7 +63,7 @@ async def serve(wanted: Settings) -> None:
         elector = Elector(client, namespace, name, _identity(host), clock=clock, rng=rng, settings=terms)
         events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=wanted.docs_base_url)
         metrics = Metrics(queue.__len__)
-        calls = LeasedCalls(client, lambda: elector.leading)
+        calls = LeasedCalls(client, lambda: elector.is_leading)
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, alone=True), clock, events, metrics)
         if scales := "ElasticJob" in wanted.kinds:
             informers.watch_plans(plans)
