@@ -18,7 +18,7 @@ from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.topology.fabric import build
-from turnout.topology.model import Rule
+from turnout.topology.model import DistanceRule
 from turnout.topology.sources.parse import read
 
 _uids = itertools.count(1)
@@ -123,7 +123,7 @@ class World:
             self.view.put_node(each)
         if mapped:
             self.view.set_map(self.fabric)
-        rule = Rule.LEAF_ONLY if self.rules.leaf_only else Rule.ALL_TIERS
+        rule = DistanceRule.LEAF_ONLY if self.rules.leaf_only else DistanceRule.ALL_TIERS
         self.plan_cache = PlanCache(self.view, rule, self.rules.hold_incomplete)
 
     @property

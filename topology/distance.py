@@ -8,35 +8,37 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Rule
+from turnout.topology.model import DistanceRule
 
 
-def distance(fabric: Fabric, one: int, other: int, rule: Rule = Rule.ALL_TIERS) -> int:
+def distance(fabric: Fabric, one: int, other: int, rule: DistanceRule = DistanceRule.ALL_TIERS) -> int:
     """Return the distance of two hosts, 0..T.
 
     Under LEAF_ONLY, hosts of different leaves all have distance T.
     """
     tier = fabric.tier_between(one, other)
-    return fabric.tiers if rule is Rule.LEAF_ONLY and tier > 1 else tier
+    return fabric.tiers if rule is DistanceRule.LEAF_ONLY and tier > 1 else tier
 
 
-def to_all(fabric: Fabric, host: int, rule: Rule = Rule.ALL_TIERS) -> npt.NDArray[np.int8]:
+def to_all(fabric: Fabric, host: int, rule: DistanceRule = DistanceRule.ALL_TIERS) -> npt.NDArray[np.int8]:
     """Return the distance of every host from one host."""
     return to_nearest(fabric, (host,), rule)
 
 
-def to_nearest(fabric: Fabric, hosts: Iterable[int], rule: Rule = Rule.ALL_TIERS) -> npt.NDArray[np.int8]:
+def to_nearest(
+    fabric: Fabric, hosts: Iterable[int], rule: DistanceRule = DistanceRule.ALL_TIERS
+) -> npt.NDArray[np.int8]:
     """Return the distance of every host from the nearest of some hosts, or T + 1 everywhere when none is given."""
     ids = np.fromiter(hosts, np.int32)
-    far = np.full(len(fabric.hosts), fabric.tiers + (not len(ids)), np.int8)
+    distances = np.full(len(fabric.hosts), fabric.tiers + (not len(ids)), np.int8)
     if not len(ids):
-        return far
-    tiers = (1, 0) if rule is Rule.LEAF_ONLY else range(fabric.tiers - 1, -1, -1)
+        return distances
+    tiers = (1, 0) if rule is DistanceRule.LEAF_ONLY else range(fabric.tiers - 1, -1, -1)
     for tier in tiers:
-        near = np.zeros(len(fabric.starts[tier]), np.bool_)
-        near[fabric.switch_of[tier][ids]] = True
-        far[near[fabric.switch_of[tier]]] = tier
-    return far
+        marked_switches = np.zeros(len(fabric.starts[tier]), np.bool_)
+        marked_switches[fabric.switch_of[tier][ids]] = True
+        distances[marked_switches[fabric.switch_of[tier]]] = tier
+    return distances
 
 
 def common_tier(fabric: Fabric, hosts: Iterable[int]) -> int:

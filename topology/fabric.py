@@ -107,14 +107,14 @@ def only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
 
     tiers: ascending; the last one is the top tier.
     """
-    kept = (0, *tiers)
+    kept_tiers = (0, *tiers)
     return _frozen(
         fabric.hosts,
         fabric.mapped_count,
         fabric.index,
-        [fabric.switch_of[tier] for tier in kept],
-        [fabric.starts[tier] for tier in kept],
-        [fabric.names[tier] for tier in kept],
+        [fabric.switch_of[tier] for tier in kept_tiers],
+        [fabric.starts[tier] for tier in kept_tiers],
+        [fabric.names[tier] for tier in kept_tiers],
         fabric.paths,
     )
 

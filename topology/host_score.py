@@ -9,24 +9,27 @@ import numpy.typing as npt
 
 from turnout.topology.distance import to_nearest
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Rule
+from turnout.topology.model import DistanceRule
 
 TOP = 10  # kube-scheduler's MaxExtenderPriority; it multiplies by the extender's weight
 
 
 def scores(
-    fabric: Fabric, wanted: Iterable[int], anchors: Iterable[int] = (), rule: Rule = Rule.ALL_TIERS
+    fabric: Fabric,
+    planned_hosts: Iterable[int],
+    anchors: Iterable[int] = (),
+    rule: DistanceRule = DistanceRule.ALL_TIERS,
 ) -> npt.NDArray[np.int8]:
     """Return one score per host id: 10 for a planned host, and less with every tier to the nearest member.
 
-    wanted: ids of the planned hosts. anchors: host ids of members that are already placed.
+    planned_hosts: their ids. anchors: host ids of members that are already placed.
 
     Scores fall strictly with the tier as far as eleven values allow. Hosts no nearer than the top switch and hosts off
     the map get 0. Without planned hosts and anchors every score is 0.
     """
-    planned = np.fromiter(wanted, np.int32)
-    near = to_nearest(fabric, [*planned.tolist(), *anchors], rule)
-    result = _steps(fabric.tiers)[near]
+    planned = np.fromiter(planned_hosts, np.int32)
+    distances = to_nearest(fabric, [*planned.tolist(), *anchors], rule)
+    result = _steps(fabric.tiers)[distances]
     result[~fabric.mapped] = 0
     result[planned] = TOP
     return result

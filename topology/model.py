@@ -21,7 +21,7 @@ class Reason(Enum):
     OFF_MAP = "OffMap"  # members already run on hosts that the map does not know or outside the tier allowed
 
 
-class Rule(Enum):
+class DistanceRule(Enum):
     """The rule by which the distance of two hosts is computed."""
 
     ALL_TIERS = "all-tiers"
@@ -69,7 +69,7 @@ class Ask:
     widest_tier: int | None = None
     # (host id, pods) of members already bound, nominated or assumed, in host order
     anchors: tuple[tuple[int, int], ...] = ()
-    rule: Rule = Rule.ALL_TIERS
+    rule: DistanceRule = DistanceRule.ALL_TIERS
     # (tier, pods) of runs of neighbouring ranks that stay under one switch each; the outermost first, which holds the
     # others: tiers fall, and each size divides the one before
     layers: tuple[tuple[int, int], ...] = ()
@@ -87,7 +87,7 @@ class Placement:
 
     slots: tuple[tuple[int, int], ...]  # (host id, pods)
     tier: int  # of the lowest switch that holds all members, anchors included; 0 when one host holds them
-    placed: int  # pods in all: from the ask's `least` to its `pods`
+    pods: int  # pods in all: from the ask's `least` to its `pods`
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,17 +31,19 @@ def in_multiples(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     rest = ask.pods % ask.multiple
     if not rest:
         return plan(fabric, room, ask)
-    found = [each for each in (_short_last(fabric, room, ask, rest), _beside(fabric, room, ask, rest)) if each]
+    found = [
+        each for each in (_short_last(fabric, room, ask, rest), _with_rest_on_host(fabric, room, ask, rest)) if each
+    ]
     return min(found, key=lambda each: (each.tier, len(each.slots))) if found else plan(fabric, room, ask)
 
 
-def topped_up(held: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
+def topped_up(member_hosts: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
     """Return the hosts of pods that complete the multiples which members have begun, one entry a pod.
 
-    held: a host for each member that has one. Takes their room from `room`, which it changes.
+    member_hosts: a host for each member that has one. Takes their room from `room`, which it changes.
     """
     found: list[int] = []
-    for host, count in sorted(Counter(held).items()):
+    for host, count in sorted(Counter(member_hosts).items()):
         more = min(-count % multiple, pods - len(found), int(room[host]))
         room[host] -= more
         found += [host] * more
@@ -59,45 +61,47 @@ def _short_last(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | 
     return gathered(fabric, [*found.slots[:-1], (host, count - surplus)], ask)
 
 
-def _beside(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
+def _with_rest_on_host(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
     """Place the whole multiples, and the rest on another host, in the lowest domain that holds both."""
     for first, end in _domains(fabric, room, ask):
         inside = np.zeros_like(room)
         inside[first:end] = room[first:end]
-        if (found := _rest_beside(fabric, inside, ask, rest)) is not None:
+        if (found := _place_rest(fabric, inside, ask, rest)) is not None:
             return found
-    return _rest_beside(fabric, room, ask, rest)
+    return _place_rest(fabric, room, ask, rest)
 
 
 def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:
     """Yield the domains with room for the whole multiples, and for all pods, the lowest and tightest first."""
-    held = [host for host, _ in ask.anchors]
+    anchor_hosts = [host for host, _ in ask.anchors]
     widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    if not len(fabric.hosts) or any(host >= fabric.mapped_count for host in held):
+    if not len(fabric.hosts) or any(host >= fabric.mapped_count for host in anchor_hosts):
         return
-    for tier in range(common_tier(fabric, held), widest + 1):
+    for tier in range(common_tier(fabric, anchor_hosts), widest + 1):
         units, total = (np.add.reduceat(each, fabric.starts[tier]) for each in (room // ask.multiple, room))
         fits = np.flatnonzero((units >= ask.pods // ask.multiple) & (total >= ask.pods))
         fits = fits[np.argsort(total[fits], kind="stable")][:_DOMAINS]
         for switch in fits.tolist():
             first, end = fabric.span(tier, switch)
-            if all(first <= host < end for host in held):
+            if all(first <= host < end for host in anchor_hosts):
                 yield first, end
 
 
-def _rest_beside(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
-    whole = ask.pods - rest
+def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
+    whole_pods = ask.pods - rest
     slots: tuple[tuple[int, int], ...] = ()
     left = room.copy()
-    if whole:
-        found = plan(fabric, room, replace(ask, pods=whole, least=whole))
+    if whole_pods:
+        found = plan(fabric, room, replace(ask, pods=whole_pods, least=whole_pods))
         if isinstance(found, Refusal):
             return None
         slots = found.slots
         for host, pods in slots:
             left[host] -= pods
-    there = tuple(sorted((Counter(dict(ask.anchors)) + Counter(dict(slots))).items()))
-    last = plan(fabric, (left // rest).clip(0, 1), Ask(1, 1, 1, 1, ask.widest_tier, there, ask.rule, liking=ask.liking))
+    members = tuple(sorted((Counter(dict(ask.anchors)) + Counter(dict(slots))).items()))
+    last = plan(
+        fabric, (left // rest).clip(0, 1), Ask(1, 1, 1, 1, ask.widest_tier, members, ask.rule, liking=ask.liking)
+    )
     if isinstance(last, Refusal):
         return None
     return gathered(fabric, [*slots, (last.slots[0][0], rest)], ask)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric, only_tiers
-from turnout.topology.model import Ask, Placement, Reason, Refusal, Rule
+from turnout.topology.model import Ask, DistanceRule, Placement, Reason, Refusal
 from turnout.topology.packing.domain_capacity import Sums
 from turnout.topology.packing.fewest_switches import Slots, Spread
 from turnout.topology.packing.pick_domains import pick
@@ -49,13 +49,13 @@ def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | R
     rooms = [_mapped_only(fabric, units)]
     if not required and fabric.mapped_count < len(fabric.hosts):
         rooms.append(units)
-    slots = _search(_judged(fabric, ask), rooms, ask, anchors)
+    slots = _search(_by_distance_rule(fabric, ask), rooms, ask, anchors)
     if not slots:
         return _refusal(rooms[-1], ask)
     slots = [(host, pods * ask.multiple) for host, pods in slots]
-    placed = sum(pods for _, pods in slots)
+    pods = sum(pods for _, pods in slots)
     tier = common_tier(fabric, [*anchors, *(host for host, _ in slots)])
-    return Placement(ranks(fabric, sorted(slots), ask.anchors), tier, placed)
+    return Placement(ranks(fabric, sorted(slots), ask.anchors), tier, pods)
 
 
 def beyond(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Refusal | None:
@@ -85,40 +85,42 @@ def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np
     return units
 
 
-def _judged(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
+def _by_distance_rule(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
     """Return the fabric as the rule sees it, and the widest tier of it that the gang may use."""
     widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    if ask.rule is Rule.ALL_TIERS:
+    if ask.rule is DistanceRule.ALL_TIERS:
         return fabric, widest
-    seen = tuple(sorted({1, max(widest, 1), fabric.tiers}))
-    return _with_tiers(fabric, seen), seen.index(widest) + 1 if widest else 0
+    tiers = tuple(sorted({1, max(widest, 1), fabric.tiers}))
+    return _with_tiers(fabric, tiers), tiers.index(widest) + 1 if widest else 0
 
 
 _with_tiers = lru_cache(maxsize=2)(only_tiers)
 
 
-def _search(judged: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]) -> Slots:
+def _search(
+    ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
+) -> Slots:
     """Return the hosts of all pods, else of as many as fit, else nothing. Counts are in multiples."""
-    fabric, widest = judged
+    fabric, widest = ruled_fabric
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
         return []
     sums = Sums(fabric, rooms[0], ask.liking)
-    found = _whole(sums, pods, most, widest, anchors)
+    found = _place_all(sums, pods, most, widest, anchors)
     if found is None and len(rooms) > 1:
         sums = Sums(fabric, rooms[1], ask.liking)
         found = _with_strangers(sums, pods, most, anchors)
     if found is not None:
         return found
-    held = sums.of(widest)
-    fitting = int(held[fabric.switch_of[widest][anchors[0]]] if anchors else held.max())
-    return (_whole(sums, fitting, most, widest, anchors) or []) if fitting >= max(least, 1) else []
+    domain_room = sums.of(widest)
+    fitting = int(domain_room[fabric.switch_of[widest][anchors[0]]] if anchors else domain_room.max())
+    return (_place_all(sums, fitting, most, widest, anchors) or []) if fitting >= max(least, 1) else []
 
 
-def _whole(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
+def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
     """Return the hosts of all pods in the lowest domain that holds them, None where none does."""
     if anchors:
-        return _near(sums, pods, widest, anchors)
+        return _place_near_anchors(sums, pods, widest, anchors)
     for tier in range(widest + 1):
         room = sums.of(tier)
         fits = np.flatnonzero(room >= pods)
@@ -130,7 +132,7 @@ def _whole(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) ->
     return None
 
 
-def _near(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | None:
+def _place_near_anchors(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | None:
     fabric = sums.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
         switch = int(fabric.switch_of[tier][anchors[0]])
@@ -161,7 +163,7 @@ def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slo
     for hosts in (theirs, others):
         holes = room[hosts].tolist()
         share = min(rest, sum(holes))
-        slots += [(hosts[at], taken) for at, taken in pick(holes, share)]
+        slots += [(hosts[at], pods_taken) for at, pods_taken in pick(holes, share)]
         rest -= share
     return slots
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # numpy and networkx take a launcher longer to import than it
     from turnout.topology.fabric import Fabric
 
 Slots = tuple[tuple[int, int], ...]
-_SWAPPED = 24  # ranks up to which pairs are tried for a swap: 276 pairs a pass
+_MAX_SWAP_RANKS = 24  # ranks up to which pairs are tried for a swap: 276 pairs a pass
 
 
 def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[tuple[int, int]] = ()) -> Slots:
@@ -50,39 +50,42 @@ def homeward(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[i
 
     rows: for each place the numbers of its switches of tier 1, 2, ..., T. pods: how many stand there.
     """
-    held = [Counter[int]() for _ in rows[0]] if rows else []
+    pods_under = [Counter[int]() for _ in rows[0]] if rows else []
     for row, count in zip(rows, pods, strict=True):
         for tier, switch in enumerate(row):
-            held[tier][switch] += count
+            pods_under[tier][switch] += count
     keys: dict[tuple[int, ...], tuple[int, ...]] = {}  # of each leaf, told by its row
     for row in {tuple(row) for row in rows}:
         downwards = range(len(row) - 1, -1, -1)
-        keys[row] = tuple(part for tier in downwards for part in (-held[tier][row[tier]], row[tier]))
+        keys[row] = tuple(part for tier in downwards for part in (-pods_under[tier][row[tier]], row[tier]))
     return [keys[tuple(row)] for row in rows]
 
 
 def assign(
-    fabric: Fabric, free_slots: Sequence[tuple[int, int]], free_ranks: Iterable[int], placed: Mapping[int, int]
+    fabric: Fabric, free_slots: Sequence[tuple[int, int]], free_ranks: Iterable[int], fixed_places: Mapping[int, int]
 ) -> dict[int, int]:
     """Assign the free ranks of a gang to its free slots: rank -> host id, for as many ranks as there are slots.
 
-    free_slots: (host, pods). placed: rank -> host of the members that cannot move.
+    free_slots: (host, pods). fixed_places: rank -> host of the members that cannot move.
 
-    Without placed members this is the plain rank order; otherwise fill() decides.
+    Without fixed members this is the plain rank order; otherwise fill() decides.
     """
-    wanted = sorted(set(free_ranks) - set(placed))
-    ordered = ranks(fabric, free_slots, [(host, 1) for _, host in sorted(placed.items())])
-    pool = [host for host, pods in ordered for _ in range(pods)][: len(wanted)]
-    rows = {host: tuple(fabric.switch_of[:, host].tolist()) for host in {*pool, *placed.values()}}
-    return fill(rows, pool, wanted, placed)
+    ranks_to_place = sorted(set(free_ranks) - set(fixed_places))
+    ordered = ranks(fabric, free_slots, [(host, 1) for _, host in sorted(fixed_places.items())])
+    pool = [host for host, pods in ordered for _ in range(pods)][: len(ranks_to_place)]
+    rows = {host: tuple(fabric.switch_of[:, host].tolist()) for host in {*pool, *fixed_places.values()}}
+    return fill(rows, pool, ranks_to_place, fixed_places)
 
 
 def fill(
-    rows: Mapping[int, tuple[int, ...]], pool: Sequence[int], wanted: Sequence[int], placed: Mapping[int, int]
+    rows: Mapping[int, tuple[int, ...]],
+    pool: Sequence[int],
+    ranks_to_place: Sequence[int],
+    fixed_places: Mapping[int, int],
 ) -> dict[int, int]:
     """Assign free ranks, ascending, to the places of a pool in rank order: rank -> place.
 
-    rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. placed: rank -> place of the
+    rows: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. fixed_places: rank -> place of the
     members that cannot move.
 
     Only as many ranks are assigned as the pool has places. Each gap between placed ranks is filled from its ends with
@@ -90,39 +93,41 @@ def fill(
     one leaf, and short ones before long ones. Then pairs are swapped while that makes the ring cheaper. This is a
     heuristic: the minimum of crossings is not guaranteed.
     """
-    if not placed or len(pool) < 2:
-        return dict(zip(wanted, pool, strict=False))
-    wanted, left = wanted[: len(pool)], list(pool)
-    given = dict(placed)
-    gaps = _gaps(wanted, placed)
+    if not fixed_places or len(pool) < 2:
+        return dict(zip(ranks_to_place, pool, strict=False))
+    ranks_to_place, left = ranks_to_place[: len(pool)], list(pool)
+    given = dict(fixed_places)
+    gaps = _gaps(ranks_to_place, fixed_places)
     for tier in range(len(rows[left[0]])):
         under: dict[int, deque[int]] = {}
         for place in left:
             under.setdefault(rows[place][tier], deque()).append(place)
-        for whole in (True, False):
+        for completely in (True, False):
             for gap in sorted(gaps, key=lambda gap: _turn(gap, max(tier, 1), rows, given)):
-                _fill(gap, tier, whole, under, rows, given)
+                _fill(gap, tier, completely, under, rows, given)
         left = [place for switch in under.values() for place in switch]
         gaps = [gap for gap in gaps if gap.free]
         if not gaps:
             break
-    if len(wanted) <= _SWAPPED:
-        _swap(wanted, rows, given)
-    return {rank: given[rank] for rank in wanted}
+    if len(ranks_to_place) <= _MAX_SWAP_RANKS:
+        _swap(ranks_to_place, rows, given)
+    return {rank: given[rank] for rank in ranks_to_place}
 
 
-def leaves_of_neighbours(free: Sequence[int], placed: Mapping[int, int], room: Mapping[int, int]) -> dict[int, int]:
+def leaves_of_neighbours(
+    free: Sequence[int], fixed_places: Mapping[int, int], room: Mapping[int, int]
+) -> dict[int, int]:
     """Choose for free ranks the leaf of the members beside them in the ring: rank -> leaf, for those that it has room.
 
-    free: ranks without a place, ascending. placed: rank -> leaf, one at least. room: leaf -> how many pods it takes.
+    free: ranks without a place, ascending. fixed_places: rank -> leaf, at least one. room: leaf -> free pods.
     """
-    rows = {leaf: (leaf, leaf) for leaf in {*placed.values(), *room}}
+    rows = {leaf: (leaf, leaf) for leaf in {*fixed_places.values(), *room}}
     under = {leaf: deque([leaf] * min(pods, len(free))) for leaf, pods in sorted(room.items())}
-    given = dict(placed)
-    gaps = _gaps(free, placed)
-    for whole in (True, False):
+    given = dict(fixed_places)
+    gaps = _gaps(free, fixed_places)
+    for completely in (True, False):
         for gap in sorted(gaps, key=lambda gap: _turn(gap, 1, rows, given)):
-            _fill(gap, 1, whole, under, rows, given)
+            _fill(gap, 1, completely, under, rows, given)
     return {rank: given[rank] for rank in free if rank in given}
 
 
@@ -135,11 +140,14 @@ class _Gap:
         self.left, self.free, self.right = left, deque(free), right
 
 
-def _gaps(wanted: Sequence[int], placed: Mapping[int, int]) -> list[_Gap]:
+def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> list[_Gap]:
     """Cut the ring of all ranks at the placed ones. Ranks above the last and below the first make one gap."""
-    ends = sorted(placed)
-    gaps = [_Gap(left, wanted[bisect(wanted, left) : bisect(wanted, right)], right) for left, right in pairwise(ends)]
-    around = [*wanted[bisect(wanted, ends[-1]) :], *wanted[: bisect(wanted, ends[0])]]
+    ends = sorted(fixed_places)
+    gaps = [
+        _Gap(left, ranks_to_place[bisect(ranks_to_place, left) : bisect(ranks_to_place, right)], right)
+        for left, right in pairwise(ends)
+    ]
+    around = [*ranks_to_place[bisect(ranks_to_place, ends[-1]) :], *ranks_to_place[: bisect(ranks_to_place, ends[0])]]
     return [gap for gap in (*gaps, _Gap(ends[-1], around, ends[0])) if gap.free]
 
 
@@ -154,43 +162,45 @@ def _turn(
 def _fill(
     gap: _Gap,
     tier: int,
-    whole: bool,
+    completely: bool,
     under: Mapping[int, deque[int]],
     rows: Mapping[int, tuple[int, ...]],
     given: dict[int, int],
 ) -> None:
     """Fill a gap from both ends with places under the ends' switches of this tier.
 
-    whole: fill the gap only if it can be filled completely. under: switch -> the unused places of the pool under it.
+    completely: fill the gap only if it can be filled completely. under: switch -> the unused places of the pool under it.
     """
     for from_left in (True, False):
         if not gap.free:
             return
-        near = under.get(rows[given[gap.left if from_left else gap.right]][tier], deque[int]())
-        if whole and len(near) < len(gap.free):
+        nearest = under.get(rows[given[gap.left if from_left else gap.right]][tier], deque[int]())
+        if completely and len(nearest) < len(gap.free):
             continue
-        while near and gap.free:
+        while nearest and gap.free:
             rank = gap.free.popleft() if from_left else gap.free.pop()
-            given[rank] = near.popleft()
+            given[rank] = nearest.popleft()
             if from_left:
                 gap.left = rank
             else:
                 gap.right = rank
 
 
-def _swap(wanted: Sequence[int], rows: Mapping[int, tuple[int, ...]], given: dict[int, int]) -> None:
+def _swap(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...]], given: dict[int, int]) -> None:
     """Swap pairs of free ranks while the ring gets cheaper. Every swap saves a crossing, so the loop ends."""
     ring = sorted(given)
     at = {rank: position for position, rank in enumerate(ring)}
 
     def around(*ranks_: int) -> int:
         edges = {(at[rank] + step) % len(ring) for rank in ranks_ for step in (-1, 0)}
-        return sum(_apart(rows[given[ring[edge]]], rows[given[ring[(edge + 1) % len(ring)]]]) for edge in sorted(edges))
+        return sum(
+            _crossings(rows[given[ring[edge]]], rows[given[ring[(edge + 1) % len(ring)]]]) for edge in sorted(edges)
+        )
 
     better = True
     while better:
         better = False
-        for one, other in combinations(wanted, 2):
+        for one, other in combinations(ranks_to_place, 2):
             if given[one] == given[other]:
                 continue
             before = around(one, other)
@@ -201,6 +211,6 @@ def _swap(wanted: Sequence[int], rows: Mapping[int, tuple[int, ...]], given: dic
                 given[one], given[other] = given[other], given[one]
 
 
-def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _crossings(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     """Return how many switches of tier 1 and above an edge leaves."""
     return sum(a != b for a, b in zip(one[1:], other[1:], strict=True))

@@ -81,17 +81,19 @@ def rows(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
     found = {}
     for chain, path in chains:
         upwards = zip(numbers, reversed(chain), strict=True)
-        found[path] = tuple(seen.setdefault(switch, len(seen)) for seen, switch in upwards)
+        found[path] = tuple(
+            switch_numbers.setdefault(switch, len(switch_numbers)) for switch_numbers, switch in upwards
+        )
     return found
 
 
-def written(path: Sequence[str]) -> str:
+def path_text(path: Sequence[str]) -> str:
     """Write a path as root/.../leaf. A slash, a blank or a percent sign inside a name is escaped as in a URL."""
     return "/".join(quote(name, safe=_PLAIN) for name in path)
 
 
-def read(text: str) -> Path:
-    """Read what written() wrote, ignoring blanks around it; () from a blank text. Raises BadPath."""
+def read_path(text: str) -> Path:
+    """Read what path_text() wrote, ignoring blanks around it; () from a blank text. Raises BadPath."""
     text = text.strip()
     if not text:
         return ()

@@ -23,7 +23,7 @@ from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower
 from turnout.kube.client.reflector import Source
 from turnout.kube.objects import FullObject, Node, ObjectMeta, Pod, Struct
 from turnout.kube.watch_events import Key
-from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
+from turnout.topology.accept import MapDraft, MapInUse, MapOutcome, draft_map
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -106,7 +106,7 @@ class AutoscalerInformers(InformerFactory):
             lambda obj: view.put_class(obj.metadata.name, obj.value),
             lambda key: view.put_class(key.name, None),
         )
-        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
         self.follow_configmap(configmaps[0], configmaps[0], self._follower)
         orders = CallbackSink(
             lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set
@@ -199,7 +199,7 @@ class AutoscalerInformers(InformerFactory):
             self._fault_reports.drop_pod(key.uid)
         self._view.drop_pod(key.uid)
 
-    def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
+    def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
         verdict = self._map.take(drawn, annotations)
         if verdict is None:
             return

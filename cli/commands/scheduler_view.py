@@ -16,7 +16,7 @@ from turnout.jobs.gang import POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
 from turnout.scheduler_ext.cache.cache import GangView
-from turnout.topology.accept import FAULTS_TOLD, draw
+from turnout.topology.accept import MAX_FAULTS_SHOWN, draft_map
 from turnout.topology.fabric import EMPTY, Fabric
 
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
@@ -109,8 +109,8 @@ def _map(maps: list[ConfigMap], name: str, refused: bool) -> tuple[Fabric, str]:
         return EMPTY, f"you may not read the ConfigMap {name}, the map of switches"
     if not maps:
         return EMPTY, f"there is no ConfigMap {name}, the map of switches"
-    drawn = draw(maps[0].data or {})
+    drawn = draft_map(maps[0].data or {})
     if drawn.fabric is None:
-        told = "; ".join(f"line {each.line}: {each.text}" for each in drawn.faults[:FAULTS_TOLD])
+        told = "; ".join(f"line {each.line}: {each.text}" for each in drawn.faults[:MAX_FAULTS_SHOWN])
         return EMPTY, f"the map of switches in {name} cannot be used: {told}"
     return drawn.fabric, "" if drawn.fabric.mapped_count else f"the map of switches in {name} names no host"

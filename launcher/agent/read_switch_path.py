@@ -16,7 +16,7 @@ from turnout.launcher.agent.switch_path import (
     find_path,
     hosts,
 )
-from turnout.topology.switch_paths import written
+from turnout.topology.switch_paths import path_text
 
 log = logging.getLogger("turnout.launcher")
 
@@ -35,7 +35,7 @@ class SwitchPathReader:
         path_file: str = "",
         map_folder: str = "",
     ) -> None:
-        self._given, self._hosts = written(path) or environ.get(PATH_ENV, ""), hosts(environ)
+        self._given, self._hosts = path_text(path) or environ.get(PATH_ENV, ""), hosts(environ)
         self._file = Path(path_file) if path_file else None
         self._map = Path(map_folder) if map_folder else None
         self._texts: PodTexts | None = None
@@ -54,7 +54,7 @@ class SwitchPathReader:
             if fault not in before.faults:
                 log.warning("switch_path_unreadable", extra={"why": fault})
         if (now.path, now.source) != (before.path, before.source):
-            log.info("switch_path_seen", extra={"path": written(now.path), "source": now.source.value})
+            log.info("switch_path_seen", extra={"path": path_text(now.path), "source": now.source.value})
         return now
 
     def _read(self) -> PodTexts:

@@ -13,7 +13,7 @@ from re import compile as pattern
 from re import sub
 
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
-from turnout.topology.switch_paths import BadPath, Path, read
+from turnout.topology.switch_paths import BadPath, Path, read_path
 
 PATH_ENV = "TURNOUT_SWITCH_PATH"
 # Environment variables that name the host as a map may; NODE_IP is DLRover's.
@@ -64,7 +64,7 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
     faults = list(texts.faults)
     for source, text in ((Source.GIVEN, texts.given), (Source.FILE, of_file(texts.file, annotation))):
         try:
-            path = read(text)
+            path = read_path(text)
         except BadPath as error:
             faults.append(f"{source}: {error}")
             continue

@@ -38,7 +38,7 @@ from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, judge
 from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by
 from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
-from turnout.topology.model import Refusal, Rule
+from turnout.topology.model import DistanceRule, Refusal
 
 MOST_HOPED = 1_024  # seats above the min of one namespace, for members that nobody has created
 _TURN_STEPS = 300  # of a gang's turn, beside what placing it takes: as long as to place a small gang, as measured
@@ -51,7 +51,7 @@ class PlanCache:
     def __init__(
         self,
         view: GangView,
-        rule: Rule = Rule.ALL_TIERS,
+        rule: DistanceRule = DistanceRule.ALL_TIERS,
         hold_incomplete: bool = False,
         strict_queues: frozenset[str] = frozenset(),
     ) -> None:

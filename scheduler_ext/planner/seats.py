@@ -27,7 +27,7 @@ from turnout.scheduler_ext.planner.placing.strict_order import told_of
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.host_score import scores
-from turnout.topology.model import Reason, Refusal, Rule
+from turnout.topology.model import DistanceRule, Reason, Refusal
 from turnout.topology.plan import beyond
 
 
@@ -115,7 +115,7 @@ def scores_of(
     near = [host for m in judged_members(gang) if (host := view.host_of(m)) is not None]
     near += plan.wanted if plan is not None else ()
     wanted = [planned] if planned is not None else []
-    scored = scores(view.fabric, wanted, near, Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS)
+    scored = scores(view.fabric, wanted, near, DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS)
     asked = set(names)
     rows = np.flatnonzero(scored)
     rows = rows[np.argsort(-scored[rows], kind="stable")]

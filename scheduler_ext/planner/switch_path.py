@@ -14,7 +14,7 @@ from turnout.jobs.gang import Dialect
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.topology.fabric import Fabric
-from turnout.topology.switch_paths import Path, written
+from turnout.topology.switch_paths import Path, path_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +61,4 @@ def _counts(member: Member) -> bool:
 @lru_cache(maxsize=4_096)
 def _written(leaf: Path) -> str:
     """Write the path of a leaf. Hosts beside switches have a nameless leaf of their own, which is left out."""
-    return written(leaf if leaf[-1] else leaf[:-1])
+    return path_text(leaf if leaf[-1] else leaf[:-1])

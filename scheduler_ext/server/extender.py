@@ -26,7 +26,7 @@ from turnout.scheduler_ext.planner.placing.model import judged_members
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Rule
+from turnout.topology.model import DistanceRule
 
 log = logging.getLogger("turnout.extender")
 
@@ -48,7 +48,7 @@ class Extender:
         self.gangs = GangView(rules.gpu_resources)
         self.plan_cache = PlanCache(
             self.gangs,
-            Rule.LEAF_ONLY if rules.leaf_only else Rule.ALL_TIERS,
+            DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS,
             rules.hold_incomplete,
             rules.strict_queues,
         )

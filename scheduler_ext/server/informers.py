@@ -18,7 +18,7 @@ from turnout.kube.objects import FullObject, Node, ObjectMeta, Owner, Pod, PodGr
 from turnout.kube.watch_events import Key
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.topology.accept import Drawn, MapInUse, MapOutcome, draw
+from turnout.topology.accept import MapDraft, MapInUse, MapOutcome, draft_map
 
 log = logging.getLogger("turnout.extender")
 
@@ -48,7 +48,7 @@ class Informers(InformerFactory):
         read_queues: bool = False,
     ) -> None:
         super().__init__(source, clock, rng)
-        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draw, self._take_map)
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
         self._view, gangs = view, view.gangs
         self.watch("nodes", "/api/v1/nodes", Node, CallbackSink(gangs.put_node, lambda key: gangs.drop_node(key.name)))
         pods = CallbackSink(view.put_pod, lambda key: view.drop_pod(key.uid))
@@ -119,7 +119,7 @@ class Informers(InformerFactory):
         """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
         return not self.reflectors[f"podgroups.{dialect}"].is_unserved
 
-    def _take_map(self, drawn: Drawn | None, annotations: Mapping[str, str]) -> None:
+    def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
         first = not self._follower.has_synced
         verdict = self._map.take(drawn, annotations)
         if verdict is None:

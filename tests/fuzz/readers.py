@@ -28,7 +28,7 @@ from turnout.launcher.model import Record as Round
 from turnout.launcher.rendezvous import messages, round_lock
 from turnout.scheduler_ext import extender_v1
 from turnout.scheduler_ext.errors import ExtenderError
-from turnout.topology.accept import draw
+from turnout.topology.accept import draft_map
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
 
 GPU, NOW_S = "nvidia.com/gpu", 1_767_225_600.0
@@ -120,7 +120,7 @@ def _peer(data: bytes) -> object:
 
 
 def _map(key: str) -> Callable[[bytes], object]:
-    return lambda data: draw({key: data.decode("utf-8", "replace")})
+    return lambda data: draft_map({key: data.decode("utf-8", "replace")})
 
 
 READERS = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.topology.accept import MapInUse, MapOutcome, draw, judge
+from turnout.topology.accept import MapInUse, MapOutcome, decide, draft_map
 from turnout.topology.configmap_keys import CONFIRM
 
 TEXT, YAML = "topology_config", "topology.yaml"
@@ -14,7 +14,7 @@ def lines(*leaves):
 
 
 def drawn(*leaves):
-    return draw({TEXT: lines(*leaves)})
+    return draft_map({TEXT: lines(*leaves)})
 
 
 def in_use(*leaves):
@@ -22,14 +22,14 @@ def in_use(*leaves):
 
 
 def test_a_first_good_map_is_taken():
-    verdict = judge(None, drawn([1, 2], [3]), "", False)
+    verdict = decide(None, drawn([1, 2], [3]), "", False)
     assert verdict.fabric.mapped_count == 3
     assert (verdict.outcome, verdict.faults) == (MapOutcome.APPLIED, 0)
     assert verdict.detail == "3 hosts under 2 leaf switches"
 
 
 def test_faults_keep_the_last_good_map_and_are_all_counted():
-    verdict = judge(in_use([1]), draw({TEXT: "one two\n" * 9}), "", False)
+    verdict = decide(in_use([1]), draft_map({TEXT: "one two\n" * 9}), "", False)
     assert verdict.fabric is None
     assert (verdict.outcome, verdict.faults) == (MapOutcome.REJECTED, 9)
     assert verdict.detail.startswith("line 1: ")
@@ -37,7 +37,7 @@ def test_faults_keep_the_last_good_map_and_are_all_counted():
 
 
 def test_a_host_named_twice_is_a_fault():
-    verdict = judge(in_use([1]), drawn([1, 2], [2]), "", False)
+    verdict = decide(in_use([1]), drawn([1, 2], [2]), "", False)
     assert verdict.outcome is MapOutcome.REJECTED
     assert "named 2 times" in verdict.detail
 
@@ -48,7 +48,7 @@ def test_a_host_named_twice_is_a_fault():
     pytest.param({TEXT: "# nothing\n\n"}, id="comments only"),
 ])  # fmt: skip
 def test_an_empty_map_is_a_valid_map_of_no_hosts(data):
-    verdict = judge(None, draw(data), "", False)
+    verdict = decide(None, draft_map(data), "", False)
     assert (verdict.outcome, verdict.detail) == (MapOutcome.APPLIED, "0 hosts under 0 leaf switches")
     assert verdict.fabric.mapped_count == 0
 
@@ -63,29 +63,29 @@ class TestLargeChanges:
     OLD = [1, 2, 3], [4, 5, 6, 7, 8, 9, 10]
 
     def test_a_change_of_three_in_ten_hosts_is_nothing_unusual(self):
-        verdict = judge(in_use(*self.OLD), drawn([], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), "", True)
+        verdict = decide(in_use(*self.OLD), drawn([], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), "", True)
         assert verdict.outcome is MapOutcome.APPLIED
 
     def test_more_is_applied_with_a_warning(self):
-        verdict = judge(in_use(*self.OLD), draw({TEXT: ""}), "", False)
+        verdict = decide(in_use(*self.OLD), draft_map({TEXT: ""}), "", False)
         assert verdict.fabric.mapped_count == 0
         assert verdict.outcome is MapOutcome.CHANGED_MUCH
         assert verdict.detail.startswith("100% of the mapped hosts move")
 
     def test_where_the_admin_asks_it_is_held_until_this_text_is_confirmed(self):
-        new = draw({TEXT: ""})
-        held = judge(in_use(*self.OLD), new, "", True)
+        new = draft_map({TEXT: ""})
+        held = decide(in_use(*self.OLD), new, "", True)
         assert (held.fabric, held.outcome) == (None, MapOutcome.HELD)
         assert f"{CONFIRM}={new.digest}" in held.detail
-        assert judge(in_use(*self.OLD), new, "another", True).outcome is MapOutcome.HELD
-        assert judge(in_use(*self.OLD), new, new.digest, True).outcome is MapOutcome.CHANGED_MUCH
+        assert decide(in_use(*self.OLD), new, "another", True).outcome is MapOutcome.HELD
+        assert decide(in_use(*self.OLD), new, new.digest, True).outcome is MapOutcome.CHANGED_MUCH
 
     def test_a_first_map_is_never_held(self):
-        assert judge(None, drawn(*self.OLD), "", True).outcome is MapOutcome.APPLIED
+        assert decide(None, drawn(*self.OLD), "", True).outcome is MapOutcome.APPLIED
 
     def test_a_map_spelled_otherwise_has_another_digest_but_moves_nobody(self):
-        assert draw({TEXT: lines(*self.OLD) + "\n"}).digest != drawn(*self.OLD).digest
-        verdict = judge(in_use(*self.OLD), draw({TEXT: lines(*self.OLD) + "\n"}), "", True)
+        assert draft_map({TEXT: lines(*self.OLD) + "\n"}).digest != drawn(*self.OLD).digest
+        verdict = decide(in_use(*self.OLD), draft_map({TEXT: lines(*self.OLD) + "\n"}), "", True)
         assert verdict.outcome is MapOutcome.APPLIED
 
 
@@ -99,13 +99,13 @@ class TestLargeChanges:
 ])  # fmt: skip
 @pytest.mark.parametrize("key", [TEXT, YAML])
 def test_no_text_makes_it_stumble_and_no_message_grows_long(text, key):
-    verdict = judge(in_use([1]), draw({key: text}), "", False)
+    verdict = decide(in_use([1]), draft_map({key: text}), "", False)
     assert len(verdict.detail) <= 500
     assert verdict.outcome in (MapOutcome.REJECTED, MapOutcome.CHANGED_MUCH, MapOutcome.APPLIED)
 
 
 def test_a_text_is_judged_once_and_again_after_a_loss_or_confirmation():
-    in_use, new = MapInUse(hold_large=True), draw({TEXT: ""})
+    in_use, new = MapInUse(hold_large=True), draft_map({TEXT: ""})
     assert in_use.take(drawn([1, 2], [3]), {}).outcome is MapOutcome.APPLIED
     assert in_use.take(drawn([1, 2], [3]), {"a": "label"}) is None
     assert in_use.take(new, {}).outcome is MapOutcome.HELD
@@ -123,7 +123,7 @@ def test_a_large_change_is_applied_unless_the_admin_holds_it():
 
 @pytest.mark.parametrize(("faults", "more"), [(1, ""), (5, ""), (6, "; and 1 more")])
 def test_so_many_faults_are_told_and_the_others_counted(faults, more):
-    detail = judge(None, draw({TEXT: "one two\n" * faults}), "", False).detail
+    detail = decide(None, draft_map({TEXT: "one two\n" * faults}), "", False).detail
     assert detail.count("this one holds") == min(faults, 5)
     assert detail.endswith(f"{more}; the last good map stays")
     assert ("more" in detail) == bool(more)
@@ -133,5 +133,5 @@ def test_what_is_told_of_faults_is_short():
     """Two rings of switches with long names are a fault each."""
     names = [[f"{ring}{at}" + "s" * 99 for at in range(5)] for ring in "ab"]
     rings = "".join(f"  {one}: {{switches: {ring[at - 1]}}}\n" for ring in names for at, one in enumerate(ring))
-    verdict = judge(None, draw({YAML: f"switches:\n{rings}"}), "", False)
+    verdict = decide(None, draft_map({YAML: f"switches:\n{rings}"}), "", False)
     assert (len(verdict.detail), verdict.faults) == (500, 2)

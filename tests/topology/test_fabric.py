@@ -10,7 +10,7 @@ from turnout.topology.cost import cost
 from turnout.topology.distance import common_tier, distance, to_all
 from turnout.topology.fabric import EMPTY, build, moved_share, with_strangers
 from turnout.topology.host_score import scores
-from turnout.topology.model import Entry, Rule
+from turnout.topology.model import DistanceRule, Entry
 
 
 def entries(*pairs):
@@ -77,7 +77,7 @@ def test_hosts_off_the_map_are_farther_than_mapped_ones_ever_are(built):
 
 @given(fabrics())
 def test_distance_to_all_agrees_with_distance(built):
-    for rule in Rule:
+    for rule in DistanceRule:
         for host in range(len(built.hosts)):
             assert to_all(built, host, rule).tolist() == [
                 distance(built, host, other, rule) for other in range(len(built.hosts))
@@ -152,7 +152,7 @@ def test_scores_fall_with_every_tier_and_unknown_is_last():
     built = with_strangers(fabric([2, 2], [2, 2]), ["x"])
     got = scores(built, [], anchors=[0])
     assert got[1] > got[2] == got[3] > got[4] == got[7] > got[8] == 0
-    assert scores(built, [], anchors=[0], rule=Rule.LEAF_ONLY).tolist() == [9, 7, 0, 0, 0, 0, 0, 0, 0]
+    assert scores(built, [], anchors=[0], rule=DistanceRule.LEAF_ONLY).tolist() == [9, 7, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_planned_hosts_get_ten_and_no_plan_gives_equal_scores():
@@ -187,7 +187,7 @@ def test_the_score_of_each_tier_away_from_the_gang(tiers, steps):
 @given(fabrics(), st.data())
 def test_scores_are_integers_from_0_to_10(built, data):
     hosts = st.lists(st.integers(0, len(built.hosts) - 1), max_size=4)
-    got = scores(built, data.draw(hosts), data.draw(hosts), data.draw(st.sampled_from(Rule)))
+    got = scores(built, data.draw(hosts), data.draw(hosts), data.draw(st.sampled_from(DistanceRule)))
     assert got.dtype == np.int8
     assert len(got) == len(built.hosts)
     assert all(0 <= score <= 10 for score in got.tolist())

@@ -10,7 +10,7 @@ from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
 from turnout.topology.cost import cost
 from turnout.topology.fabric import EMPTY, build, with_strangers
-from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
+from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Reason, Refusal
 from turnout.topology.multiples import in_multiples
 from turnout.topology.plan import plan
 from turnout.topology.rank_order import assign, fill, homeward, ranks
@@ -153,7 +153,7 @@ def test_a_core_is_chosen_by_switches_that_a_gang_can_use_at_once():
 def test_what_cannot_be_asked(wish):
     with pytest.raises(ValueError, match="an ask needs"):
         ask(**wish)
-    assert ask(1, least=0) == Ask(1, 0, 1, 1, None, (), Rule.ALL_TIERS)
+    assert ask(1, least=0) == Ask(1, 0, 1, 1, None, (), DistanceRule.ALL_TIERS)
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ def test_leaf_only_sees_no_spine():
     assert plan(tree, rooms, ask(2)).slots == ((1, 1), (2, 1))
     rooms = room(1, 1, 1, 1, 0, 0, 1)
     assert plan(tree, rooms, ask(4)).tier == 3
-    spines = {int(tree.switch_of[2, host]) for host, _ in plan(tree, rooms, ask(3, rule=Rule.LEAF_ONLY)).slots}
+    spines = {int(tree.switch_of[2, host]) for host, _ in plan(tree, rooms, ask(3, rule=DistanceRule.LEAF_ONLY)).slots}
     assert spines == {0}
-    assert plan(tree, room(0, 1, 1, 1, 0, 1, 0), ask(2, widest_tier=2, rule=Rule.LEAF_ONLY)).tier <= 2
+    assert plan(tree, room(0, 1, 1, 1, 0, 1, 0), ask(2, widest_tier=2, rule=DistanceRule.LEAF_ONLY)).tier <= 2
 
 
 @pytest.mark.contract("CS-05", "DL-101", "DL-103")
@@ -270,7 +270,7 @@ def test_growth_stays_near_and_takes_what_there_is():
 
     rooms = room(0, 1, 4, 0, 8, 8, 8, 8, 8)
     assert plan(SMALL, rooms, more(3)).slots == ((1, 1), (2, 2))
-    assert plan(SMALL, rooms, more(30, widest_tier=2)).placed == 5
+    assert plan(SMALL, rooms, more(30, widest_tier=2)).pods == 5
     assert plan(SMALL, rooms, more(3, widest_tier=1)).slots == ((1, 1),)
     assert plan(SMALL, room(*[0] * 9), more(3)) == Refusal(Reason.NO_ROOM)
 
@@ -361,6 +361,6 @@ def test_ten_times_the_hosts_are_not_ten_times_the_work():
     for spines in (25, 250):
         tree = fabric(*[[8] * 25] * spines)
         rooms = np.arange(200 * spines, dtype=np.int32) * 7919 % 5
-        assert plan(tree, rooms, ask(512)).placed == 512
+        assert plan(tree, rooms, ask(512)).pods == 512
         lines.append(lines_run(partial(plan, tree, rooms, ask(512))))
     assert lines[1] <= 6 * lines[0]

@@ -11,7 +11,7 @@ from tests.topology.world import fabric, fabrics, scenes
 from turnout.topology.cost import cost
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import build, with_strangers
-from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal, Rule
+from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Reason, Refusal
 from turnout.topology.packing.pick_domains import pick
 from turnout.topology.plan import plan
 from turnout.topology.rank_order import assign, ranks
@@ -26,8 +26,8 @@ def test_a_placement_keeps_what_was_asked(scene):
     hosts = [host for host, _ in answer.slots]
     assert len(set(hosts)) == len(hosts)
     assert all(0 < pods <= rooms[host] and pods % ask.multiple == 0 for host, pods in answer.slots)
-    assert max(ask.least, 1) <= answer.placed <= ask.pods
-    assert answer.placed == sum(pods for _, pods in answer.slots)
+    assert max(ask.least, 1) <= answer.pods <= ask.pods
+    assert answer.pods == sum(pods for _, pods in answer.slots)
     members = hosts + [host for host, _ in ask.anchors]
     assert answer.tier == common_tier(built, members)
     if ask.widest_tier is not None:
@@ -105,8 +105,8 @@ def test_a_fabric_relabelled_gives_the_relabelled_answer(scene, dice):
     if isinstance(answer, Refusal):
         assert other == answer
         return
-    unseen = 2 if ask.rule is Rule.LEAF_ONLY else built.tiers  # above the leaf that rule sees no difference
-    assert (min(other.tier, unseen), other.placed) == (min(answer.tier, unseen), answer.placed)
+    unseen = 2 if ask.rule is DistanceRule.LEAF_ONLY else built.tiers  # above the leaf that rule sees no difference
+    assert (min(other.tier, unseen), other.pods) == (min(answer.tier, unseen), answer.pods)
 
 
 def relabelled(built, name):

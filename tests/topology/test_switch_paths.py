@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.topology.world import paths
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
-from turnout.topology.switch_paths import BadPath, read, rows, written
+from turnout.topology.switch_paths import BadPath, path_text, read_path, rows
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12) | st.sampled_from(["a b", "%2F"])
 
@@ -23,13 +23,13 @@ def test_rows_are_those_of_a_fabric_with_hosts_on_these_paths(drawn):
 
 @given(st.lists(NAMES, min_size=1, max_size=15))
 def test_a_path_is_read_as_it_was_written(path):
-    assert read(written(path)) == tuple(path)
-    assert written(read(f" {written(path)}\n")) == written(path)
+    assert read_path(path_text(path)) == tuple(path)
+    assert path_text(read_path(f" {path_text(path)}\n")) == path_text(path)
 
 
 def test_a_plain_path_is_written_plainly():
-    assert written(("dc1", "spine-2", "leaf_3")) == "dc1/spine-2/leaf_3"
-    assert written(("a/b", "50%", "c d")) == "a%2Fb/50%25/c%20d"
+    assert path_text(("dc1", "spine-2", "leaf_3")) == "dc1/spine-2/leaf_3"
+    assert path_text(("a/b", "50%", "c d")) == "a%2Fb/50%25/c%20d"
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_a_plain_path_is_written_plainly():
 )
 def test_what_is_no_path_is_told(text, said):
     with pytest.raises(BadPath, match=said) as told:
-        read(text)
+        read_path(text)
     assert len(str(told.value)) < 200
 
 
 def test_a_written_path_may_have_8192_characters_and_fifteen_switches():
     path = ("a" * 78 + "ä" * 90, *["ä" * 90] * 14)
-    assert len(written(path)) == 8192
-    assert read(written(path)) == path
+    assert len(path_text(path)) == 8192
+    assert read_path(path_text(path)) == path
     with pytest.raises(BadPath, match="8193 characters"):
-        read(f"a{written(path)}")
+        read_path(f"a{path_text(path)}")
 
 
 def test_a_blank_text_is_no_path_and_no_fault():
-    assert read(" \n") == ()
+    assert read_path(" \n") == ()

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from turnout.topology.fabric import build, with_strangers
-from turnout.topology.model import Ask, Entry, Rule
+from turnout.topology.model import Ask, DistanceRule, Entry
 
 GUIDE_LINES = 10
 
@@ -64,5 +64,5 @@ def asks(draw, hosts, anchored=True):
         multiple=draw(st.sampled_from([1, 1, 1, 2, 3])),
         widest_tier=draw(st.sampled_from([None, None, 1, 2, 3])),
         anchors=tuple(sorted(held.items())),
-        rule=draw(st.sampled_from([Rule.ALL_TIERS, Rule.ALL_TIERS, Rule.LEAF_ONLY])),
+        rule=draw(st.sampled_from([DistanceRule.ALL_TIERS, DistanceRule.ALL_TIERS, DistanceRule.LEAF_ONLY])),
     )

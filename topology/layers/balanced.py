@@ -31,26 +31,26 @@ def balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     first, end = fabric.span(found.tier, int(fabric.switch_of[found.tier][hosts[0]]))
     unit = ask.multiple
     starts = fabric.starts[1][fabric.switch_of[1][first] : fabric.switch_of[1][end - 1] + 1]
-    held = np.zeros(len(room), np.int32)
+    anchored_pods = np.zeros(len(room), np.int32)
     for host, pods in ask.anchors:
-        held[host] += pods
+        anchored_pods[host] += pods
     free = np.add.reduceat(room[first:end] // unit * unit, starts - first)
-    there = np.add.reduceat(held[first:end], starts - first)
-    share = _share(free, there, found.placed + int(there.sum()), unit)
+    leaf_anchored = np.add.reduceat(anchored_pods[first:end], starts - first)
+    share = _share(free, leaf_anchored, found.pods + int(leaf_anchored.sum()), unit)
     even = np.zeros_like(room)
     sums = Sums(fabric, room // unit, ask.liking)
     spread = Spread(sums, [host for host, _ in ask.anchors])
     for at, leaf in enumerate(range(int(fabric.switch_of[1][first]), int(fabric.switch_of[1][end - 1]) + 1)):
-        most = min(int(free[at]), max(0, share - int(there[at]))) // unit
+        most = min(int(free[at]), max(0, share - int(leaf_anchored[at]))) // unit
         for host, pods in spread.fill(1, leaf, most):
             even[host] += pods * unit
-    again = in_multiples(fabric, even, replace(ask, pods=found.placed, least=min(ask.least, found.placed)))
-    return again if isinstance(again, Placement) and again.placed == found.placed else found
+    even_placement = in_multiples(fabric, even, replace(ask, pods=found.pods, least=min(ask.least, found.pods)))
+    return even_placement if isinstance(even_placement, Placement) and even_placement.pods == found.pods else found
 
 
-def _share(free: Room, there: Room, pods: int, unit: int) -> int:
+def _share(free: Room, leaf_anchored: Room, pods: int, unit: int) -> int:
     """Return the least share of a leaf with which as few leaves as possible hold all pods."""
-    most = np.sort(free + there)[::-1]
+    most = np.sort(free + leaf_anchored)[::-1]
     fewest = int(np.searchsorted(np.cumsum(most), pods)) + 1
     share = -(-pods // (fewest * unit)) * unit
     while int(np.minimum(most[:fewest], share).sum()) < pods and share < pods:

@@ -51,22 +51,22 @@ def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, on_host: int, tiers: int) -
     runs = list(dict.fromkeys(run for run in runs if 1 < run < pods))
     found: dict[tuple[int, Layers], None] = {}
     for chosen in product(*[[*range(run > on_host, min(tiers, 3)), None] for run in runs]):
-        asked = [(tier, run) for tier, run in zip(chosen, runs, strict=True) if tier is not None]
-        if any(inner[0] > outer[0] for outer, inner in pairwise(asked)):
+        levels = [(tier, run) for tier, run in zip(chosen, runs, strict=True) if tier is not None]
+        if any(inner[0] > outer[0] for outer, inner in pairwise(levels)):
             continue
-        multiple = next((run for tier, run in asked if tier == 0), 1)
+        multiple = next((run for tier, run in levels if tier == 0), 1)
         layers: list[tuple[int, int]] = []
-        for tier, run in asked:
+        for tier, run in levels:
             if tier > 0 and (not layers or tier < layers[-1][0]):
                 layers.append((tier, run))
         found[multiple, tuple(layers)] = None
-    wanted = list(found)[:_MOST_LAYOUTS]
-    yield from wanted
-    if (1, ()) not in wanted:
+    first_layouts = list(found)[:_MOST_LAYOUTS]
+    yield from first_layouts
+    if (1, ()) not in first_layouts:
         yield 1, ()
 
 
-def whole(mesh: Mesh, pods: int, ranks_a_pod: int) -> bool:
+def is_complete(mesh: Mesh, pods: int, ranks_a_pod: int) -> bool:
     """True if a gang of so many pods is the mesh."""
     return prod(size for _, size in mesh) == pods * ranks_a_pod
 

@@ -51,8 +51,8 @@ def price_of(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int)
 
 def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> tuple[Price, list[int]]:
     """Return the least price, and the host of each pod by rank. hosts: along the ring. Of equals, the given order."""
-    tried = ((price_of(fabric, mesh, laid, ranks_a_pod), laid) for laid in _ways(mesh, hosts, ranks_a_pod))
-    return min(tried, key=lambda each: each[0])
+    candidates = ((price_of(fabric, mesh, laid, ranks_a_pod), laid) for laid in _ways(mesh, hosts, ranks_a_pod))
+    return min(candidates, key=lambda each: each[0])
 
 
 def _ways(mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Iterator[list[int]]:

@@ -15,7 +15,7 @@ from turnout.topology.layers.nested import in_layers, ways_of_layers
 from turnout.topology.model import Ask, Placement, Refusal
 
 
-def laid_out(
+def place_mesh(
     fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask, mesh: Mesh, ranks_a_pod: int
 ) -> Placement | Refusal:
     """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
@@ -23,15 +23,15 @@ def laid_out(
     room: as for plan(). ask: its layers are those of another wish. The place of the plain ring is one of those tried.
     """
     found = in_layers(fabric, room, ask)
-    if isinstance(found, Refusal) or found.tier < 1 or found.placed < ask.pods:
+    if isinstance(found, Refusal) or found.tier < 1 or found.pods < ask.pods:
         return found  # one host holds all, or not all find room
-    seen: dict[Placement, Price] = {}
+    prices: dict[Placement, Price] = {}
     for multiple, layers in _ways(mesh, ranks_a_pod, ask.pods, int(room.max(initial=0)), fabric.tiers):
         way = replace(ask, multiple=max(multiple, ask.multiple), layers=layers or ask.layers)
-        for placed in ways_of_layers(fabric, room, replace(way, least=way.pods)):
-            if placed.placed == ask.pods and placed not in seen:
-                seen[placed] = cheapest_order(fabric, mesh, hosts_of(placed), ranks_a_pod)[0]
-    return min(seen, key=lambda each: seen[each]) if seen else found
+        for placement in ways_of_layers(fabric, room, replace(way, least=way.pods)):
+            if placement.pods == ask.pods and placement not in prices:
+                prices[placement] = cheapest_order(fabric, mesh, hosts_of(placement), ranks_a_pod)[0]
+    return min(prices, key=lambda each: prices[each]) if prices else found
 
 
 def hosts_of(placement: Placement) -> list[int]:

@@ -35,11 +35,11 @@ def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     tier, size = ask.layers[0]
     answer: Placement | Refusal = Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
     for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
-        tried = list(_placed(fabric, room, replace(ask, pods=pods, least=pods)))
-        found = [each for each in tried if isinstance(each, Placement)]
-        if found:
-            return found[0] if len(found) == 1 else min(found, key=lambda each: _price(fabric, each))
-        answer = tried[-1]
+        candidates = list(_place_layers(fabric, room, replace(ask, pods=pods, least=pods)))
+        placements = [each for each in candidates if isinstance(each, Placement)]
+        if placements:
+            return placements[0] if len(placements) == 1 else min(placements, key=lambda each: _price(fabric, each))
+        answer = candidates[-1]
     return answer
 
 
@@ -52,11 +52,11 @@ def ways_of_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
 
 def capacity(fabric: Fabric, room: Room, ask: Ask) -> Room:
     """Return how many pods each switch of the outermost layer's tier holds in whole runs of the layers within it."""
-    held, at = room // ask.multiple * ask.multiple, 0
+    pods, at = room // ask.multiple * ask.multiple, 0
     for tier, size in reversed(ask.layers[1:]):
-        held = np.add.reduceat(held, _starts(fabric, at, tier)) // size * size
+        pods = np.add.reduceat(pods, _starts(fabric, at, tier)) // size * size
         at = tier
-    return np.add.reduceat(held, _starts(fabric, at, ask.layers[0][0])).astype(np.int32)
+    return np.add.reduceat(pods, _starts(fabric, at, ask.layers[0][0])).astype(np.int32)
 
 
 def _starts(fabric: Fabric, below: int, tier: int) -> npt.NDArray[np.int32]:
@@ -73,48 +73,48 @@ def _narrower(fabric: Fabric, ask: Ask) -> Ask:
 def _each_way(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
     ask = _narrower(fabric, ask)
     if ask.layers:
-        yield from _placed(fabric, room, ask)
+        yield from _place_layers(fabric, room, ask)
     else:
         yield in_multiples(fabric, room, ask)
 
 
-def _placed(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+def _place_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
     """Yield what two ways come to: in room that is cut to whole runs, and shared from the top down.
 
     A run that is cut short may fit where whole ones do not. The last is a refusal where no way led to a place.
     """
-    placed = None if ask.anchors else by_whole_runs(fabric, room, ask)
-    if placed is not None:
-        yield placed
+    by_runs = None if ask.anchors else by_whole_runs(fabric, room, ask)
+    if by_runs is not None:
+        yield by_runs
     shared = _shared(fabric, room, ask, capacity(fabric, room, ask))
     yield shared
     inner = [ask.multiple, *(size for _, size in ask.layers[1:])]
-    if placed is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner):
-        held = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
-        yield _shared(fabric, room, ask, held)
+    if by_runs is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner):
+        switch_room = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
+        yield _shared(fabric, room, ask, switch_room)
 
 
 def _price(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
-    return -placement.placed, placement.tier, cost(fabric, [host for host, _ in placement.slots]).total
+    return -placement.pods, placement.tier, cost(fabric, [host for host, _ in placement.slots]).total
 
 
-def _shared(fabric: Fabric, room: Room, ask: Ask, held: Room) -> Placement | Refusal:
+def _shared(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
     """Share the pods among the switches of the outermost layer, then place each share under its switch."""
     tier, size = ask.layers[0]
-    there = Counter[int]()
+    anchored = Counter[int]()
     for host, pods in ask.anchors:
-        there[int(fabric.switch_of[tier][host])] += pods
-    held = held.copy()
-    counts = Counter(topped_up(there.elements(), size, ask.pods, held))
+        anchored[int(fabric.switch_of[tier][host])] += pods
+    switch_room = switch_room.copy()
+    counts = Counter(topped_up(anchored.elements(), size, ask.pods, switch_room))
     pods = ask.pods - counts.total()
     if pods:
         widest = None if ask.widest_tier is None else ask.widest_tier - tier + 1
-        wanted = Ask(pods, pods, max(pods, ask.most), size, widest, tuple(sorted((there + counts).items())))
-        found = in_multiples(_above(fabric, tier), held, wanted)
+        outer_ask = Ask(pods, pods, max(pods, ask.most), size, widest, tuple(sorted((anchored + counts).items())))
+        found = in_multiples(_above(fabric, tier), switch_room, outer_ask)
         if isinstance(found, Refusal):
             return found
         counts.update(dict(found.slots))
-    if _short_runs(there + counts, size) > max(1, _short_runs(there, size)):
+    if _short_runs(anchored + counts, size) > max(1, _short_runs(anchored, size)):
         return Refusal(Reason.NO_ROOM, f"a begun run of {size} finds no room under its switch of tier {tier}")
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
@@ -133,9 +133,9 @@ def _short_runs(pods: Counter[int], size: int) -> int:
 def _inside(fabric: Fabric, room: Room, ask: Ask, tier: int, switch: int, pods: int) -> list[tuple[int, int]] | Refusal:
     """Place some pods under one switch, in the layers within the outermost one."""
     first, end = fabric.span(tier, switch)
-    near = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
+    inner_anchors = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
     liking = None if ask.liking is None else ask.liking[first:end]
-    inner = Ask(pods, pods, pods, ask.multiple, None, near, ask.rule, ask.layers[1:], liking)
+    inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], liking)
     # Within a switch the first way is as good, and both would be tried for each of many.
     found: Placement | Refusal = Refusal(Reason.NO_ROOM)
     for found in _each_way(_under(fabric, tier, switch), room[first:end], inner):

@@ -18,8 +18,8 @@ from turnout.topology.model import Ask, Placement, Refusal
 from turnout.topology.multiples import gathered, in_multiples
 
 Room = npt.NDArray[np.int32]
-_HOSTS = 2_048  # looked at in a tier, each once a try: larger domains are left to nested.py
-_MENDED = 6  # times
+_MAX_HOSTS = 2_048  # looked at in a tier, each once a try: larger domains are left to nested.py
+_MAX_MENDS = 6  # times
 
 
 def by_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
@@ -27,44 +27,46 @@ def by_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
 
     room: as for plan(). ask: with a layer at least. Of domains of one tier the one with the fewest switches is chosen.
     """
-    kept = _whole(fabric, room, ask)
+    usable_room = _room_in_whole_runs(fabric, room, ask)
     widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
     for tier in range(ask.layers[-1][0], widest + 1):
         found: list[tuple[int, Placement]] = []
-        left = _HOSTS
-        for switch in _domains(fabric, kept, ask.pods, tier):
+        left = _MAX_HOSTS
+        for switch in _domains(fabric, usable_room, ask.pods, tier):
             first, end = fabric.span(tier, switch)
-            tries = min(_MENDED, left // (end - first))
+            tries = min(_MAX_MENDS, left // (end - first))
             if not tries:
                 break
             left -= tries * (end - first)
-            placed = _inside(fabric, kept, ask, tier, switch, tries)
-            if placed is not None:
-                found.append(placed)
+            candidate = _inside(fabric, usable_room, ask, tier, switch, tries)
+            if candidate is not None:
+                found.append(candidate)
         if found:
             return min(found, key=lambda each: each[0])[1]
     return None
 
 
-def _domains(fabric: Fabric, kept: Room, pods: int, tier: int) -> Iterator[int]:
+def _domains(fabric: Fabric, usable_room: Room, pods: int, tier: int) -> Iterator[int]:
     """Yield the switches of a tier that hold all pods, the tightest first."""
-    sums = np.add.reduceat(kept, fabric.starts[tier], dtype=np.int64)
+    sums = np.add.reduceat(usable_room, fabric.starts[tier], dtype=np.int64)
     fits = np.flatnonzero(sums >= pods)
     yield from (switch for switch in fits[np.argsort(sums[fits], kind="stable")].tolist()
                 if fabric.starts[tier][switch] < fabric.mapped_count)  # fmt: skip
 
 
-def _inside(fabric: Fabric, kept: Room, ask: Ask, tier: int, switch: int, tries: int) -> tuple[int, Placement] | None:
+def _inside(
+    fabric: Fabric, usable_room: Room, ask: Ask, tier: int, switch: int, tries: int
+) -> tuple[int, Placement] | None:
     """Return the switches that a domain's placement uses, and the placement."""
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _under(fabric, tier, switch)
     liking = None if ask.liking is None else ask.liking[first:end]
     inner = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, liking=liking)
     layers = [layer for layer in ask.layers if layer[0] < domain.tiers]
-    left = kept[first:end].copy()
+    left = usable_room[first:end].copy()
     for _ in range(tries):
         found = in_multiples(domain, left, inner)
-        if isinstance(found, Refusal) or found.placed < ask.pods:
+        if isinstance(found, Refusal) or found.pods < ask.pods:
             return None
         counts = np.zeros(len(left), np.int32)
         for host, pods in found.slots:
@@ -91,42 +93,42 @@ def _mend(domain: Fabric, left: Room, counts: Room, layers: list[tuple[int, int]
         for switch in odd.tolist():
             broken = True
             first, end = domain.span(tier, switch)
-            left[first:end] = _first(counts[first:end], int(sums[switch]) // size * size)
+            left[first:end] = _limit_room(counts[first:end], int(sums[switch]) // size * size)
     return broken
 
 
-def _first(room: Room, most: int) -> Room:
+def _limit_room(room: Room, most: int) -> Room:
     """Return the room of the first places, up to `most` pods."""
     before = np.cumsum(room) - room
-    kept: Room = np.clip(most - before, 0, room).astype(np.int32)
-    return kept
+    limited: Room = np.clip(most - before, 0, room).astype(np.int32)
+    return limited
 
 
-def _whole(fabric: Fabric, room: Room, ask: Ask) -> Room:
+def _room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
     """Return the room of hosts, cut so that each switch of a layer holds whole runs."""
     tier, size = ask.layers[-1]
     usable = room // ask.multiple * ask.multiple
     units = np.add.reduceat(usable, fabric.starts[tier]) // size
-    for outer, whole in reversed(ask.layers[:-1]):
-        _cut(units, fabric.switch_of[tier][fabric.starts[outer]], whole // size)
+    for outer, run_size in reversed(ask.layers[:-1]):
+        _cut(units, fabric.switch_of[tier][fabric.starts[outer]], run_size // size)
     if ask.pods % size:
         return usable  # the last run is short, and may be anywhere
-    here = np.cumsum(usable, dtype=np.int64) - usable
-    before = here - here[fabric.starts[tier]][fabric.switch_of[tier]]
-    kept: Room = np.clip(units[fabric.switch_of[tier]].astype(np.int64) * size - before, 0, usable).astype(np.int32)
-    return kept
+    before_host = np.cumsum(usable, dtype=np.int64) - usable
+    before = before_host - before_host[fabric.starts[tier]][fabric.switch_of[tier]]
+    limited: Room = np.clip(units[fabric.switch_of[tier]].astype(np.int64) * size - before, 0, usable).astype(np.int32)
+    return limited
 
 
-def _cut(units: Room, starts: npt.NDArray[np.int32], whole: int) -> None:
+def _cut(units: Room, starts: npt.NDArray[np.int32], multiple: int) -> None:
     """Take room away, the smallest holes first, until the switches from each start on hold a multiple of `whole`."""
-    over = np.add.reduceat(units, starts) % whole
+    over = np.add.reduceat(units, starts) % multiple
     for at in np.flatnonzero(over).tolist():
         end = int(starts[at + 1]) if at + 1 < len(starts) else len(units)
-        here, left = units[int(starts[at]) : end], int(over[at])
-        for hole in np.argsort(here, kind="stable").tolist():
-            taken = min(left, int(here[hole]))
-            here[hole] -= taken
-            left -= taken
+        switch_units, left = units[int(starts[at]) : end], int(over[at])
+        for hole in np.argsort(switch_units, kind="stable").tolist():
+            removed = min(left, int(switch_units[hole]))
+            switch_units[hole] -= removed
+            left -= removed
 
 
 _under = lru_cache(maxsize=512)(under)

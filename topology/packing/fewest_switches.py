@@ -43,16 +43,16 @@ class Spread:
             lowest = min(floors.values())
             return np.array([switch for switch, floor in floors.items() if floor == lowest])
         best: float = inf
-        kept: list[int] = []
+        cheapest: list[int] = []
         for switch in sorted(floors, key=lambda switch: (floors[switch], switch)):
             if floors[switch] > best:
                 break
             price = self._price(tier, switch, need)
             if price < best:
-                best, kept = price, []
+                best, cheapest = price, []
             if price == best:
-                kept.append(switch)
-        return np.array(sorted(kept))
+                cheapest.append(switch)
+        return np.array(sorted(cheapest))
 
     def _floor(self, tier: int, switch: int, need: int) -> int:
         """Return a lower bound of the price: at every tier the fewest switches, each tier taken alone."""
@@ -66,9 +66,9 @@ class Spread:
         """Return a price that is enough: the price of the largest leaves, wherever they are."""
         fabric = self._sums.fabric
         start, _ = fabric.span(tier, switch)
-        held = self._sums.under(tier, switch, 1)
-        largest = np.argsort(-held, kind="stable")
-        count = int(np.searchsorted(np.cumsum(held[largest]), need)) + 1
+        leaf_room = self._sums.under(tier, switch, 1)
+        largest = np.argsort(-leaf_room, kind="stable")
+        count = int(np.searchsorted(np.cumsum(leaf_room[largest]), need)) + 1
         hosts = fabric.starts[1][largest[:count] + fabric.switch_of[1, start]]
         return count + sum(len(np.unique(fabric.switch_of[above, hosts])) for above in range(2, tier))
 
@@ -97,21 +97,23 @@ class Spread:
         anchored = [at for at in range(end - first) if first + at in self._anchored[tier - 1]]
         if not anchored:
             return [(first + at, pods) for at, pods in pick(holes, need)]
-        near = [holes[at] for at in anchored]
-        here = min(need, sum(near))
-        shares = [(first + anchored[at], pods) for at, pods in pick(near, here)]
+        anchored_holes = [holes[at] for at in anchored]
+        anchored_need = min(need, sum(anchored_holes))
+        shares = [(first + anchored[at], pods) for at, pods in pick(anchored_holes, anchored_need)]
         for at in anchored:
             holes[at] = 0
-        return shares + [(first + at, pods) for at, pods in pick(holes, need - here)]
+        return shares + [(first + at, pods) for at, pods in pick(holes, need - anchored_need)]
 
     def _gladly(self, tier: int, first: int, holes: list[int], liked: list[int], need: int) -> list[tuple[int, int]]:
         """Return (child, pods) as _shares does, the children that the pods like best being the first of equals."""
         order = sorted(range(len(holes)), key=lambda at: -liked[at])
-        near = [at for at in order if first + at in self._anchored[tier - 1]]
-        here = min(need, sum(holes[at] for at in near))
-        shares = [(first + near[at], pods) for at, pods in pick([holes[at] for at in near], here)]
-        rest = [at for at in order if at not in near]
-        return shares + [(first + rest[at], pods) for at, pods in pick([holes[at] for at in rest], need - here)]
+        anchored = [at for at in order if first + at in self._anchored[tier - 1]]
+        anchored_need = min(need, sum(holes[at] for at in anchored))
+        shares = [(first + anchored[at], pods) for at, pods in pick([holes[at] for at in anchored], anchored_need)]
+        rest = [at for at in order if at not in anchored]
+        return shares + [
+            (first + rest[at], pods) for at, pods in pick([holes[at] for at in rest], need - anchored_need)
+        ]
 
     def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) above the spines, from the number of pods that each child holds for each price."""

@@ -73,12 +73,12 @@ def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) ->
 def _useful(holes: Sequence[int], order: list[int], free: int) -> list[int]:
     """Return the holes without those that repeat a size which is there `free` times already."""
     copies: dict[int, int] = {}
-    kept = []
+    useful = []
     for at in order:
         copies[holes[at]] = copies.get(holes[at], 0) + 1
         if holes[at] and copies[holes[at]] <= free:
-            kept.append(at)
-    return kept
+            useful.append(at)
+    return useful
 
 
 def _by_table(holes: Sequence[int], items: list[int], need: int, free: int) -> list[int]:
@@ -86,18 +86,18 @@ def _by_table(holes: Sequence[int], items: list[int], need: int, free: int) -> l
     worst = np.iinfo(np.int64).max // 2
     loss = np.full((free + 1, width), worst, np.int64)
     loss[0, 0] = 0
-    taken = np.zeros((len(items), free + 1, width), np.bool_)
+    uses_item = np.zeros((len(items), free + 1, width), np.bool_)
     for row, at in enumerate(items):
         hole = holes[at]
         with_it = loss[:-1, : width - hole] + hole * hole
         better = with_it < loss[1:, hole:]
-        taken[row, 1:, hole:] = better
+        uses_item[row, 1:, hole:] = better
         loss[1:, hole:][better] = with_it[better]
     over = np.arange(width - need, dtype=np.int64)
     total = need + int(np.argmin(loss[free, need:] - over * over))
     chosen = []
     for row in range(len(items) - 1, -1, -1):
-        if taken[row, free, total]:
+        if uses_item[row, free, total]:
             chosen.append(items[row])
             total -= holes[items[row]]
             free -= 1

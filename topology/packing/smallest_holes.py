@@ -21,9 +21,9 @@ def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Pla
         left -= slots[-1][1]
         if not left:
             break
-    placed = ask.pods - left
-    if placed < max(ask.least, 1):
-        return Refusal(Reason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {placed} find room", placed)
+    pods = ask.pods - left
+    if pods < max(ask.least, 1):
+        return Refusal(Reason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {pods} find room", pods)
     hosts = [host for host, _ in slots]
     tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *hosts])
-    return Placement(tuple(sorted(slots)), tier, placed)
+    return Placement(tuple(sorted(slots)), tier, pods)

@@ -17,7 +17,7 @@ def read(text: str) -> Reading:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
     entries: list[Entry] = []
     faults: list[Fault] = []
-    seen: dict[str, list[int]] = {}
+    lines_of: dict[str, list[int]] = {}
     for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         fields = _without_comment(raw).split()
         if not fields:
@@ -27,21 +27,21 @@ def read(text: str) -> Reading:
             faults.append(Fault(number, wrong))
             continue
         asw, psw, host = fields
-        seen.setdefault(host, []).append(number)
+        lines_of.setdefault(host, []).append(number)
         entries.append(Entry(host, (psw, asw), number))
-    faults += twice(seen)
+    faults += duplicates(lines_of)
     # MAX_HOSTS needs no look: so many lines, of six bytes at least, are more than MAX_TEXT_BYTES.
     return Reading(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
 
 
-def twice(seen: dict[str, list[int]]) -> list[Fault]:
+def duplicates(lines_of: dict[str, list[int]]) -> list[Fault]:
     """Return one fault per host that stands on more than one line, with the line of the second mention.
 
-    seen: host -> its lines, ascending.
+    lines_of: host -> its lines, ascending.
     """
     return [
         Fault(lines[1], f"host {host} is named {len(lines)} times, on lines {_listed(lines)}")
-        for host, lines in seen.items()
+        for host, lines in lines_of.items()
         if len(lines) > 1
     ]
 
@@ -54,12 +54,12 @@ def _without_comment(line: str) -> str:
     """Cut a line at a `#` that starts a word: a name may hold one inside."""
     if "#" not in line:
         return line
-    kept = []
+    words = []
     for word in line.split():
         if word.startswith("#"):
             break
-        kept.append(word)
-    return " ".join(kept)
+        words.append(word)
+    return " ".join(words)
 
 
 def _fault(fields: list[str]) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from turnout.topology.model import Entry, Fault, Reading
 from turnout.topology.sources import switch_list, yaml_nodes
-from turnout.topology.sources.configmap_text import twice
+from turnout.topology.sources.configmap_text import duplicates
 from turnout.topology.sources.names import (
     MAX_HOSTS,
     MAX_TEXT_BYTES,
@@ -53,7 +53,7 @@ def read(text: str) -> Reading:
     reader = _Reader()
     if root is not None and not _is_nothing(root):
         reader.document(root)
-    faults = reader.faults + twice(reader.lines)
+    faults = reader.faults + duplicates(reader.lines)
     return Reading(tuple(reader.entries), tuple(sorted(faults, key=lambda fault: fault.line)))
 
 
@@ -132,7 +132,7 @@ class _Reader:
     def _named(self, node: Pairs, what: str) -> list[tuple[Scalar, Node]]:
         """Return the pairs whose key is a valid name that this mapping has not used before."""
         first: dict[str, int] = {}
-        kept = []
+        valid_pairs = []
         for key, value in node.pairs:
             wrong = switch_fault(key.text)
             if key.text in first:
@@ -141,8 +141,8 @@ class _Reader:
                 self._fault(key.line, wrong)
                 continue
             first[key.text] = key.line
-            kept.append((key, value))
-        return kept
+            valid_pairs.append((key, value))
+        return valid_pairs
 
     def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
         if _is_nothing(node):

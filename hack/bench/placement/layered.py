@@ -95,7 +95,7 @@ def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:
 def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequence[tuple[int, int]]) -> None:
     counts = np.bincount(hosts_of(found), minlength=len(room))
     whole = all((np.add.reduceat(counts, fabric.starts[tier]) % size == 0).all() for tier, size in layers)
-    if found.placed != pods or (counts > room).any() or not whole:
+    if found.pods != pods or (counts > room).any() or not whole:
         raise RuntimeError("an answer that breaks its layers")
 
 

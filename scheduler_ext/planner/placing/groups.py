@@ -14,7 +14,7 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.placing.model import Request, Seat, anchored
 from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks
 from turnout.topology.fabric import Fabric
-from turnout.topology.layers.mesh import whole
+from turnout.topology.layers.mesh import is_complete
 from turnout.topology.layers.mesh_order import cheapest_order
 from turnout.topology.layers.mesh_repair import Pulls, leaves_in_mesh, pulls_of
 from turnout.topology.plan import beyond
@@ -120,7 +120,7 @@ def seat(
 
 def mesh_pulls(gang: Gang, group: Group) -> Pulls | None:
     """Return what the pods of a gang that is a mesh exchange; None for another gang."""
-    if not gang.mesh or not whole(gang.mesh, gang.total, group.ranks_a_pod):
+    if not gang.mesh or not is_complete(gang.mesh, gang.total, group.ranks_a_pod):
         return None
     return pulls_of(gang.mesh, group.ranks_a_pod)
 
@@ -151,7 +151,7 @@ def _as_mesh(
 ) -> dict[int, int] | None:
     """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
     mesh = request.gang.mesh
-    if not mesh or not whole(mesh, len(slots), group.ranks_a_pod) or len(numbers) < len(slots):
+    if not mesh or not is_complete(mesh, len(slots), group.ranks_a_pod) or len(numbers) < len(slots):
         return None
     along = [host for host, pods in ranks_along(fabric, Counter(slots).items()) for _ in range(pods)]
     laid = cheapest_order(fabric, mesh, along, group.ranks_a_pod)[1]

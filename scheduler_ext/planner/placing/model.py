@@ -16,7 +16,7 @@ from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.planner.node_reservations import Pods
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric
-from turnout.topology.model import Refusal, Rule
+from turnout.topology.model import DistanceRule, Refusal
 
 RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
 
@@ -33,7 +33,7 @@ class Request:
     missing: int = 0  # members not created yet that the min needs
     hoped: int = 0  # members not created yet above the min; seated only where all of them fit
     lost: int = 0  # members that are gone and that the min needs: room for them must be there, and none is kept
-    rule: Rule = Rule.ALL_TIERS
+    rule: DistanceRule = DistanceRule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent

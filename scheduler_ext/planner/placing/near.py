@@ -8,8 +8,8 @@ from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.topology.fabric import Fabric
 from turnout.topology.layers.balanced import balanced
-from turnout.topology.layers.mesh import whole
-from turnout.topology.layers.mesh_plan import laid_out
+from turnout.topology.layers.mesh import is_complete
+from turnout.topology.layers.mesh_plan import place_mesh
 from turnout.topology.layers.nested import in_layers
 from turnout.topology.model import Ask, Placement, Refusal
 from turnout.topology.multiples import in_multiples
@@ -20,8 +20,8 @@ def answer(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -
     """Place pods, or give the reason why not. room: as for topology.plan. ranks_a_pod: its accelerators."""
     if gang.fills:
         return smallest_holes(fabric, room, ask)
-    if gang.mesh and not ask.anchors and whole(gang.mesh, ask.pods, ranks_a_pod):
-        return laid_out(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)
+    if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
+        return place_mesh(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)
     if gang.layers:
         return in_layers(fabric, room, replace(ask, layers=gang.layers))
     return balanced(fabric, room, ask) if gang.balanced else in_multiples(fabric, room, ask)

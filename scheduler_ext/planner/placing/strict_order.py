@@ -17,7 +17,7 @@ from turnout.jobs.queues.strict_order import StrictQueues
 from turnout.scheduler_ext.cache.cache import GangView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.planner.placing.model import judged
-from turnout.topology.switch_paths import written
+from turnout.topology.switch_paths import path_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,6 @@ def _domain(view: GangView, gang: Gang) -> Kept | None:
             free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)[fits]
             switch = int(fits[free.argmax()])
             path = fabric.names[tier][switch]
-            where = f"at {written(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
+            where = f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
             return Kept(gang.key, *fabric.span(tier, switch), where)
     return None

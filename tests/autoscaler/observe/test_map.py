@@ -17,7 +17,7 @@ from turnout.scheduler_ext.server import informers as extender_watches
 from turnout.scheduler_ext.server.extender import Extender as ExtenderView
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
-from turnout.topology.accept import draw
+from turnout.topology.accept import draft_map
 from turnout.topology.configmap_keys import CONFIRM
 
 OLD = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
@@ -83,7 +83,7 @@ class Program:
 
 
 def paths(data):
-    return draw(data).fabric.paths
+    return draft_map(data).fabric.paths
 
 
 async def until(true):
@@ -113,7 +113,7 @@ async def test_a_large_change_waits_for_confirmation_where_the_admin_asks_it(nam
         program.source.put(LARGE)
         await until(said(caplog, "MapHeld", "map_held"))
         assert program.taken == [paths(OLD)]
-        program.source.put(LARGE, **{CONFIRM: draw(LARGE).digest})
+        program.source.put(LARGE, **{CONFIRM: draft_map(LARGE).digest})
         await until(lambda: program.taken == [paths(OLD), paths(LARGE)])
 
 

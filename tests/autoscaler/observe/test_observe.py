@@ -21,7 +21,7 @@ from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservation
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
-from turnout.topology.accept import draw
+from turnout.topology.accept import draft_map
 from turnout.topology.fabric import build
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.plan import plan
@@ -47,7 +47,7 @@ def only(view, now_s=0.0):
 def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
     for name in ("a", "b", "c", "stranger"):
         view.put_node(node(name))
-    view.use_map(draw(MAP).fabric)
+    view.use_map(draft_map(MAP).fabric)
     leaves, spines = (tier.tolist() for tier in view.observation(0.0).room.switches[:2])
     assert (leaves[0] == leaves[1] != leaves[2], leaves[3]) == (True, -1)
     assert len(set(spines[:3])) == 1

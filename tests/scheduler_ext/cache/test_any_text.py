@@ -19,7 +19,7 @@ from turnout.scheduler_ext.model import Rules, Victims
 from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import Nominating, nominate
 from turnout.scheduler_ext.planner.switch_path import marks
-from turnout.topology.switch_paths import BadPath, natural, read
+from turnout.topology.switch_paths import BadPath, natural, read_path
 
 OTHERS = (labels.KAI_GROUP, kai.SUBGROUP)
 WORDS = sorted({*(word for word in vars(labels).values() if isinstance(word, str) and "/" in word), *OTHERS})
@@ -166,7 +166,7 @@ def test_subgroups_without_end_cost_a_moment():
 @given(TEXTS)
 def test_no_path_of_switches_raises_anything_but_that_it_is_none(text):
     try:
-        path = read(text)
+        path = read_path(text)
     except BadPath:
         return
     for name in path:

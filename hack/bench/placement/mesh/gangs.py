@@ -20,7 +20,7 @@ from hack.bench.support.outcome import Table, Target
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.layers.mesh import Mesh
 from turnout.topology.layers.mesh_order import cheapest_order, outer_axes, price_of
-from turnout.topology.layers.mesh_plan import hosts_of, laid_out
+from turnout.topology.layers.mesh_plan import hosts_of, place_mesh
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.plan import plan
 
@@ -61,7 +61,7 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
         fabric, room = _cluster(dice)
         pods = prod(size for _, size in mesh) // RANKS_A_POD
         ring = plan(fabric, room, Ask(pods, pods, pods))
-        meshed = laid_out(fabric, room, Ask(pods, pods, pods), mesh, RANKS_A_POD)
+        meshed = place_mesh(fabric, room, Ask(pods, pods, pods), mesh, RANKS_A_POD)
         if not isinstance(ring, Placement) or not isinstance(meshed, Placement):
             continue
         along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]

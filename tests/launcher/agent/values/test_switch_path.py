@@ -19,7 +19,7 @@ from turnout.launcher.agent.switch_path import (
     hosts,
     of_file,
 )
-from turnout.topology.switch_paths import written
+from turnout.topology.switch_paths import path_text
 
 NOTE = "turnout.dev/switch-path"
 MAP = (("topology_config", "leaf2 spine 10.0.0.1\nleaf3 spine gpu-7\n"),)
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_told_and_counts_as_unknown(texts, path, said):
 
 @given(st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=9), min_size=1, max_size=9))
 def test_any_path_survives_the_annotation_and_the_downward_api(path):
-    assert find_path(PodTexts(file=note("noise", "a.b/c") + note(written(path))), NOTE).path == tuple(path)
+    assert find_path(PodTexts(file=note("noise", "a.b/c") + note(path_text(path))), NOTE).path == tuple(path)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plan_cache import PlanCache
-from turnout.topology.model import Rule
+from turnout.topology.model import DistanceRule
 
 QUEUE = {labels.KUEUE_QUEUE: "train"}
 
@@ -15,7 +15,7 @@ QUEUE = {labels.KUEUE_QUEUE: "train"}
 def strict(*leaves_, queues=("default/train",)):
     """A world whose extender keeps strict order in some queues, four hosts of leaf a taken by `old`."""
     w = World(*leaves_, rules=Rules(strict_queues=frozenset(queues)))
-    w.plan_cache = PlanCache(w.view, Rule.ALL_TIERS, strict_queues=w.rules.strict_queues)
+    w.plan_cache = PlanCache(w.view, DistanceRule.ALL_TIERS, strict_queues=w.rules.strict_queues)
     return w
 
 
