@@ -37,7 +37,7 @@ def unknown_names_text(names: tuple[str, ...]) -> str:
         matches = get_close_matches(name.partition("/")[2][:_MAX_NAME_CHARS], known_names, 1, 0.85)
         descriptions.append(f"{name[:_MAX_NAME_CHARS]}{f' (is {known_names[matches[0]]} meant?)' if matches else ''}")
     further = len(names) - len(descriptions)
-    return f"nobody reads {', '.join(descriptions)}{f' and {further} further' if further else ''}"
+    return f"nobody reads {', '.join(descriptions)}{f' and {further} more' if further else ''}"
 
 
 def count(notes: Notes, key: str) -> int | None:

@@ -27,9 +27,9 @@ class Dialect(Enum):
     KOORDINATOR = "scheduling.sigs.k8s.io"
     PLUGINS = "scheduling.x-k8s.io"
     KAI = "scheduling.run.ai"
-    NATIVE = "scheduling.k8s.io"  # of Kubernetes itself, from 1.37 on and off by default there
+    NATIVE = "scheduling.k8s.io"  # of Kubernetes itself, from 1.37 on, where it is off by default
     OWNER = "owner"  # plain indexed pods of one Job, StatefulSet or PyTorchJob
-    ALONE = "alone"  # one pod by itself
+    ALONE = "alone"  # a single pod
 
 
 # The API version of each dialect's PodGroup, and the path that lists them.
@@ -63,17 +63,17 @@ class Membership:
     """The description of a gang by one of its pods. A field that cannot be read counts as absent."""
 
     key: GangKey
-    rank: int | None = None  # the index among the members, None when nothing tells
-    role: str = ""
-    min_members: int | None = None  # None when the pod does not say
-    total: int | None = None  # None when the pod does not say
-    max_size: int | None = None  # the largest size that the job may grow to
-    wish: Wish = NOTHING  # for the place of its gang
-    queue: str = ""  # in which it waits
-    repair: Repair | None = None  # what becomes of it below its min; None when the pod does not say
-    parent_set: str = ""  # the JobSet or LeaderWorkerSet of which its gang is a part
-    faults: tuple[str, ...] = ()
-    marks: tuple[tuple[str, str], ...] = ()  # labels by which its gang may be cut into groups
+    rank: int | None = None  # its index among the members, >= 0; None if unknown
+    role: str = ""  # "" for a master or for the only role
+    min_members: int | None = None  # pods that start together; None if the pod does not tell
+    total: int | None = None  # pods of the gang; None if the pod does not tell
+    max_size: int | None = None  # the largest size that the job may grow to, in pods; None if the pod does not tell
+    wish: Wish = NOTHING  # the placement terms of its gang
+    queue: str = ""  # the queue in which it waits, "" if the pod names none
+    repair: Repair | None = None  # the remedy below its min; None if the pod does not tell
+    parent_set: str = ""  # the JobSet or LeaderWorkerSet that its gang belongs to, "" for none
+    faults: tuple[str, ...] = ()  # a sentence for each unreadable field
+    marks: tuple[tuple[str, str], ...] = ()  # labels that may divide its gang into groups
 
 
 def membership(pod: Pod) -> Membership:
@@ -121,8 +121,8 @@ def _key(pod: Pod) -> GangKey:
     native = pod.spec.scheduling_group
     if isinstance(native, dict) and isinstance(name := native.get("podGroupName"), str) and name:
         return GangKey(pod.metadata.namespace, name, Dialect.NATIVE.value)
-    # KAI's comes after them: its pod-grouper adds the note to whatever it takes, and the key is nobody's domain. Owners
-    # come after it, since who follows from an owner was named by nobody.
+    # KAI comes after the others, because its pod-grouper annotates every pod that it handles, under a key without a
+    # domain. Owners come last, because they are implicit: no field names the gang.
     if notes.get(labels.KAI_GROUP):
         return GangKey(pod.metadata.namespace, notes[labels.KAI_GROUP], Dialect.KAI.value)
     if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):

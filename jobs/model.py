@@ -33,7 +33,7 @@ class Pause(Enum):
 class JobKey(NamedTuple):
     """The name of a job: kind, namespace and name."""
 
-    kind: str
+    kind: str  # the name that separates kinds of different groups
     namespace: str
     name: str
 
@@ -140,7 +140,7 @@ class Job:
     reapplied_size: int | None = None  # the size that we wrote last, if the submitted object was applied again since
     other_roles: tuple[tuple[PodShape, int], ...] = ()  # (shape, pods) of the other roles, which its min includes
     life: Life = Life.LIVE
-    pause: Pause = Pause.NONE
+    pause: Pause = Pause.NONE  # the changes that its owner has forbidden
     pause_ends_s: float | None = None  # since 1970; None for never
     cooldown_s: float | None = None  # between two changes of its size; None for the default
     bank: ResizeBudget = ResizeBudget()
@@ -173,9 +173,9 @@ class Job:
 class Change:
     """One write to the API server."""
 
-    method: str
+    method: str  # of HTTP
     path: str
-    body: Any
+    body: Any  # JSON values
     form: str = "application/merge-patch+json"  # the media type of the body
     then: Change | None = None  # written after a success; its object has a fixed name, so a repetition has no effect
 
@@ -184,7 +184,7 @@ class Change:
 class JobKind:
     """A kind of job: where its objects are, how to read one, and how to resize one."""
 
-    kind: str
+    kind: str  # unique among all kinds
     path: str  # lists the objects
     read: Callable[[Object], Job]  # raises BadJob
     resize: Callable[[Object, int], Change]  # called only for jobs that are not refused
@@ -192,7 +192,7 @@ class JobKind:
     resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
     # Returns what may be lost after our last resize, to write it again; None if nothing is.
     recreate: Callable[[Object], Change | None] | None = None
-    pods: PodIdentity = DEFAULT_IDENTITY
+    pods: PodIdentity = DEFAULT_IDENTITY  # how its pods tell their job, role and index
     object_kind: str = ""  # the kind in the objects, if several groups share it; `kind` separates them
 
     @property

@@ -11,10 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 Curve = tuple[tuple[int, float], ...]
-_MAX_POWER = 20.0  # power of the workers: whatever an owner writes, a speed stays a number above nought
-DEFAULT_POWER = (
-    0.9  # the power of the workers by which a job of no known curve gets faster: docs/facts/autoscaling.md 7.1
-)
+_MAX_POWER = 20.0  # of the workers: with any curve of an owner, the speed stays finite and above 0
+DEFAULT_POWER = 0.9  # of the workers: the speed of a job without a curve. Source: docs/facts/autoscaling.md 7.1
 
 
 class Gain(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnout.jobs.model import BadJob
 
-MAX_PODS = 1_000_000  # pods of one job: whatever says more is a slip, or means "no bound"
+MAX_PODS = 1_000_000  # of one job: a larger number is a mistake, or means "no limit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 class Build:
     """A build of Turnout."""
 
-    version: str
+    version: str  # as in the package metadata
     commit: str = ""  # the full hash, "" if unknown
 
     def __str__(self) -> str:

@@ -103,15 +103,15 @@ class WatchLine(NamedTuple, Generic[T]):
     action: WatchAction
     version: str = ""  # the version to continue from, "" if it could not be read
     obj: T | None = None
-    key: Key | None = None
-    status: Status | None = None
+    key: Key | None = None  # None if the line has no object
+    status: Status | None = None  # only of a FAULT
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
     """One page of a list."""
 
-    version: str
+    version: str  # the resourceVersion of the list
     items: list[T]
     unreadable: tuple[Key, ...] = ()  # objects that exist but cannot be decoded
     skipped_count: int = 0  # their number, including objects without a name

@@ -35,7 +35,7 @@ class MapOutcome(Enum):
 class MapDraft:
     """The fabric of a text, or its faults."""
 
-    fabric: Fabric | None
+    fabric: Fabric | None  # None if the text has faults
     faults: tuple[Fault, ...]
     digest: str  # names the text, so that an admin can confirm it
 

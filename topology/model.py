@@ -34,7 +34,7 @@ class Entry:
 
     host: str
     path: tuple[str, ...]
-    line: int
+    line: int  # in the text, >= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Ask:
     widest_tier: int | None = None
     # (host id, pods) of members already bound, nominated or assumed, in host order
     anchors: tuple[tuple[int, int], ...] = ()
-    rule: DistanceRule = DistanceRule.ALL_TIERS
+    rule: DistanceRule = DistanceRule.ALL_TIERS  # how distances are computed
     # (tier, pods) of runs of neighbouring ranks that stay under one switch each; the outermost first, which holds the
     # others: tiers fall, and each size divides the one before
     layers: tuple[tuple[int, int], ...] = ()

@@ -169,7 +169,7 @@ def _fill(
 ) -> None:
     """Fill a gap from both ends with places under the ends' switches of this tier.
 
-    completely: fill the gap only if it can be filled completely. under: unused places of the pool by switch.
+    completely: fill the gap only if it can be filled completely. under: switch -> its unused places of the pool.
     """
     for from_left in (True, False):
         if not gap.free:

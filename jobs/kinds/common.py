@@ -18,7 +18,7 @@ from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, shape_of
 
 BOUND_ANNOTATIONS = (labels.MIN_WORKERS, labels.MAX_WORKERS)
-SIZE_OWNERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # which hold the sizes of what they make
+SIZE_OWNERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # owners that restore the sizes of their jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Head:
 
     key: JobKey
     uid: str
-    version: str
-    created: str
-    notes: Mapping[str, str]
-    marks: Mapping[str, str]
+    version: str  # the resourceVersion
+    created: str  # the creationTimestamp
+    notes: Mapping[str, str]  # annotations
+    marks: Mapping[str, str]  # labels
     spec: Part
     status: Part
     owner_kind: str = ""  # of its controller

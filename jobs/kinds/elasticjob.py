@@ -36,9 +36,8 @@ def read(raw: Object) -> Job:
     worker = roles["worker"]
     plan_name = head.notes.get(labels.SCALE_PLAN)
     plan_is_done = plan_name is not None and head.notes.get(labels.SCALED_PLAN) == plan_name
-    written_size = (
-        job_annotations.count(head.notes, labels.WROTE_WORKERS) if plan_name is not None and not plan_is_done else None
-    )
+    has_open_plan = plan_name is not None and not plan_is_done
+    written_size = job_annotations.count(head.notes, labels.WROTE_WORKERS) if has_open_plan else None
     replicas = worker.count("replicas", 1, 1) if written_size is None else written_size
     template = worker.part("template")
     words = command_line.command_words(template)

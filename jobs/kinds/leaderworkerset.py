@@ -68,10 +68,8 @@ def _role(values: PodValues, _: str) -> str:
 
 def _index(values: PodValues, _: str) -> int:
     """Return the pod's index over all groups."""
-    group, worker = (
-        number_of(values.get(f"{_LABEL_PREFIX}/group-index", "")),
-        number_of(values.get(f"{_LABEL_PREFIX}/worker-index", "")),
-    )
+    group = number_of(values.get(f"{_LABEL_PREFIX}/group-index", ""))
+    worker = number_of(values.get(f"{_LABEL_PREFIX}/worker-index", ""))
     return group * number_of(values.get(f"{_LABEL_PREFIX}/size", "")) + worker
 
 

@@ -17,7 +17,7 @@ KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"
 _ENDS = ("Completed", "Failed", "Aborted", "Terminated")
 _EVICTION = ("PodEvicted", "*")
 _HARMLESS = ("", "SyncJob")
-_FIXED_WORLDS = ("mpi", "pytorch", "tensorflow")  # plugins that tell each pod the size of the world once
+_FIXED_WORLDS = ("mpi", "pytorch", "tensorflow")  # plugins that set the world size when a pod is created
 
 
 def read(raw: Object) -> Job:

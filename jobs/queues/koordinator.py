@@ -1,8 +1,8 @@
-"""koordinator's ElasticQuota: a min of its own, a max, and by weight a share of what the others leave.
+"""koordinator's ElasticQuota: a min of its own, a max, and a weighted share of what the other quotas leave.
 
-What koordinator writes as `runtime` follows requests, elastic workers included, and is 0 for a quota that asks for
-nothing; `guaranteed` follows what is allocated. So neither is read: the share is worked out on mins, as koordinator
-does it on requests, down the tree, and each quota's limit is what it would get if it alone asked for more.
+koordinator's status is not read. Its `runtime` follows the requests, which include elastic workers, and is 0 for a
+quota without requests; its `guaranteed` follows the allocation. Instead the share is computed from mins, down the tree,
+as koordinator computes it from requests. The limit of a quota is what it would get if only this quota requested more.
 Source: docs/facts/autoscaling.md 6; koordinator pkg/scheduler/plugins/elasticquota/core/runtime_quota_calculator.go
 """
 
@@ -20,7 +20,7 @@ from turnout.jobs.queues.weighted_fair_share import Claim, fill
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
 ROOT, SYSTEM, DEFAULT = "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota"
-_OUTSIDE_TREE = (SYSTEM, DEFAULT)  # what their pods use is not there for the others
+_OUTSIDE_TREE = (SYSTEM, DEFAULT)  # the use of their pods reduces the total of the tree
 _Level = dict[str, dict[str, int]]
 
 

@@ -1,8 +1,8 @@
-"""Kueue's ClusterQueues, found through LocalQueues, and the cohorts above them, by flavor and resource.
+"""Kueue's ClusterQueues, which LocalQueues name, and their cohorts, by flavor and resource.
 
-A node of the tree has its own quota and what is lent from below: subtree = nominal + the children's subtree - local,
-where local = subtree - lending limit if there is one, else 0. Nobody has more than subtree + borrowing limit, and what
-goes beyond local is used in the cohort above.
+A node of the tree has its own quota and what its children lend: subtree = nominal + sum of the children's
+(subtree - local), where local = subtree - lending limit, or 0 without a lending limit. The limit of a node is
+subtree + borrowing limit. Use beyond `local` counts in the parent cohort.
 Source: docs/facts/autoscaling.md 6; Kueue pkg/cache/scheduler/resource_node.go
 """
 
@@ -19,7 +19,7 @@ from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
 _NEVER, _NO_STOP = "Never", "None"
-_UNKNOWN = ""  # what a resource is called above when nobody knows its flavor
+_UNKNOWN = ""  # the name of a resource in the cohort if its flavor is unknown
 
 
 def read(raw: Object) -> QueueSpec:
@@ -74,10 +74,10 @@ class _Node:
 
     spec: QueueSpec
     parent: str
-    subtree: dict[str, int] = field(default_factory=dict)
-    local: dict[str, int] = field(default_factory=dict)
-    limit: dict[str, int] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=dict)
+    subtree: dict[str, int] = field(default_factory=dict)  # its own quota, and what its children lend
+    local: dict[str, int] = field(default_factory=dict)  # the part of `subtree` that it does not lend
+    limit: dict[str, int] = field(default_factory=dict)  # the most that it may use
+    used: dict[str, int] = field(default_factory=dict)  # by its pods and its subtree
     ambiguous: set[str] = field(default_factory=set)  # resources of which the node has several flavors
 
 
@@ -162,12 +162,8 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
     spec = node.spec
     if spec.name.startswith(COHORT):
         return Share(node.limit, used=node.used, parent=node.parent, guaranteed=node.local, faults=spec.faults)
-    limit, guaranteed, parent_resources, ambiguous = (
-        dict[str, int](),
-        dict[str, int](),
-        dict[str, str](),
-        node.ambiguous,
-    )
+    limit, guaranteed, parent_resources = dict[str, int](), dict[str, int](), dict[str, str]()
+    ambiguous = node.ambiguous
     for flavor in spec.flavors:
         what = flavor.resource
         limit[what] = limit.get(what, 0) + node.limit[flavor.key]

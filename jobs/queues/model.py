@@ -34,9 +34,9 @@ class Dialect(Enum):
 class Flavor:
     """The quota of Kueue for one resource on one kind of node."""
 
-    name: str
+    name: str  # of the ResourceFlavor
     resource: str
-    nominal: int = 0
+    nominal: int = 0  # its own quota
     lending: int | None = None  # the most that it lends; None for no limit
     borrowing: int | None = None  # the most that it borrows; None for no limit
 

@@ -1,11 +1,12 @@
-"""A plain namespace as the queue of jobs that name none: its ResourceQuotas, or an ElasticQuota of scheduler-plugins.
+"""A plain namespace as a queue for jobs that name none: its ResourceQuotas, or an ElasticQuota of scheduler-plugins.
 
-Of several the smallest amount holds. The ElasticQuotas of scheduler-plugins lend one another what is left of the sum
-of their mins: room = min(max - used, sum of mins - sum used). Source: docs/facts/autoscaling.md 6
+If several quotas limit a resource, the smallest amount counts. The ElasticQuotas of scheduler-plugins lend each other
+the unused part of the sum of their mins: room = min(max - used, sum of mins - sum used).
+Source: docs/facts/autoscaling.md 6
 
-A ResourceQuota with scopes binds unless training pods cannot be meant: BestEffort counts nothing but pods of no
-requests, Terminating none but pods with a deadline of their own, VolumeAttributesClass no pods. Whether a PriorityClass
-is meant cannot be seen here, so it binds: what is lent may be too little, never too much.
+A ResourceQuota with scopes counts unless it cannot apply to training pods. The scope BestEffort applies only to pods
+without requests, Terminating only to pods with their own deadline, VolumeAttributesClass to no pods. Whether a scope of
+PriorityClass applies is unknown here, so it counts: too little may be lent, never too much.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Volcano's Queue, as its plugins capacity and proportion hold it to its share.
+"""Volcano's Queue, with the shares that its plugins capacity and proportion enforce.
 
-capacity: real capability = min(capability, what is above - what is guaranteed to its siblings), and `deserved` is its
-own. proportion, taken to run when no queue has `deserved` or a parent: what is there is shared by `weight`, limited by
-what queues ask for, and no less than their guarantees. It is worked out on mins, since requests have our own elastic
-workers in them. Source: docs/facts/schedulers.md 3.4
+Plugin capacity: real capability = min(capability, the parent's amount - the guarantees of the siblings), and `deserved`
+is its own. Plugin proportion is assumed if no queue has `deserved` or a parent: the total is shared by `weight`, at
+most the request of a queue and at least its guarantee. Requests are taken from mins, because real requests include our
+own elastic workers. Source: docs/facts/schedulers.md 3.4
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from turnout.jobs.queues.weighted_fair_share import Claim, fill
 from turnout.kube import labels
 
 ROOT = "root"
-_OPEN = "Open"  # Closing, Closed and Unknown take nothing
+_OPEN = "Open"  # in the states Closing, Closed and Unknown a queue accepts no jobs
 _PODS = "pods"
 _Level = dict[str, dict[str, int]]  # by queue, by resource
 
@@ -95,11 +95,8 @@ def _real(
     found: _Level = {}
     for name in order:
         above = found.get(parents[name], NOTHING)
-        amounts, guaranteed_total, own_guarantee = (
-            dict(known[name].capability),
-            promised.get(parents[name], NOTHING),
-            known[name].guarantee,
-        )
+        amounts, own_guarantee = dict(known[name].capability), known[name].guarantee
+        guaranteed_total = promised.get(parents[name], NOTHING)
         for what in {**above, **guaranteed_total}:
             rest = above.get(what, total.get(what, 0)) - guaranteed_total.get(what, 0) + own_guarantee.get(what, 0)
             amounts[what] = max(0, min(amounts.get(what, rest), rest))

@@ -34,18 +34,18 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
 class KaiPodGroup:
     """The numbers and the placement terms of a PodGroup of KAI."""
 
-    least: int
-    subgroups: tuple[tuple[str, int], ...]
-    wish: Wish
+    least: int  # pods that start together, >= 1
+    subgroups: tuple[tuple[str, int], ...]  # (name, pods that start), only of subgroups with a minimum
+    wish: Wish  # the placement terms
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A topologyConstraint. said: it says anything at all."""
+    """A topologyConstraint of a PodGroup or a subgroup."""
 
-    required: Level | None = None
+    required: Level | None = None  # None for no required level
     names_level: bool = False  # it names a level, required or preferred
-    is_set: bool = False
+    is_set: bool = False  # it has at least one field
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class _Subgroup:
     """One entry of subGroups."""
 
     name: str
-    parent: str
-    least: int
+    parent: str  # "" for none
+    least: int  # pods that start, >= 0
     children_needed: int | None  # None: all
     place: _Place
 

@@ -16,16 +16,16 @@ MAX_TOGETHER = 16  # gangs that start together
 class Mode(Enum):
     """How a gang is placed."""
 
-    NEAR = "near"  # in the lowest domain
-    FILL = "fill"  # wherever holes are smallest, near or not
-    NONE = "none"  # not at all: the scheduler chooses
+    NEAR = "near"  # in the lowest domain that holds it
+    FILL = "fill"  # on the hosts with the least free room, at any distance
+    NONE = "none"  # no plan is made: the scheduler chooses
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A constraint on runs of `size` consecutive ranks: each run stays under one switch of a level."""
 
-    level: Level
+    level: Level  # of the switch
     size: int  # pods
 
 
@@ -34,35 +34,34 @@ class GroupRule:
     """A rule that divides the pods of a gang into groups: pods with `marks`, grouped by the values of `keys`."""
 
     name: str = ""
-    marks: tuple[tuple[str, str], ...] = ()
-    keys: tuple[str, ...] = ()
-    size: int = 0  # without keys, a group is a run of so many neighbouring ranks; 0: all pods of the rule
-    least: int = 0  # so many groups start, or none
-    level: Level | None = None  # no group leaves one domain of this level
-    exclusive: bool = False  # and none shares it with another group of the gang
-    pods: int = 0  # a group of fewer does not count among those that start
-    all_or_nothing: bool = True  # a group starts whole or not at all; else so many of it as its role's minimum says
-    one_of: tuple[tuple[str, str], ...] = ()  # its pods have one of these labels, too, where there are any
+    marks: tuple[tuple[str, str], ...] = ()  # labels that all pods of the rule have
+    keys: tuple[str, ...] = ()  # labels whose values separate the groups
+    size: int = 0  # pods of a group without keys, a run of consecutive ranks; 0 for all pods of the rule
+    least: int = 0  # the number of groups that must start together
+    level: Level | None = None  # each group stays in one domain of this level; None for no such limit
+    exclusive: bool = False  # groups of the gang do not share such a domain
+    pods: int = 0  # a smaller group does not count towards `least`
+    all_or_nothing: bool = True  # all pods of a group start together; else as many as the minimum of their role
+    one_of: tuple[tuple[str, str], ...] = ()  # each pod of the rule has one of these labels; () for no such limit
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """The placement terms of a gang."""
 
-    source: str = ""  # the annotation or field that was read; "" when nothing is asked
-    required: Level | None = None  # no member leaves one domain of this level
-    multiple: int = 1  # of which the pods on one host are a multiple
-    layers: tuple[Layer, ...] = ()  # the outermost first; sizes fall inwards
+    source: str = ""  # the annotation or field that sets the terms, "" without terms
+    required: Level | None = None  # all members stay in one domain of this level; None for no such limit
+    multiple: int = 1  # the number of pods on a host is a multiple of this, >= 1
+    layers: tuple[Layer, ...] = ()  # the outermost first; sizes decrease inwards
     groups: tuple[GroupRule, ...] = ()
-    mesh: tuple[tuple[str, int], ...] = ()  # axes of parallelism, the outermost first, and how many ranks along each
-    balanced: bool = False  # as many pods under each leaf that is used, as nearly as can be
-    exclusive_level: Level | None = (
-        None  # shares no domain of this level with another gang of its set that asks the same
-    )
+    mesh: tuple[tuple[str, int], ...] = ()  # (axis of parallelism, ranks along it), the outermost first
+    balanced: bool = False  # the numbers of pods under the used leaves are as equal as possible
+    # The gang shares no domain of this level with other gangs of its set that name one; None for no such limit.
+    exclusive_level: Level | None = None
     exclusive_set: str = ""  # the set, where the pod names one: else its job's
-    together: str = ""  # a name: gangs that say the same are placed all or none
-    together_of: int = 0  # how many gangs say so in all; 0: as many as there are
-    one_domain: bool = False  # such gangs share one domain, and what one asks counts for all
+    together: str = ""  # a name: either all gangs with this name are placed, or none; "" for none
+    together_of: int = 0  # the number of gangs with this name; 0 for all that exist
+    one_domain: bool = False  # gangs with this name share one domain, and the terms of one count for all
     mode: Mode = Mode.NEAR
     other_levels: tuple[tuple[str, Level], ...] = ()  # (source, level) that other words of the same pod require, too
     ignored: tuple[str, ...] = ()  # what was read and is not kept, a sentence each

@@ -51,14 +51,14 @@ _page_end = msgspec.json.Decoder(_PageEnd)
 class _Call:
     """One request of a caller."""
 
-    method: str
-    path: str
-    params: Params | None
-    deadline_s: float
-    urgent: bool = False
-    body: Body | None = None
+    method: str  # of HTTP
+    path: str  # without the address of the server
+    params: Params | None  # of the query
+    deadline_s: float  # seconds, > 0
+    urgent: bool = False  # waits neither for concurrency nor for the rate limit
+    body: Body | None = None  # JSON values or encoded JSON; None for no body
     content_type: str = _JSON
-    stream: bool = False
+    stream: bool = False  # the body has no end, so the deadline covers only the head
 
 
 class Client:

@@ -32,8 +32,8 @@ _CALL_S = 5.0
 class ObjectRef(NamedTuple):
     """The object of an Event."""
 
-    kind: str
-    api_version: str
+    kind: str  # as in the object
+    api_version: str  # GROUP/VERSION, or v1
     namespace: str  # "" for cluster-wide objects, whose Events are in `default`
     name: str
     uid: str
@@ -43,9 +43,9 @@ class _EventKey(NamedTuple):
     """The fields that equal Events share: such Events are counted together."""
 
     ref: ObjectRef
-    type_: str
+    type_: str  # Normal or Warning
     reason: str
-    message: str
+    message: str  # with the pointer to the explanation
 
 
 @dataclass(slots=True)

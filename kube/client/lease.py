@@ -37,12 +37,12 @@ class LeaseSettings:
     The leader stops within renew_s + grace_s, before another candidate may take the Lease after lease_s.
     """
 
-    lease_s: int = 15
-    renew_s: float = 10.0
-    retry_s: float = 2.0
-    jitter: float = 0.2
-    call_s: float = 5.0
-    grace_s: float = 5.0
+    lease_s: int = 15  # another candidate may take the Lease after this time without a renewal
+    renew_s: float = 10.0  # the leader stops after this time without a renewal
+    retry_s: float = 2.0  # between two tries
+    jitter: float = 0.2  # random share of retry_s, 0 <= jitter < 1
+    call_s: float = 5.0  # deadline of one call, > 0
+    grace_s: float = 5.0  # for the work to stop
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s * (1 + self.jitter) < self.renew_s < self.renew_s + self.grace_s <= self.lease_s:

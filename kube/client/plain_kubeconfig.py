@@ -27,11 +27,11 @@ class Access:
 
     server: str  # URL without a slash at its end
     token: str = ""
-    token_file: Path | None = None
+    token_file: Path | None = None  # read again on each reload; None for a fixed token or none
     authority: str | Path | None = None  # PEM, or its file; None for those that the machine trusts
     certificate: bytes | Path | None = None  # PEM, or its file
     key: bytes | Path | None = None
-    verify: bool = True
+    verify: bool = True  # check the server's certificate
     server_name: str = ""  # in the server's certificate, where that is another than its URL's
 
     def bearer(self) -> str:

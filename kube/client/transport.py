@@ -26,8 +26,8 @@ class Request:
     """One request as it is sent."""
 
     method: str
-    path: str
-    params: Params = field(default_factory=dict)
+    path: str  # without the address of the server
+    params: Params = field(default_factory=dict)  # of the query
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Any = None  # of JSON values; None for no body
     deadline_s: float | None = None  # None for a stream, which has no end

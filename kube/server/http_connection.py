@@ -23,10 +23,9 @@ from aiohttp.web_protocol import RequestHandler
 
 log = logging.getLogger("turnout.http")
 
-_KERNEL_BACKLOG = 512  # connections that the kernel holds for us
-_ACCEPT_BACKLOG = (
-    16  # accepted before the first of them counts: asyncio accepts as many as its backlog, and so runs out of files
-)
+_KERNEL_BACKLOG = 512  # connections in the kernel's queue
+# asyncio accepts up to its backlog before any of these connections counts; a large backlog could use up all files.
+_ACCEPT_BACKLOG = 16
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -34,7 +33,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Limits:
     """The limits of one server. Times are in seconds."""
 
-    body_bytes: int = 32 << 20
+    body_bytes: int = 32 << 20  # of one request
     all_bodies_bytes: int = 128 << 20  # bodies that are being read, of all requests together
     head_s: float = 2.0  # until the head of a request is complete
     body_s: float = 2.0  # until its body is complete

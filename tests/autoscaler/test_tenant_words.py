@@ -143,7 +143,9 @@ def test_a_moment_that_is_to_come_overrules_nobody_for_ever():
 def broken(kind, **fields):
     """A kind of which something raises as no reader should."""
     own = KINDS[kind]
-    told = {each: getattr(own, each) for each in ("kind", "path", "read", "resize", "naming", "again", "pods")}
+    told = {
+        each: getattr(own, each) for each in ("kind", "path", "read", "resize", "resize_with_names", "recreate", "pods")
+    }
     return {**KINDS, kind: JobKind(**{**told, **fields})}
 
 
