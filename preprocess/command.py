@@ -79,7 +79,7 @@ def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
         return _failed(program, str(error), 1)
     except KeyboardInterrupt:
         return _failed(program, "ended; the same command goes on from the finished shards", 130)
-    print(_made(run_options, totals))
+    print(_summary(run_options, totals))
     return 0
 
 
@@ -88,7 +88,7 @@ def _failed(program: str, message: str, status: int) -> int:
     return status
 
 
-def _made(run_options: Options, totals: Totals | None) -> str:
+def _summary(run_options: Options, totals: Totals | None) -> str:
     if totals is None:
         return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.faults.items())

@@ -29,7 +29,7 @@ from turnout.preprocess.tokenizers.settings import (
 
 # Characters that the reference libraries take at once: they use about 150 bytes of memory for each token.
 BATCH_CHARACTERS = 1 << 20
-# Text that a gigatoken tokenizer meets at least before it is built anew, which takes 50 ms and empties its cache.
+# Text that a gigatoken tokenizer encodes at least before it is rebuilt, which takes 50 ms and empties its cache.
 MIN_CACHED_CHARACTERS = 32 << 20
 _THREADS = "TOKENIZERS_PARALLELISM"  # the variable that Hugging Face tokenizers reads before each batch
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
