@@ -20,7 +20,7 @@ _DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9}(?:\.
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(?:Z|[+-][0-9]{2}:[0-9]{2})")
 _NUMBER = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 _MAX_POINTS = 64
-_MAX_UNKNOWN_NAMES, _MAX_NAME_CHARS = 5, 80  # names that are told of, and what of each
+_MAX_UNKNOWN_NAMES, _MAX_NAME_CHARS = 5, 80  # unknown names in one report, characters of each
 DOUBLING = "powers-of-two"
 
 

@@ -7,6 +7,7 @@ its name and renews it, and a name that was not renewed for LOCK_LIFE_S counts n
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
 import threading
@@ -18,6 +19,8 @@ import msgspec
 
 from turnout.preprocess import storage
 from turnout.preprocess.errors import RunInProgress
+
+log = logging.getLogger("turnout.preprocess")
 
 LOCK_LIFE_S = 60.0
 RENEWAL_S = 15.0
@@ -67,16 +70,14 @@ def _renewed_lock(path: str, holder: Holder) -> Iterator[None]:
             raise RunInProgress(
                 f"{path}: held by {_holder_name(content)}; if that run is dead, start again in {LOCK_LIFE_S:.0f} s"
             )
+    _write_holder(path, holder)
     ended = threading.Event()
 
-    def renew() -> None:
-        while True:
-            with storage.whole_file(path) as file:
-                storage.write_all(file, msgspec.json.encode(msgspec.structs.replace(holder, renewed=time.time())))
-            if ended.wait(RENEWAL_S):
-                return
+    def keep() -> None:
+        while not ended.wait(RENEWAL_S):
+            renew(path, msgspec.structs.replace(holder, renewed=time.time()))
 
-    thread = threading.Thread(target=renew, name="preprocess-lock", daemon=True)
+    thread = threading.Thread(target=keep, name="preprocess-lock", daemon=True)
     thread.start()
     try:
         yield
@@ -84,6 +85,19 @@ def _renewed_lock(path: str, holder: Holder) -> Iterator[None]:
         ended.set()
         thread.join()
         storage.remove(path)
+
+
+def renew(path: str, holder: Holder) -> None:
+    """Write the name of the holder again. Log a failure: the next renewal may succeed before the lock ends."""
+    try:
+        _write_holder(path, holder)
+    except Exception as error:  # each kind of storage has errors of its own
+        log.warning("lock_not_renewed", extra={"lock": path, "error": repr(error)[:200]})
+
+
+def _write_holder(path: str, holder: Holder) -> None:
+    with storage.whole_file(path) as file:
+        storage.write_all(file, msgspec.json.encode(holder))
 
 
 def _holder_name(content: bytes) -> str:

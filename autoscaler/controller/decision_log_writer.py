@@ -120,7 +120,7 @@ class DecisionLogWriter:
             os.close(file)
 
     def _fail(self, why: str) -> None:
-        """Log the first failure; the next look opens the file anew."""
+        """Log the first failure. The next decision opens the file again."""
         if not self._failed:
             log.warning("decision_log_failed", extra={"path": str(self._path), "why": why})
         self._failed = True

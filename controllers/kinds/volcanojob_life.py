@@ -109,7 +109,7 @@ def _acted(at: _At, due: policies.Due) -> Outcome:
 
 
 def _restarting(at: _At) -> Outcome:
-    """Delete all pods, and begin anew once they are gone. After the last retry, ended pods stay for their log.
+    """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
     """

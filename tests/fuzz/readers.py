@@ -90,7 +90,7 @@ def _plan(data: bytes) -> object:
 
 
 def _memory(data: bytes) -> object:
-    """Read what a leader finds, and write it anew. data: the three texts of its ConfigMap, a line each."""
+    """Read the memory of an earlier leader, and write it again. data: the three texts of its ConfigMap, a line each."""
     texts = data.decode("utf-8", "replace").split("\n", 2)
     return memory.written(memory.read(dict(zip(("terms", "strikes", "at"), texts, strict=False)), NOW_S), NOW_S)
 

@@ -190,7 +190,7 @@ class Bench:
                 _progress(self.faults[-1])
                 return None
             size_bytes = sum(path.stat().st_size for path in read)
-            _progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_told(usage)}")
+            _progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_usage_text(usage)}")
             if side.outputs and (paths is None or paths == [text]):
                 self._digests.setdefault((side.name, text), _digest([Path(f"{out}{name}") for name in side.outputs]))
         return Run(size_bytes, usage)
@@ -215,7 +215,7 @@ def _digest(paths: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def _told(usage: Usage) -> str:
+def _usage_text(usage: Usage) -> str:
     peak = f", {usage.peak_mib:,.0f} MiB" if usage.peak_mib else ""
     return f"{usage.wall_s:.1f} s, CPU {usage.cpu_s:.1f} s{peak}"
 
