@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
 import sys
 import time
 from collections import deque
@@ -105,6 +106,7 @@ def _without(running: dict[Future[ShardRecord], Chunk], take: Callable[[Chunk, S
 def _set_up(settings: ShardSettings) -> None:
     global _settings
     _settings = settings
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the run ends its workers
     encoder(settings.tokenizer)
 
 

@@ -40,6 +40,7 @@ from turnout.preprocess.shards import (
     ShardSettings,
     has_whole_shard,
     input_digests,
+    process,
     record_path,
     shard_path,
 )
@@ -243,13 +244,22 @@ def finish(run: Run, records: Sequence[ShardRecord]) -> Totals | None:
             if chunk.index not in by_index:
                 if not storage.exists(path):
                     return None
-                by_index[chunk.index] = msgspec.json.decode(storage.read_bytes(path), type=ShardRecord)
+                by_index[chunk.index] = _record_of_another_share(run.settings, chunk)
         try:
             with run_lock(f"{run.settings.folder}/merge.lock"):
                 return _merge(run, by_index)
         except RunInProgress:
             return None
     return _merge(run, by_index)
+
+
+def _record_of_another_share(settings: ShardSettings, chunk: Chunk) -> ShardRecord:
+    """Return the record of a shard that another process finished. Make the shard again if a power cut has torn it."""
+    try:
+        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardRecord)
+    except msgspec.MsgspecError:
+        return process(settings, chunk)
+    return record if has_whole_shard(settings, record) else process(settings, chunk)
 
 
 def _merge(run: Run, by_index: dict[int, ShardRecord]) -> Totals:

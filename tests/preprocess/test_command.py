@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import argparse
 import re
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,8 +92,6 @@ def test_every_option_of_the_guide_is_read():
 
 
 def _options(*words: str) -> Options:
-    import argparse
-
     from turnout.preprocess.options import add_arguments, read_options
 
     parser = argparse.ArgumentParser()
@@ -168,45 +164,6 @@ def test_processes_make_the_dataset_of_ten_lines(start, tmp_path):
     assert check(str(tmp_path / "result_text_document")).documents == 300
 
 
-def _workers(process: subprocess.Popen) -> list[int]:
-    """The worker processes of a program that runs."""
-    try:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        return [
-            number for number in map(int, children) if b"spawn_main" in Path(f"/proc/{number}/cmdline").read_bytes()
-        ]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def _kill(number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(number, signal.SIGKILL)
-
-
-def test_a_worker_that_dies_takes_no_document_with_it(start, tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS * 100))
-    process = start("--workers", "2", "--chunk-bytes", "100000", "--log-interval", "1")
-    while "documents/s" not in process.stderr.readline():  # until the first chunk is done
-        assert process.poll() is None
-    _kill(_workers(process)[0])
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert output.startswith("30,000 documents, ")
-    assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
-
-
-def test_a_chunk_that_always_ends_its_worker_is_named(start, tmp_path):
-    process = start("--workers", "2", "--chunk-bytes", "5000")
-    while process.poll() is None:
-        for number in _workers(process):
-            _kill(number)
-    _, errors = process.communicate()
-    assert process.returncode == 1
-    assert re.search(r"a\.jsonl, bytes \d+ to \d+: the worker ended each time", errors)
-    assert "worker_lost" in errors
-
-
 def test_a_full_disk_ends_the_run_and_a_later_one_goes_on(start, tmp_path):
     """A limit of the size of files stands for the disk: the same call fails, with another number."""
     limit = 20_000
@@ -224,18 +181,14 @@ def test_a_full_disk_ends_the_run_and_a_later_one_goes_on(start, tmp_path):
     assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0]
 
 
-def test_an_interrupted_run_goes_on(start, tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS * 100))
-    process = start("--workers", "2", "--chunk-bytes", "100000", "--log-interval", "1")
-    while "documents/s" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "the same command goes on from the finished shards" in errors
-    assert "Traceback" not in errors
-    assert command.main(arguments(tmp_path)) == 0
-    assert (tmp_path / "result_text_document.bin").read_bytes() == corpus.reference(DOCUMENTS)[0] * 100
+def test_an_interrupted_run_says_how_it_goes_on(tmp_path, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.make(parser.parse_args(arguments(tmp_path)), "preprocess", interrupted) == 130
+    assert "the same command goes on from the finished shards" in capsys.readouterr().err
 
 
 def test_policies_and_engines_are_read():

@@ -347,6 +347,15 @@ class TestShares:
         assert corpus.output(shares[0]) == corpus.reference(DOCUMENTS)
         assert [corpus.run(share) for share in shares] == [totals] * 3
 
+    @pytest.mark.parametrize("name", ["00000000.0.tokens", "00000000.json"])
+    def test_a_torn_shard_of_another_share_is_made_again(self, name, tmp_path):
+        shares = self._options(tmp_path)
+        corpus.run(shares[0])
+        torn = Path(f"{shares[0].output_prefix}.shards") / name
+        torn.write_bytes(torn.read_bytes()[:-1])
+        assert [corpus.run(share) is None for share in shares[1:]] == [True, False]
+        assert corpus.output(shares[0]) == corpus.reference(DOCUMENTS)
+
     def test_shares_work_side_by_side(self, tmp_path):
         shares = self._options(tmp_path)
         with prepared(shares[0]) as one, prepared(shares[1]) as other:
