@@ -169,25 +169,25 @@ def _lines(stream: io.BufferedReader, limits: Limits) -> Iterator[Block]:
 
     What came before a break of the archive is yielded first, but not its last line, which is not whole.
     """
-    rest, whole = bytearray(), 0  # bytes that are not yielded yet, and how many of them are whole lines
+    rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and how many of them are whole lines
     while True:
         try:
             output = stream.read1(min(READ_BYTES, limits.block_bytes))
         except Exception:
-            if whole:
-                yield Block(bytes(rest[:whole]), is_text=False)
+            if complete_bytes:
+                yield Block(bytes(rest[:complete_bytes]), is_text=False)
             raise
         if newline := output.rfind(b"\n") + 1:
-            whole = len(rest) + newline
+            complete_bytes = len(rest) + newline
         rest += output
         if not output:
-            whole = len(rest)
+            complete_bytes = len(rest)
         elif len(rest) < limits.block_bytes:
             continue
-        if whole:
-            yield Block(bytes(rest[:whole]), is_text=False)
-            del rest[:whole]
-            whole = 0
+        if complete_bytes:
+            yield Block(bytes(rest[:complete_bytes]), is_text=False)
+            del rest[:complete_bytes]
+            complete_bytes = 0
         if not output:
             return
         if len(rest) > limits.max_document_bytes:

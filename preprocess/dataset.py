@@ -103,11 +103,11 @@ def check(prefix: str) -> Summary:
     for lengths, starts in dataset.batches():
         if int(lengths.min()) < 0:
             raise BrokenDataset(f"{dataset.idx_path}: a sequence has a negative length")
-        wanted = at + np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)]) * itemsize
-        if (wrong := np.flatnonzero(starts != wanted)).size:
+        expected_offsets = at + np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)]) * itemsize
+        if (wrong := np.flatnonzero(starts != expected_offsets)).size:
             raise BrokenDataset(
                 f"{dataset.idx_path}: a sequence begins at byte {int(starts[wrong[0]])} of {dataset.bin_path}, the ones"
-                f" before it end at {int(wanted[wrong[0]])}"
+                f" before it end at {int(expected_offsets[wrong[0]])}"
             )
         at += int(lengths.sum(dtype=np.int64)) * itemsize
         shortest, longest = min(shortest, int(lengths.min())), max(longest, int(lengths.max()))

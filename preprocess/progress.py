@@ -56,8 +56,8 @@ class Progress:
 
 def clock_text(seconds: float) -> str:
     """Return a duration as 59 s, 3 min 05 s or 2 h 03 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    whole_s = round(seconds)
+    if whole_s < 60:
+        return f"{whole_s} s"
+    minutes, rest = divmod(whole_s, 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -152,7 +152,7 @@ class Report:
 
     def __init__(self, run: Run, started_s: float) -> None:
         self._chunks = {chunk.index: chunk for chunk in run.pending}
-        self._taken = 0  # results of the accumulator that were counted
+        self._counted_results = 0  # results of the accumulator that were counted
         self.progress = Progress(
             total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
             log_interval=run.options.log_interval,
@@ -163,8 +163,8 @@ class Report:
 
     def take(self, results: Sequence[Result]) -> bool:
         """Count results that are new. A task that Spark ran twice counts once. True if one of them is a failure."""
-        new = results[self._taken :]
-        self._taken += len(new)
+        new = results[self._counted_results :]
+        self._counted_results += len(new)
         for result in new:
             if isinstance(result, ShardRecord) and (chunk := self._chunks.pop(result.index, None)) is not None:
                 self.progress.add(chunk, result)

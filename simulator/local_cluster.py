@@ -64,9 +64,9 @@ async def background() -> AsyncIterator[Background]:
     """Run tasks beside a block. Raises the error of the first task that fails, else that of the block."""
     try:
         async with asyncio.TaskGroup() as group:
-            made = Background(group)
-            yield made
-            made.end()
+            background_tasks = Background(group)
+            yield background_tasks
+            background_tasks.end()
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
@@ -136,13 +136,13 @@ class LocalCluster:
         self,
         settings: Settings,
         extender: ExtenderClient | None = None,
-        told: Callable[[str, str, Outcome], None] | None = None,
+        on_outcome: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
         """Start a scheduler.
 
-        extender: the client that it asks, or None. told: called after every cycle.
+        extender: the client that it asks, or None. on_outcome: called after every cycle.
         """
-        self.background.start(Scheduler(self.api, settings, extender, told).run())
+        self.background.start(Scheduler(self.api, settings, extender, on_outcome).run())
 
 
 @asynccontextmanager
@@ -161,17 +161,17 @@ async def local_cluster(
     None: they run nothing. A socket given as `listening` is served in place of a port. token: that callers of the API
     have to show, "" for a new one. images: that pods can pull, None for any.
     """
-    kept = PodLogs()
+    pod_logs = PodLogs()
     async with (
-        serve(kubeconfig, port, logs=kept, listening=listening, token=token) as served,
+        serve(kubeconfig, port, logs=pod_logs, listening=listening, token=token) as served,
         _session() as session,
         background() as parts,
     ):
-        made = LocalCluster(served.url, Direct(served.store), session, parts, served=served)
+        cluster = LocalCluster(served.url, Direct(served.store), session, parts, served=served)
         if pace is not None:
             config = await asyncio.to_thread(kubeconfig.read_bytes) if kubeconfig is not None else None
-            kept.runner = made.run_pods(pace, processes, config, images)
-        yield made
+            pod_logs.runner = cluster.run_pods(pace, processes, config, images)
+        yield cluster
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Scene
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.scheduler import Chosen, alone
+from turnout.simulator.cluster.scheduler import Chosen, schedule_without_extender
 
 
 class Baseline:
@@ -42,7 +42,7 @@ class Baseline:
                 want = _want(raw, NAMESPACE)
                 self._waiting[want.uid] = want
         for uid, want in list(self._waiting.items()):
-            outcome = alone(self._cluster, want, self._cursor, self._dice)
+            outcome = schedule_without_extender(self._cluster, want, self._cursor, self._dice)
             if isinstance(outcome, Chosen):
                 self._cluster.place(want, outcome.node)
                 del self._waiting[uid]

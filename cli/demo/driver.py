@@ -56,7 +56,7 @@ async def perform(show: Show, screen: Screen) -> Tally:
             for act in play.acts:
                 await performance.happen(act)
             await performance.finale()
-        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.asked)
+        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.requests)
         tally = performance.tally(asked, await extender.neutral_answers())
         screen.close(tally)
     return tally

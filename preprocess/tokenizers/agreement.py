@@ -54,8 +54,8 @@ def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
     probes = [*HARD_TEXTS, *_special_texts(settings), *(text[:SAMPLE_CHARACTERS] for text in texts)]
     with on_all_cores():
         wanted_ids = reference.encode(probes)
-    for text, wanted, given in zip(probes, wanted_ids, _encoded(candidate, probes), strict=True):
-        if given is None or not np.array_equal(wanted, given):
+    for text, expected_ids, given in zip(probes, wanted_ids, _encoded(candidate, probes), strict=True):
+        if given is None or not np.array_equal(expected_ids, given):
             return Choice(Engine.REFERENCE, f"gigatoken gives other tokens for {text[:60]!r}")
     return Choice(Engine.GIGATOKEN, f"tokens are equal on {len(texts)} documents of the input")
 

@@ -41,8 +41,8 @@ def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
             addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}]
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
         case ["apis"]:
-            told = [_group(name, versions) for name, versions in groups.items()]
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": told}
+            group_list = [_group(name, versions) for name, versions in groups.items()]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": group_list}
         case ["apis", name] if name in groups:
             return {**_group(name, groups[name]), "kind": "APIGroup", "apiVersion": "v1"}
         case ["api", version]:
@@ -60,8 +60,8 @@ def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
 
 
 def _group(name: str, versions: list[str]) -> dict[str, Any]:
-    told = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
-    return {"name": name, "versions": told, "preferredVersion": told[0]}
+    group_versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": group_versions, "preferredVersion": group_versions[0]}
 
 
 def _kinds(catalogue: Catalogue, group: str, version: str) -> list[Kind]:

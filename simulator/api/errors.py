@@ -74,5 +74,5 @@ def readable(kind: str, name: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        told = f"it is not of the form of its kind: {type(error).__name__}: {error}"
-        raise invalid(kind, name, told[:500]) from error
+        message = f"it is not of the form of its kind: {type(error).__name__}: {error}"
+        raise invalid(kind, name, message[:500]) from error

@@ -43,14 +43,14 @@ class Faults:
     def __init__(self) -> None:
         self._rules: list[Fault] = []
 
-    def ask_for(self, told: Any) -> None:
+    def ask_for(self, document: Any) -> None:
         """Add a rule from JSON. Raises ApiRefusal (400) for a rule that cannot be read."""
         known = set(Fault.__dataclass_fields__)
-        if not isinstance(told, dict) or (odd := sorted(set(told) - known)):
+        if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
             raise ApiRefusal(
-                "BadRequest", f"a fault has {sorted(known)}" + (f", not {odd}" if isinstance(told, dict) else "")
+                "BadRequest", f"a fault has {sorted(known)}" + (f", not {odd}" if isinstance(document, dict) else "")
             )
-        fault = Fault(**told)
+        fault = Fault(**document)
         if fault.verb not in _VERBS or (fault.code and fault.code not in _CODES):
             raise ApiRefusal("BadRequest", f"a fault's verb is one of {_VERBS[1:]}, its code one of {sorted(_CODES)}")
         if not 0 <= fault.slow_s <= _LONGEST_S or fault.times < 1:

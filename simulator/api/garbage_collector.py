@@ -75,8 +75,8 @@ def _orphan(store: Store, kind: Kind, stored: Stored) -> int:
     """Remove the references to an owner from its dependents, then delete the owner."""
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):
-        kept = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
-        store.patch_metadata(other, dependent, {"ownerReferences": kept})
+        remaining_owners = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
+        store.patch_metadata(other, dependent, {"ownerReferences": remaining_owners})
         done += 1
     _release(store, kind, stored, ORPHAN)
     return done

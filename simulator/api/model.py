@@ -29,7 +29,7 @@ class Scaling:
     """The fields of an object that its scale subresource shows."""
 
     replicas: tuple[str, ...] = ("spec", "replicas")
-    seen: tuple[str, ...] = ("status", "replicas")
+    status_replicas_path: tuple[str, ...] = ("status", "replicas")
     selector: tuple[str, ...] = ("spec", "selector")  # path in the object to a selector, as text or as labels
 
 
@@ -67,6 +67,6 @@ class Kind:
         """The name in error sentences and in the store, such as `pods` or `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    def called(self, plural: str, group: str = "") -> bool:
+    def is_named(self, plural: str, group: str = "") -> bool:
         """True if the kind has this plural and group."""
         return self.plural == plural and self.group == group

@@ -32,23 +32,23 @@ class Ties:
         before: None for a creation. now: None for a deletion.
         """
         meta = (now or before or {})["metadata"]
-        here: Where = (kind, meta.get("namespace", ""), meta["name"])
+        dependent: Where = (kind, meta.get("namespace", ""), meta["name"])
         was, named = _owners(before), _owners(now)
         for uid in was - named:
-            self._owned[uid].discard(here)
+            self._owned[uid].discard(dependent)
             if not self._owned[uid]:
                 del self._owned[uid]
             if uid in self._where:
                 self.doubtful.add(self._where[uid])  # it may have waited for this dependent
         for uid in named - was:
-            self._owned.setdefault(uid, set()).add(here)
+            self._owned.setdefault(uid, set()).add(dependent)
         if now is None:
             self._where.pop(meta["uid"], None)
             self.doubtful |= self._owned.get(meta["uid"], set())
             return
-        self._where[meta["uid"]] = here
+        self._where[meta["uid"]] = dependent
         if named or meta.get("deletionTimestamp"):
-            self.doubtful.add(here)
+            self.doubtful.add(dependent)
 
 
 def _owners(obj: Object | None) -> set[str]:

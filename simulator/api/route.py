@@ -62,7 +62,7 @@ def _check_subresource(found: Target) -> None:
     if (
         (part == "status" and kind.status)
         or (part == "scale" and kind.scaling)
-        or (part in _OF_PODS and kind.called("pods"))
+        or (part in _OF_PODS and kind.is_named("pods"))
     ):
         return
     if kind.custom and part in ("status", "scale"):

@@ -18,10 +18,10 @@ _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
 
 def selected(kind: Kind, labels: str, fields: str) -> Question:
     """Return the predicate for both selectors together. Raises ApiRefusal (400) for a text that cannot be read."""
-    asked = [*_label_questions(labels), *_field_questions(kind, fields)]
-    if not asked:
+    requirements = [*_label_questions(labels), *_field_questions(kind, fields)]
+    if not requirements:
         return _everything
-    return lambda obj: all(question(obj) for question in asked)
+    return lambda obj: all(question(obj) for question in requirements)
 
 
 def _everything(_: Object) -> bool:

@@ -24,7 +24,7 @@ from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
 from turnout.simulator.api.writes.binding import bound_to
 from turnout.simulator.api.writes.deletion import closing
-from turnout.simulator.api.writes.eviction import check_budgets, told_to_leave
+from turnout.simulator.api.writes.eviction import check_budgets, with_disruption_condition
 from turnout.simulator.api.writes.managed_fields import owned
 from turnout.simulator.api.writes.quota import check_quotas
 
@@ -53,7 +53,7 @@ class Store:
         self.catalogue = Catalogue()
         self.version = 1
         self.ties = Ties()
-        self._now, self._new_uid, self._kept = now, new_uid, kept_changes
+        self._now, self._new_uid, self._kept_changes = now, new_uid, kept_changes
         self._objects: dict[str, dict[Key, Stored]] = {}
         self._journals: dict[str, WatchHistory] = {}
         self._encoder = msgspec.json.Encoder()
@@ -62,35 +62,39 @@ class Store:
 
     def journal(self, kind: Kind) -> WatchHistory:
         """Return the history of a kind, for a watch to read."""
-        return self._journals.setdefault(kind.resource, WatchHistory(self._kept))
+        return self._journals.setdefault(kind.resource, WatchHistory(self._kept_changes))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored:
         """Return one object. Raises ApiRefusal (404)."""
-        stored = self._held(kind).get((namespace, name))
+        stored = self._objects_of(kind).get((namespace, name))
         if stored is None:
             raise not_found(kind.resource, name)
         return stored
 
-    def find(self, kind: Kind, namespace: str, wanted: Question) -> list[Stored]:
+    def find(self, kind: Kind, namespace: str, selection: Question) -> list[Stored]:
         """Return all objects that match, in key order.
 
         namespace: "" for every namespace.
         """
-        held = self._held(kind)
-        return [held[key] for key in sorted(held) if (not namespace or key[0] == namespace) and wanted(held[key].obj)]
+        objects = self._objects_of(kind)
+        return [
+            objects[key]
+            for key in sorted(objects)
+            if (not namespace or key[0] == namespace) and selection(objects[key].obj)
+        ]
 
-    def page(self, kind: Kind, namespace: str, wanted: Question, limit: int, after: Key | None, at: int = 0) -> Page:
+    def page(self, kind: Kind, namespace: str, selection: Question, limit: int, after: Key | None, at: int = 0) -> Page:
         """Return one page of a list. Raises ApiRefusal (410) when the version is forgotten.
 
         limit: at most so many objects, 0 for no bound. at: the version to show, 0 for now. The page begins after the
         key `after`.
         """
-        held = self._held(kind) if not at or at == self.version else self._as_at(kind, at)
-        keys = [key for key in sorted(held) if not namespace or key[0] == namespace]
-        matching = [key for key in keys if (after is None or key > after) and wanted(held[key].obj)]
+        objects = self._objects_of(kind) if not at or at == self.version else self._as_at(kind, at)
+        keys = [key for key in sorted(objects) if not namespace or key[0] == namespace]
+        matching = [key for key in keys if (after is None or key > after) and selection(objects[key].obj)]
         shown = matching[:limit] if limit else matching
         rest = shown[-1] if len(shown) < len(matching) else None
-        return Page(tuple(held[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
+        return Page(tuple(objects[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
 
     def dependents(self, uid: str) -> list[tuple[Kind, Stored]]:
         """Return the objects that name this uid as an owner."""
@@ -119,7 +123,7 @@ class Store:
             meta["namespace"] = meta.get("namespace") or namespace
         check_metadata(kind, meta, namespace)
         self._check_namespace(kind, namespace)
-        if (namespace, meta["name"]) in self._held(kind):
+        if (namespace, meta["name"]) in self._objects_of(kind):
             raise ApiRefusal("AlreadyExists", f'{kind.resource} "{meta["name"]}" already exists')
         if meta.get("resourceVersion"):
             raise ApiRefusal("", "resourceVersion should not be set on objects to be created")
@@ -187,7 +191,7 @@ class Store:
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
         check_budgets(pod.obj, pods, budgets)
         if deletion.grace(kind, pod.obj, options):
-            self._keep(kind, told_to_leave(pod.obj, self._now(0)), pod)
+            self._keep(kind, with_disruption_condition(pod.obj, self._now(0)), pod)
         return self.delete(kind, namespace, name, options)
 
     def delete(self, kind: Kind, namespace: str, name: str, options: deletion.DeleteOptions = AS_IT_SAYS) -> Stored:
@@ -199,18 +203,18 @@ class Store:
             return (
                 old if old.obj["metadata"].get("deletionTimestamp") else self._keep(kind, closing(old.obj, later), old)
             )
-        gone = deletion.marked(kind, old.obj, options, self._now(0), later)
-        if gone is None:
+        marked_obj = deletion.marked(kind, old.obj, options, self._now(0), later)
+        if marked_obj is None:
             return self._forget(kind, old, deletion.last(kind, old.obj, self._now(0)))
-        if gone == old.obj:
+        if marked_obj == old.obj:
             return old
         if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
-            gone["metadata"]["generation"] = gone["metadata"].get("generation", 1) + 1
-        return self._keep(kind, gone, old)
+            marked_obj["metadata"]["generation"] = marked_obj["metadata"].get("generation", 1) + 1
+        return self._keep(kind, marked_obj, old)
 
     def contents(self, namespace: str) -> list[tuple[Kind, Key]]:
         """Return the keys of everything in a namespace."""
-        return [(kind, key) for kind in self.catalogue.kinds() for key in self._held(kind) if key[0] == namespace]
+        return [(kind, key) for kind in self.catalogue.kinds() for key in self._objects_of(kind) if key[0] == namespace]
 
     def let_go(self, kind: Kind, stored: Stored) -> None:
         """Remove an object whose deletion had to wait."""
@@ -218,27 +222,27 @@ class Store:
 
     # Inside.
 
-    def _held(self, kind: Kind) -> dict[Key, Stored]:
+    def _objects_of(self, kind: Kind) -> dict[Key, Stored]:
         return self._objects.setdefault(kind.resource, {})
 
     def _as_at(self, kind: Kind, version: int) -> dict[Key, Stored]:
         """Return the objects of a kind at an earlier version, reconstructed from its history."""
         journal = self.journal(kind)
-        held = dict(self._held(kind))
+        objects = dict(self._objects_of(kind))
         for change in reversed(journal.since(journal.after(version))):
             meta = change.now.obj["metadata"]
             key = (meta.get("namespace", ""), meta["name"])
             if change.before is None:
-                held.pop(key, None)
+                objects.pop(key, None)
             else:
-                held[key] = change.before
-        return held
+                objects[key] = change.before
+        return objects
 
     def _admitted(self, kind: Kind, namespace: str, obj: Object) -> Object:
         """Return a new object with its defaults. Raises ApiRefusal for one that admission refuses."""
         obj = shaped(kind, obj)
         if kind is PODS:
-            obj = with_priority(obj, [each.obj for each in self._held(PRIORITIES).values()])
+            obj = with_priority(obj, [each.obj for each in self._objects_of(PRIORITIES).values()])
         kind.defaults(obj)
         check_object(kind, obj)
         if kind is PODS and (quotas := self.find(QUOTAS, namespace, lambda obj: True)):
@@ -247,14 +251,14 @@ class Store:
         return obj
 
     def _check_namespace(self, kind: Kind, namespace: str) -> None:
-        if not kind.namespaced or not (known := self._held(NAMESPACES)):
+        if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
         stored = known.get(("", namespace))
         if stored is None:
             raise not_found("namespaces", namespace)
         if stored.obj["metadata"].get("deletionTimestamp"):
-            told = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {told}")
+            message = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
     def _replace(self, kind: Kind, old: Stored, new: Object, manager: str, part: str) -> Stored:
         """Store the next state of an object. A change of nothing is no write, as in Kubernetes."""
@@ -276,19 +280,19 @@ class Store:
         if manager:
             meta["managedFields"] = owned(before.obj if before else None, obj, manager, part, self._now(0))
         now = self._stamp(obj)
-        self._held(kind)[(meta.get("namespace", ""), meta["name"])] = now
+        self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])] = now
         self.ties.note(kind, before.obj if before else None, obj)
         self.journal(kind).write(Change(now.version, now, before))
         return now
 
     def _forget(self, kind: Kind, old: Stored, last: Object) -> Stored:
         meta = last["metadata"]
-        del self._held(kind)[(meta.get("namespace", ""), meta["name"])]
+        del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
         now = self._stamp(last)
         self.ties.note(kind, old.obj, None)
-        self.journal(kind).write(Change(now.version, now, old, gone=True))
+        self.journal(kind).write(Change(now.version, now, old, deleted=True))
         self._empty(kind, meta["name"])
-        around = self._held(NAMESPACES).get(("", meta.get("namespace", "")))
+        around = self._objects_of(NAMESPACES).get(("", meta.get("namespace", "")))
         if around is not None and around.obj["metadata"].get("deletionTimestamp"):
             self.ties.doubtful.add((NAMESPACES, "", around.obj["metadata"]["name"]))
         return now
@@ -297,7 +301,7 @@ class Store:
         """Delete every object of a deleted CRD's kind."""
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
-                for key in list(self._held(custom)):
+                for key in list(self._objects_of(custom)):
                     self.delete(custom, *key)
             self.catalogue.drop(name)
 

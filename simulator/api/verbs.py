@@ -64,7 +64,7 @@ def do(store: Store, call: Call) -> Answer:
             return _post(store, call)
         case "PUT":
             _check_writable(call.target)
-            return _written(store, call, call.body)
+            return _store_update(store, call, call.body)
         case "PATCH":
             return _patch(store, call)
         case "DELETE":
@@ -74,10 +74,10 @@ def do(store: Store, call: Call) -> Answer:
 
 def question(target: Target, query: Mapping[str, str]) -> Question:
     """Return the predicate that a list or a watch selects by."""
-    wanted = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
-        return wanted
-    return lambda obj: obj["metadata"].get("namespace") == target.namespace and wanted(obj)
+        return selection
+    return lambda obj: obj["metadata"].get("namespace") == target.namespace and selection(obj)
 
 
 def _get(store: Store, call: Call) -> Answer:
@@ -88,10 +88,10 @@ def _get(store: Store, call: Call) -> Answer:
         if target.subresource == "scale":
             return _json(scale_of(kind, stored.obj))
         return _json(_tabled(call, Page((stored,), stored.version))) if call.tabled else Answer(stored.raw)
-    wanted = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    selection = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
     version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
-    page = store.page(kind, target.namespace, wanted, limit, after, version)
+    page = store.page(kind, target.namespace, selection, limit, after, version)
     return _json(_tabled(call, page)) if call.tabled else Answer(_as_list(kind, page))
 
 
@@ -122,18 +122,18 @@ def _patch(store: Store, call: Call) -> Answer:
     if call.form.startswith("application/apply-patch"):
         raise ApiRefusal("NotImplemented", f"the embedded API does not do patches of {call.form}")
     if apply is None or (apply is patch.strategic and target.kind.custom):
-        told = "the body of the request was in an unknown format - accepted media types include: "
-        raise ApiRefusal("UnsupportedMediaType", told + "application/json-patch+json, application/merge-patch+json")
+        message = "the body of the request was in an unknown format - accepted media types include: "
+        raise ApiRefusal("UnsupportedMediaType", message + "application/json-patch+json, application/merge-patch+json")
     old = store.get(target.kind, target.namespace, target.name).obj
     new = apply(scale_of(target.kind, old) if target.subresource == "scale" else old, call.body)
     if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
         raise ApiRefusal("Invalid", "the patch leaves no object behind")
     if new["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
         raise invalid(target.kind.kind, target.name, "metadata.uid: field is immutable")
-    return _written(store, call, new)
+    return _store_update(store, call, new)
 
 
-def _written(store: Store, call: Call, new: Any) -> Answer:
+def _store_update(store: Store, call: Call, new: Any) -> Answer:
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":
@@ -146,14 +146,14 @@ def _delete(store: Store, call: Call) -> Answer:
     target, query = call.target, call.query
     options = delete_options(call.body or {}, dict(query))
     if target.name:
-        gone = store.delete(target.kind, target.namespace, target.name, options)
-        meta = gone.obj["metadata"]
+        deleted = store.delete(target.kind, target.namespace, target.name, options)
+        meta = deleted.obj["metadata"]
         if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
-            return Answer(gone.raw)
+            return Answer(deleted.raw)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
         return _json({**success(), "details": details})
-    wanted = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-    found = store.find(target.kind, target.namespace, wanted)
+    selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    found = store.find(target.kind, target.namespace, selection)
     for stored in found:
         meta = stored.obj["metadata"]
         store.delete(target.kind, meta.get("namespace", ""), meta["name"], options)
@@ -166,8 +166,8 @@ def _check_writable(target: Target) -> None:
 
 
 def _tabled(call: Call, page: Page) -> dict[str, Any]:
-    told = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
-    return {**told, "metadata": _list_metadata(page)}
+    table_document = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
+    return {**table_document, "metadata": _list_metadata(page)}
 
 
 def _json(obj: Any, code: int = 200) -> Answer:

@@ -42,7 +42,7 @@ class Change:
     version: int
     now: Stored  # the last state, when `gone`
     before: Stored | None  # None for a creation
-    gone: bool = False  # True: the object was deleted
+    deleted: bool = False  # True: the object was deleted
 
 
 class WatchHistory:
@@ -62,10 +62,10 @@ class WatchHistory:
         """Add a change and wake the watches."""
         self._changes.append(change)
         if len(self._changes) > self._keep + self._keep // _SLACK:
-            gone = len(self._changes) - self._keep
-            self._forgotten = self._changes[gone - 1].version
-            del self._changes[:gone]
-            self._first += gone
+            surplus = len(self._changes) - self._keep
+            self._forgotten = self._changes[surplus - 1].version
+            del self._changes[:surplus]
+            self._first += surplus
         for wake in self.wakers:
             wake()
 
@@ -91,20 +91,20 @@ def raw(stored: Stored) -> bytes:
     return stored.raw
 
 
-def event(change: Change, wanted: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
+def event(change: Change, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
     """Return the watch line of a change for a selector; None when the selector does not see the change."""
-    found = seen(change, wanted)
+    found = event_for(change, selection)
     return line(found[0], show(found[1])) if found is not None else None
 
 
-def seen(change: Change, wanted: Question) -> tuple[str, Stored] | None:
+def event_for(change: Change, selection: Question) -> tuple[str, Stored] | None:
     """Return a change as a selector sees it, None when it does not.
 
     An object that no longer matches is DELETED.
     """
-    was = change.before is not None and wanted(change.before.obj)
-    fits = wanted(change.now.obj)
-    if change.gone:
+    was = change.before is not None and selection(change.before.obj)
+    fits = selection(change.now.obj)
+    if change.deleted:
         return ("DELETED", change.now) if was or fits else None
     if fits:
         return ("MODIFIED" if was else "ADDED", change.now)

@@ -35,9 +35,9 @@ class PodInfo:
     spread: tuple[tuple[str, str], ...] | None = None
     owner: str = ""
 
-    def asks(self, resource: str) -> int:
+    def requested(self, resource: str) -> int:
         """Return how much the pod requests of a resource; 0 when it requests none."""
-        return next((wanted for name, wanted in self.shape.requests if name == resource), 0)
+        return next((amount for name, amount in self.shape.requests if name == resource), 0)
 
 
 def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> PodInfo:
@@ -50,13 +50,13 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
             init_containers=[_filled(c) for c in pod.spec.init_containers or ()],
         ),
     )
-    asked = dict(requests_of(filled))
+    requests = dict(requests_of(filled))
     owners = pod.metadata.owner_references or ()
     return PodInfo(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         shape=shape_of(pod),
-        fullest=(asked.get("cpu", 0), asked.get("memory", 0)),
+        fullest=(requests.get("cpu", 0), requests.get("memory", 0)),
         priority=pod.spec.priority or 0,
         nominated=pod.status.nominated_node_name,
         labels=tuple(sorted((pod.metadata.labels or {}).items())),
@@ -80,7 +80,7 @@ class NodeInfo:
     node: Node
     offers: dict[str, int]
     name: str = field(init=False)
-    asked: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)
     fullest: list[int] = field(default_factory=lambda: [0, 0])
     pods: dict[str, PodInfo] = field(default_factory=dict)
 
@@ -94,8 +94,8 @@ class NodeInfo:
 
     def add(self, pod_info: PodInfo, sign: int = 1) -> None:
         """Charge a pod to this node; with sign=-1 release what it took."""
-        for resource, wanted in pod_info.shape.requests:
-            self.asked[resource] = self.asked.get(resource, 0) + sign * wanted
+        for resource, quantity in pod_info.shape.requests:
+            self.requested[resource] = self.requested.get(resource, 0) + sign * quantity
         for at in (0, 1):
             self.fullest[at] += sign * pod_info.fullest[at]
         if sign > 0:
@@ -103,18 +103,18 @@ class NodeInfo:
         else:
             del self.pods[pod_info.uid]
 
-    def holds(self, pod_info: PodInfo, beside: tuple[PodInfo, ...] = ()) -> bool:
+    def has_room(self, pod_info: PodInfo, nominated: tuple[PodInfo, ...] = ()) -> bool:
         """True if the filters let the pod in, with the pods nominated here counted as if they ran here.
 
         Node readiness counts, too: in a real cluster the node controller expresses it by taints.
         """
         if not admits(self.node, pod_info.shape):
             return False
-        for resource, wanted in pod_info.shape.requests:
-            taken = self.asked.get(resource, 0) + sum(other.asks(resource) for other in beside)
-            if wanted > self.offers.get(resource, 0) - taken:
+        for resource, quantity in pod_info.shape.requests:
+            used = self.requested.get(resource, 0) + sum(other.requested(resource) for other in nominated)
+            if quantity > self.offers.get(resource, 0) - used:
                 return False
-        ports = {port for other in (*self.pods.values(), *beside) for port in other.shape.host_ports}
+        ports = {port for other in (*self.pods.values(), *nominated) for port in other.shape.host_ports}
         return ports.isdisjoint(pod_info.shape.host_ports)
 
 
@@ -177,7 +177,7 @@ class Cluster:
         """True if any waiting pod names a node."""
         return bool(self._nominated)
 
-    def beside(self, node: str, pod_info: PodInfo) -> tuple[PodInfo, ...]:
+    def nominated_pods(self, node: str, pod_info: PodInfo) -> tuple[PodInfo, ...]:
         """Return the pods nominated to a node for which this pod must leave room: those of its priority or above."""
         return tuple(
             other
@@ -212,7 +212,7 @@ class Cluster:
                 del self._fits[next(iter(self._fits))]
             known = self._fits[pod_info.shape] = _Fits([False] * len(order), set(range(len(order))))
         for number in known.stale:
-            known.fit[number] = order[number].holds(pod_info)
+            known.fit[number] = order[number].has_room(pod_info)
         known.stale.clear()
         return known.fit
 

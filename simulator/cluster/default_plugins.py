@@ -77,8 +77,8 @@ def feasible(
 
 def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bool:
     """True if the node also has room for the pods that are nominated to it."""
-    beside = cluster.beside(node_info.name, pod_info)
-    return not beside or node_info.holds(pod_info, beside)
+    nominated = cluster.nominated_pods(node_info.name, pod_info)
+    return not nominated or node_info.has_room(pod_info, nominated)
 
 
 def scores(cluster: Cluster, pod_info: PodInfo, node_infos: Sequence[NodeInfo]) -> list[int]:
@@ -132,17 +132,17 @@ def _least_allocated(node_info: NodeInfo, pod_info: PodInfo) -> int:
     for at, resource in enumerate(("cpu", "memory")):
         offered = node_info.offers.get(resource, 0)
         if offered:
-            asked = node_info.fullest[at] + pod_info.fullest[at]
-            parts.append((offered - asked) * MAX_SCORE // offered if asked <= offered else 0)
+            requested = node_info.fullest[at] + pod_info.fullest[at]
+            parts.append((offered - requested) * MAX_SCORE // offered if requested <= offered else 0)
     return sum(parts) // len(parts) if parts else 0
 
 
 def _balanced(node_info: NodeInfo, pod_info: PodInfo) -> int:
     """Score by BalancedAllocation over the CPU and memory really requested; 0 for a pod that requests neither."""
-    if not pod_info.asks("cpu") and not pod_info.asks("memory"):
+    if not pod_info.requested("cpu") and not pod_info.requested("memory"):
         return 0
     parts = [
-        min(1.0, (node_info.asked.get(resource, 0) + pod_info.asks(resource)) / node_info.offers[resource])
+        min(1.0, (node_info.requested.get(resource, 0) + pod_info.requested(resource)) / node_info.offers[resource])
         for resource in ("cpu", "memory")
         if node_info.offers.get(resource)
     ]

@@ -56,8 +56,8 @@ def state_of(pod: Object) -> State:
         return State.ENDED
     if not status.get("startTime"):
         return State.BOUND
-    told = status.get("containerStatuses") or ()
-    if told and all("terminated" in (each.get("state") or {}) for each in told):
+    statuses = status.get("containerStatuses") or ()
+    if statuses and all("terminated" in (each.get("state") or {}) for each in statuses):
         return State.ENDED
     return State.RUNNING if status.get("phase") == "Running" else State.PULLING
 
@@ -89,8 +89,8 @@ def missing_image(pod: Object, images: Collection[str] | None) -> str:
     if images is None:
         return ""
     spec = pod["spec"]
-    wanted = [each.get("image", "") for each in (*(spec.get("initContainers") or ()), *spec["containers"])]
-    return next((image for image in wanted if image not in images), "")
+    images = [each.get("image", "") for each in (*(spec.get("initContainers") or ()), *spec["containers"])]
+    return next((image for image in images if image not in images), "")
 
 
 def pull_failed(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
@@ -129,10 +129,10 @@ def status_in(pod: Object, to: State, stamp: str, pod_ip: str = "", host_ip: str
                 "containerStatuses": [_running(pod, each, stamp) for each in pod["spec"]["containers"]],
             }
         case State.ENDED:
-            again = _restarts(pod, code)
+            restarts = _restarts(pod, code)
             return {
-                "phase": "Running" if again else "Failed" if code else "Succeeded",
-                "conditions": _conditions(stamp, ready=False, why="" if again else "PodCompleted"),
+                "phase": "Running" if restarts else "Failed" if code else "Succeeded",
+                "conditions": _conditions(stamp, ready=False, why="" if restarts else "PodCompleted"),
                 "containerStatuses": [_ended(pod, each, stamp, code) for each in pod["spec"]["containers"]],
             }
     raise ValueError(f"no status goes with {to.value}")
@@ -152,24 +152,24 @@ def _number(pod: Object, annotation: str) -> float | None:
 
 
 def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
-    told = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
+    states = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
     reason = {"reason": why} if why else {}
     return [
         {"type": kind, "status": "True" if holds else "False", "lastProbeTime": None, "lastTransitionTime": stamp}
         | (reason if not holds else {})
-        for kind, holds in told.items()
+        for kind, holds in states.items()
     ]
 
 
 def _before(pod: Object, name: str) -> Object:
-    told = (pod.get("status") or {}).get("containerStatuses") or ()
-    return next((each for each in told if each["name"] == name), {})
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((each for each in statuses if each["name"] == name), {})
 
 
 def _container(container: Object, ready: bool, restarts: int, state: Object) -> Object:
     image = container.get("image", "")
-    told = {"name": container["name"], "image": image, "imageID": image, "ready": ready, "started": ready}
-    return {**told, "restartCount": restarts, "state": state}
+    status = {"name": container["name"], "image": image, "imageID": image, "ready": ready, "started": ready}
+    return {**status, "restartCount": restarts, "state": state}
 
 
 def _waiting(container: Object) -> Object:

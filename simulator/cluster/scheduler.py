@@ -34,7 +34,7 @@ class Question:
 class Reply:
     """The extender's answer."""
 
-    kept: tuple[str, ...] = ()  # of a filter, in its order
+    feasible_nodes: tuple[str, ...] = ()  # of a filter, in its order
     points: Mapping[str, int] = field(default_factory=dict)  # of a prioritize
     refused: Mapping[str, str] = field(default_factory=dict)  # node -> why
     failed: str = ""  # why there is no answer; "" when there is one
@@ -120,7 +120,7 @@ def _nominated(
     cluster: Cluster, pod_info: PodInfo, extender: Extender | None
 ) -> Generator[Question, Reply, Sequence[NodeInfo]]:
     node_info = cluster.node_infos.get(pod_info.nominated)
-    if node_info is None or not node_info.holds(pod_info, cluster.beside(node_info.name, pod_info)):
+    if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
         return ()
     try:
         return (yield from _filtered([node_info], extender))
@@ -135,7 +135,7 @@ def _filtered(
         return node_infos
     reply = yield Question(Verb.FILTER, _names(node_infos))
     by_name = {node_info.name: node_info for node_info in node_infos}
-    strangers = [name for name in reply.kept if name not in by_name]
+    strangers = [name for name in reply.feasible_nodes if name not in by_name]
     failed = reply.failed or (
         f"extender claims a filtered node which is not found: {strangers[0]}" if strangers else ""
     )
@@ -143,7 +143,7 @@ def _filtered(
         if extender.ignorable:
             return node_infos
         raise NoAnswer(failed)
-    return [by_name[name] for name in reply.kept]
+    return [by_name[name] for name in reply.feasible_nodes]
 
 
 def _names(node_infos: Iterable[NodeInfo]) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def _lament(nodes: int, before: int) -> str:
     return f"0/{nodes} nodes are available: none holds the pod."
 
 
-def alone(cluster: Cluster, pod_info: PodInfo, cursor: Cursor, dice: random.Random) -> Outcome:
+def schedule_without_extender(cluster: Cluster, pod_info: PodInfo, cursor: Cursor, dice: random.Random) -> Outcome:
     """Run a whole cycle without an extender, as kube-scheduler does by default."""
     questions = cycle(cluster, pod_info, cursor, dice)
     try:

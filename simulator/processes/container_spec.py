@@ -108,29 +108,29 @@ def from_field(pod: Object, path: str) -> str:
     if path in plain:
         return str(plain[path] or "")
     if path in ("metadata.labels", "metadata.annotations"):
-        held = meta.get(path.removeprefix("metadata.")) or {}
-        return "".join(f"{key}={_quoted(held[key])}\n" for key in sorted(held))
+        metadata_map = meta.get(path.removeprefix("metadata.")) or {}
+        return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
     raise NotToBeHad(f"the downward API has no field {path!r}")
 
 
-def from_resource(pod: Object, container: Object, wanted: Object) -> str:
+def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
     """Return a request or a limit in units of its divisor, rounded up. Raises NotToBeHad."""
     of = container
-    if wanted.get("containerName"):
+    if field_ref.get("containerName"):
         everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
-        of = next((each for each in everyone if each["name"] == wanted["containerName"]), {})
-    what, _, resource = str(wanted.get("resource", "")).partition(".")
+        of = next((each for each in everyone if each["name"] == field_ref["containerName"]), {})
+    what, _, resource = str(field_ref.get("resource", "")).partition(".")
     if what not in ("limits", "requests"):
-        raise NotToBeHad(f"a resource is limits.X or requests.X, not {wanted.get('resource')!r}")
+        raise NotToBeHad(f"a resource is limits.X or requests.X, not {field_ref.get('resource')!r}")
     given = ((of.get("resources") or {}).get(what) or {}).get(resource, "0")
     try:
-        divisor = milli(wanted.get("divisor") or "0") or 1000
+        divisor = milli(field_ref.get("divisor") or "0") or 1000
         return str(math.ceil(milli(given) / divisor))
     except KubeError as error:
         raise NotToBeHad(str(error)) from error
 
 
-def held(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
+def referenced_object(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
     """Return an object that is referred to; None when it is missing and optional. Raises NotToBeHad."""
     found = source.get(name)
     if found is None and not optional:
@@ -142,21 +142,21 @@ def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) 
     origin = each.get("valueFrom")
     if not origin:
         return expanded(str(each.get("value", "")), env)
-    if (wanted := origin.get("fieldRef")) is not None:
-        return from_field(pod, wanted.get("fieldPath", ""))
-    if (wanted := origin.get("resourceFieldRef")) is not None:
-        return from_resource(pod, _owner_of(pod, each), wanted)
+    if (reference := origin.get("fieldRef")) is not None:
+        return from_field(pod, reference.get("fieldPath", ""))
+    if (reference := origin.get("resourceFieldRef")) is not None:
+        return from_resource(pod, _owner_of(pod, each), reference)
     for key, kind, source in (
         ("configMapKeyRef", "configmap", sources.config_maps),
         ("secretKeyRef", "secret", sources.secrets),
     ):
-        if (wanted := origin.get(key)) is not None:
-            optional = bool(wanted.get("optional"))
-            found = held(source, kind, wanted.get("name", ""), optional)
+        if (reference := origin.get(key)) is not None:
+            optional = bool(reference.get("optional"))
+            found = referenced_object(source, kind, reference.get("name", ""), optional)
             data = texts(found) if found else {}
-            if wanted["key"] not in data and not optional:
-                raise NotToBeHad(f"couldn't find key {wanted['key']} in {kind} {wanted.get('name')}")
-            return data.get(wanted["key"])
+            if reference["key"] not in data and not optional:
+                raise NotToBeHad(f"couldn't find key {reference['key']} in {kind} {reference.get('name')}")
+            return data.get(reference["key"])
     raise NotToBeHad(f"the value of {each['name']} comes from {', '.join(origin)}, which is not done here")
 
 
@@ -172,8 +172,8 @@ def _all_of(each: Object, sources: Sources) -> dict[str, str]:
         ("configMapRef", "configmap", sources.config_maps),
         ("secretRef", "secret", sources.secrets),
     ):
-        if (wanted := each.get(key)) is not None:
-            found = held(source, kind, wanted.get("name", ""), bool(wanted.get("optional")))
+        if (reference := each.get(key)) is not None:
+            found = referenced_object(source, kind, reference.get("name", ""), bool(reference.get("optional")))
             return {prefix + name: text for name, text in (texts(found) if found else {}).items()}
     return {}
 
@@ -187,8 +187,8 @@ def contents(found: Object) -> dict[str, bytes]:
     """Return the values of a ConfigMap or a Secret as bytes."""
     coded = found.get("binaryData") if found.get("kind") != "Secret" else found.get("data")
     plain = found.get("data") if found.get("kind") != "Secret" else found.get("stringData")
-    told = {name: str(text).encode() for name, text in (plain or {}).items()}
-    return told | {name: base64.b64decode(text) for name, text in (coded or {}).items()}
+    files = {name: str(text).encode() for name, text in (plain or {}).items()}
+    return files | {name: base64.b64decode(text) for name, text in (coded or {}).items()}
 
 
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
@@ -200,5 +200,5 @@ def _mount(each: Object, env: Mapping[str, str]) -> Mount:
 
 def _quoted(text: Any) -> str:
     """Quote plain text as Go's %q does."""
-    told = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return f'"{told}"'
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'

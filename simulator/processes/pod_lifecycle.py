@@ -58,7 +58,7 @@ class Container:
     last: End | None = None  # its run before this one
     not_before_s: float = 0.0  # when it may start again
     crashes: int = 0
-    told: str = ""  # its last signal
+    last_signal: str = ""  # its last signal
     answers: bool = True  # False while it has a readiness probe that has not been answered
 
 
@@ -106,7 +106,11 @@ def to_start(lifecycle: PodLifecycle, now_s: float) -> list[str]:
     """Return the names of the containers to start now."""
     if lifecycle.leaves_s is not None or over(lifecycle):
         return []
-    due = [each for each in _wanted(lifecycle) if each.state is not State.RUNNING and each.not_before_s <= now_s]
+    due = [
+        each
+        for each in _runnable_containers(lifecycle)
+        if each.state is not State.RUNNING and each.not_before_s <= now_s
+    ]
     return [each.name for each in due]
 
 
@@ -118,11 +122,11 @@ def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     running = [each for each in lifecycle.containers if each.state is State.RUNNING]
     if lifecycle.leaves_s is None:
         late = [each for each in running if each.part is Part.SIDECAR] if _mains_are_done(lifecycle) else []
-        return [(each.name, TERM) for each in late if not each.told]
+        return [(each.name, TERM) for each in late if not each.last_signal]
     if now_s >= lifecycle.leaves_s + lifecycle.grace_s:
-        return [(each.name, KILL) for each in running if each.told != KILL]
+        return [(each.name, KILL) for each in running if each.last_signal != KILL]
     others = [each for each in running if each.part is not Part.SIDECAR]
-    return [(each.name, TERM) for each in (others or running) if not each.told]
+    return [(each.name, TERM) for each in (others or running) if not each.last_signal]
 
 
 def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
@@ -130,7 +134,7 @@ def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
     if lifecycle.leaves_s is not None:
         until_s = lifecycle.leaves_s + lifecycle.grace_s
         return until_s if until_s > now_s else None
-    later = [each.not_before_s for each in _wanted(lifecycle) if each.not_before_s > now_s]
+    later = [each.not_before_s for each in _runnable_containers(lifecycle) if each.not_before_s > now_s]
     return min(later, default=None)
 
 
@@ -174,8 +178,8 @@ def initialized(lifecycle: PodLifecycle) -> bool:
 def started(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
     """Record that a container runs. answers: False if a readiness probe has yet to be answered."""
     was = lifecycle.named(name)
-    again = 1 if was.end else 0
-    run = Container(name, was.part, State.RUNNING, "", "", was.restarts + again, now_s, answers=answers)
+    restart = 1 if was.end else 0
+    run = Container(name, was.part, State.RUNNING, "", "", was.restarts + restart, now_s, answers=answers)
     return _with(lifecycle, replace(run, last=was.end or was.last, crashes=was.crashes))
 
 
@@ -192,12 +196,12 @@ def ended(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: 
     """Record that a container's process has ended."""
     was = lifecycle.named(name)
     end = End(code, was.began_s, now_s, message)
-    gone = replace(was, state=State.ENDED, end=end, told="")
-    if lifecycle.leaves_s is not None or not _again(lifecycle, gone):
-        return _with(lifecycle, gone)
+    ended_container = replace(was, state=State.ENDED, end=end, last_signal="")
+    if lifecycle.leaves_s is not None or not _restarts_after_end(lifecycle, ended_container):
+        return _with(lifecycle, ended_container)
     crashes = 0 if now_s - was.began_s >= _STEADY_S else was.crashes
     pause_s = min(lifecycle.backoff_s[0] * 2 ** (crashes - 1), lifecycle.backoff_s[1]) if crashes else 0.0
-    return _with(lifecycle, replace(gone, crashes=crashes + 1, not_before_s=now_s + pause_s))
+    return _with(lifecycle, replace(ended_container, crashes=crashes + 1, not_before_s=now_s + pause_s))
 
 
 def answered(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
@@ -207,7 +211,7 @@ def answered(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
 
 def signalled(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
     """Record the signal that a container got."""
-    return _with(lifecycle, replace(lifecycle.named(name), told=signal))
+    return _with(lifecycle, replace(lifecycle.named(name), last_signal=signal))
 
 
 def leaves(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
@@ -220,14 +224,17 @@ def leaves(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycl
 # Inside.
 
 
-def _wanted(lifecycle: PodLifecycle) -> list[Container]:
+def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
     """Return the containers that should be running and may be started, ignoring pauses."""
     if over(lifecycle):
         return []
-    held = next(_pending_init(lifecycle), None)
+    pending_init = next(_pending_init(lifecycle), None)
     sidecars = [each for each in lifecycle.of(Part.SIDECAR) if each.state is State.ENDED]
-    if held is not None:
-        return [*sidecars, *([held] if held not in sidecars and held.state is not State.RUNNING else [])]
+    if pending_init is not None:
+        return [
+            *sidecars,
+            *([pending_init] if pending_init not in sidecars and pending_init.state is not State.RUNNING else []),
+        ]
     mains = [each for each in lifecycle.of(Part.MAIN) if each.state is State.WAITING or _returns(lifecycle, each)]
     return [*sidecars, *mains]
 
@@ -243,10 +250,10 @@ def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
 
 
 def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
-    return each.state is State.ENDED and _again(lifecycle, each)
+    return each.state is State.ENDED and _restarts_after_end(lifecycle, each)
 
 
-def _again(lifecycle: PodLifecycle, each: Container) -> bool:
+def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
     """True if an ended container is to be started again."""
     code = each.end.code if each.end else 0
     if each.part is Part.SIDECAR:
@@ -264,7 +271,8 @@ def _init_failed(lifecycle: PodLifecycle) -> bool:
 def _mains_are_done(lifecycle: PodLifecycle) -> bool:
     mains = list(lifecycle.of(Part.MAIN))
     return all(
-        each.state is State.ENDED and not (_again(lifecycle, each) and lifecycle.leaves_s is None) for each in mains
+        each.state is State.ENDED and not (_restarts_after_end(lifecycle, each) and lifecycle.leaves_s is None)
+        for each in mains
     )
 
 

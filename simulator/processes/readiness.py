@@ -42,25 +42,25 @@ class Readiness:
 
 def probe_of(container: Object) -> Probe | None:
     """Return the container's readiness probe; None if there is none that is done here."""
-    told = container.get("readinessProbe") or {}
-    asked = told.get("httpGet")
-    if not isinstance(asked, Mapping):
+    probe = container.get("readinessProbe") or {}
+    http_get = probe.get("httpGet")
+    if not isinstance(http_get, Mapping):
         return None
-    port = asked.get("port")
+    port = http_get.get("port")
     named = {each.get("name"): each.get("containerPort") for each in container.get("ports") or ()}
     number = named.get(port, port)
     if not isinstance(number, int):
         return None
     return Probe(
-        str(asked.get("scheme") or "HTTP").lower(),
-        str(asked.get("host") or ""),
+        str(http_get.get("scheme") or "HTTP").lower(),
+        str(http_get.get("host") or ""),
         number,
-        str(asked.get("path") or "/"),
-        float(told.get("initialDelaySeconds") or 0),
-        float(told.get("periodSeconds") or 10),
-        float(told.get("timeoutSeconds") or 1),
-        int(told.get("successThreshold") or 1),
-        int(told.get("failureThreshold") or 3),
+        str(http_get.get("path") or "/"),
+        float(probe.get("initialDelaySeconds") or 0),
+        float(probe.get("periodSeconds") or 10),
+        float(probe.get("timeoutSeconds") or 1),
+        int(probe.get("successThreshold") or 1),
+        int(probe.get("failureThreshold") or 3),
     )
 
 

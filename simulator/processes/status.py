@@ -26,11 +26,11 @@ def status_of(pod: Object, lifecycle: PodLifecycle, now_s: float, pod_ip: str, h
     now_s: the time of a condition that changes.
     """
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
-    told = phase(lifecycle)
+    pod_phase = phase(lifecycle)
     began = (pod.get("status") or {}).get("startTime") or rfc3339(now_s)
-    done = told in ("Succeeded", "Failed")
+    done = pod_phase in ("Succeeded", "Failed")
     status: Object = {
-        "phase": told,
+        "phase": pod_phase,
         "startTime": began,
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}] if host_ip else [],
@@ -50,14 +50,14 @@ def _containers(pod: Object) -> list[Object]:
 
 def _conditions(pod: Object, lifecycle: PodLifecycle, now_s: float, done: bool) -> list[Object]:
     holds = ready(lifecycle)
-    told = {
+    states = {
         "PodReadyToStartContainers": not done,
         "Initialized": initialized(lifecycle),
         "Ready": holds,
         "ContainersReady": holds,
     }
     before = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
-    return [_condition(before.get(kind, {}), kind, true, now_s, done) for kind, true in told.items()]
+    return [_condition(before.get(kind, {}), kind, true, now_s, done) for kind, true in states.items()]
 
 
 def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, done: bool) -> Object:
@@ -96,16 +96,16 @@ def _state(each: Container) -> Object:
         return {"waiting": {"reason": each.why} | ({"message": each.message} if each.message else {})}
     if _backs_off(each) and each.end is not None:
         pause_s = each.not_before_s - each.end.ended_s
-        told = f"back-off {pause_s:g}s restarting failed container={each.name}"
-        return {"waiting": {"reason": "CrashLoopBackOff", "message": told}}
+        message = f"back-off {pause_s:g}s restarting failed container={each.name}"
+        return {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
     return {"terminated": _ended(each.end)} if each.end else {}
 
 
 def _ended(end: End) -> Object:
-    told: Object = {
+    terminated: Object = {
         "exitCode": end.code,
         "reason": "Error" if end.code else "Completed",
         "startedAt": rfc3339(end.began_s),
         "finishedAt": rfc3339(end.ended_s),
     }
-    return told | ({"message": end.message} if end.message else {})
+    return terminated | ({"message": end.message} if end.message else {})

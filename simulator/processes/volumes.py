@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.simulator.processes.container_spec import NotToBeHad, Sources, contents, from_field, from_resource, held
+from turnout.simulator.processes.container_spec import (
+    NotToBeHad,
+    Sources,
+    contents,
+    from_field,
+    from_resource,
+    referenced_object,
+)
 
 Object = dict[str, Any]
 _MODE = 0o644
@@ -94,37 +101,41 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
 
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
-    if (wanted := source.get("configMap")) is not None:
-        found = held(sources.config_maps, "configmap", wanted.get("name", ""), bool(wanted.get("optional")))
-        yield from _chosen(contents(found) if found else {}, wanted, "configmap", mode)
-    elif (wanted := source.get("secret")) is not None:
-        name = wanted.get("secretName") or wanted.get("name", "")
-        found = held(sources.secrets, "secret", name, bool(wanted.get("optional")))
-        yield from _chosen(contents(found) if found else {}, wanted, "secret", mode)
-    elif (wanted := source.get("downwardAPI")) is not None:
-        for item in wanted.get("items") or ():
+    if (reference := source.get("configMap")) is not None:
+        found = referenced_object(
+            sources.config_maps, "configmap", reference.get("name", ""), bool(reference.get("optional"))
+        )
+        yield from _chosen(contents(found) if found else {}, reference, "configmap", mode)
+    elif (reference := source.get("secret")) is not None:
+        name = reference.get("secretName") or reference.get("name", "")
+        found = referenced_object(sources.secrets, "secret", name, bool(reference.get("optional")))
+        yield from _chosen(contents(found) if found else {}, reference, "secret", mode)
+    elif (reference := source.get("downwardAPI")) is not None:
+        for item in reference.get("items") or ():
             if (field_ := item.get("fieldRef")) is not None:
                 text = from_field(pod, field_.get("fieldPath", ""))
             else:
                 text = from_resource(pod, {}, item.get("resourceFieldRef") or {})
-            yield _safe(item["path"]), File(text.encode(), item.get("mode") or wanted.get("defaultMode") or mode)
+            yield _safe(item["path"]), File(text.encode(), item.get("mode") or reference.get("defaultMode") or mode)
     else:
         kinds = ", ".join(key for key in source if key != "name") or "nothing"
         raise NotToBeHad(f"a volume of {kinds} is not done here")
 
 
-def _chosen(data: dict[str, bytes], wanted: Object, kind: str, mode: int) -> Iterator[tuple[str, File]]:
+def _chosen(data: dict[str, bytes], reference: Object, kind: str, mode: int) -> Iterator[tuple[str, File]]:
     """Yield all keys as files, or the listed keys at their own paths."""
-    mode = wanted.get("defaultMode") or mode
-    if not wanted.get("items"):
+    mode = reference.get("defaultMode") or mode
+    if not reference.get("items"):
         for key, raw in data.items():
             yield _safe(key), File(raw, mode)
         return
-    for item in wanted["items"]:
+    for item in reference["items"]:
         if item["key"] not in data:
-            if wanted.get("optional"):
+            if reference.get("optional"):
                 continue
-            raise NotToBeHad(f"{kind} {wanted.get('name') or wanted.get('secretName')} has no key {item['key']!r}")
+            raise NotToBeHad(
+                f"{kind} {reference.get('name') or reference.get('secretName')} has no key {item['key']!r}"
+            )
         yield _safe(item["path"]), File(data[item["key"]], item.get("mode") or mode)
 
 

@@ -67,9 +67,9 @@ class World:
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
             if event is Event.ARRIVAL:
-                told = self._coming.pop(name)
-                life = Life(told, told.least, told.work_s, told_curve=self.rules.told_curves)
-                insort(self.waiting, life, key=lambda each: each.told.turn)
+                submission = self._coming.pop(name)
+                life = Life(submission, submission.least, submission.work_s, told_curve=self.rules.told_curves)
+                insort(self.waiting, life, key=lambda each: each.submission.turn)
             elif event is Event.END:
                 self._end(self.running.pop(name))
             else:
@@ -87,17 +87,17 @@ class World:
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         for pod in life.pods:
             self._give(life, pod)
-        self.ended[life.told.name] = life.ran(self.now_s)
+        self.ended[life.submission.name] = life.ran(self.now_s)
 
     def _leave(self, life: Life) -> None:
         for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
             self._give(life, pod)
             life.pods.remove(pod)
-        life.seen = None
+        life.last_state = None
 
     def _give(self, life: Life, pod: Pod) -> None:
         if pod.row is not None:
-            self.free[pod.row] += life.told.gpus
+            self.free[pod.row] += life.submission.gpus
 
     # The scheduler.
 
@@ -105,7 +105,7 @@ class World:
         """Start gangs in turn, each at its min. Only with backfill may one pass another that does not fit."""
         left: list[Life] = []
         for at, life in enumerate(self.waiting):
-            rows = place(self.free, life.told.gpus, life.told.least)
+            rows = place(self.free, life.submission.gpus, life.submission.least)
             if rows is not None:
                 self._start(life, rows)
                 continue
@@ -121,28 +121,28 @@ class World:
     def _start(self, life: Life, rows: Sequence[int]) -> None:
         life.started_s = life.at_s = life.idle_until_s = self.now_s
         life.pods = [Pod(index, row, self.now_s) for index, row in enumerate(rows)]
-        life.seen = None
-        self.running[life.told.name] = life
+        life.last_state = None
+        self.running[life.submission.name] = life
         self._plan_end(life)
 
     def _find_nodes(self, life: Life) -> None:
         """Place workers above the min that wait for a node, one by one, where there is room."""
-        placed = False
+        found_place = False
         for pod in (pod for pod in life.pods if pod.row is None):
-            rows = place(self.free, life.told.gpus, 1)
+            rows = place(self.free, life.submission.gpus, 1)
             if rows is None:
                 break
-            if not placed:
+            if not found_place:
                 self.worked_gpu_s += life.progress(self.now_s, self._window_s)
-            pod.row, placed, life.seen = rows[0], True, None
-        if placed:
+            pod.row, found_place, life.last_state = rows[0], True, None
+        if found_place:
             self._restart(life)
 
     def _restart(self, life: Life) -> None:
         """Restart a job after a resize. A job that only starts loses what it has run and loads nothing again."""
         ran_s = self.now_s - (life.started_s or 0.0)
         if ran_s <= min(self.rules.start_s, self.rules.restart_s):
-            life.left_s, life.idle_until_s = life.told.work_s, self.now_s
+            life.left_s, life.idle_until_s = life.submission.work_s, self.now_s
         else:
             life.restarts += 1
             life.idle_until_s = self.now_s + self.rules.restart_s
@@ -150,13 +150,13 @@ class World:
 
     def _plan_end(self, life: Life) -> None:
         life.version += 1
-        heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.told.name, life.version))
+        heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.submission.name, life.version))
 
     # The autoscaler.
 
     def shown(self) -> Observation:
         """Return what the autoscaler sees now."""
-        lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.told.name)
+        lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.submission.name)
         jobs = [life.shown() for life in lives]
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
@@ -175,10 +175,10 @@ class World:
         bare = list(self.free)
         for life in self.running.values() if self.waiting else ():
             for pod in life.pods:
-                if pod.row is not None and (pod.index >= life.told.least or pod.gone_s is not None):
-                    bare[pod.row] += life.told.gpus
+                if pod.row is not None and (pod.index >= life.submission.least or pod.gone_s is not None):
+                    bare[pod.row] += life.submission.gpus
         for life in self.waiting:
-            if place(bare, life.told.gpus, life.told.least) is None:
+            if place(bare, life.submission.gpus, life.submission.least) is None:
                 return
             yield life
 
@@ -196,7 +196,7 @@ class World:
 
     def _resize(self, life: Life, step: Step) -> None:
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
-        before, life.seen = life.living, None
+        before, life.last_state = life.living, None
         if step.target > life.replicas:
             life.pods += [Pod(index, None, self.now_s) for index in range(life.replicas, step.target)]
         else:
@@ -206,14 +206,16 @@ class World:
                 pod.gone_s = gone_s
             if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None:
                 life.robbed += 1
-                gone = life.replicas - step.target
-                self.evictions.append(Eviction(self.now_s, life.told.name, gone, step.beneficiary.name))
-            heapq.heappush(self._events, (gone_s, Event.GONE, life.told.name, 0))
+                surplus = life.replicas - step.target
+                self.evictions.append(Eviction(self.now_s, life.submission.name, surplus, step.beneficiary.name))
+            heapq.heappush(self._events, (gone_s, Event.GONE, life.submission.name, 0))
             if life.living != before:
                 self._restart(life)
         life.replicas = step.target
 
 
-def _check(told: Submission, rules: Rules) -> None:
-    if sum(node // told.gpus for node in rules.nodes) < told.least:
-        raise ValueError(f"{told.name} asks for {told.least} x {told.gpus} GPUs: no empty cluster of these holds it")
+def _check(submission: Submission, rules: Rules) -> None:
+    if sum(node // submission.gpus for node in rules.nodes) < submission.least:
+        raise ValueError(
+            f"{submission.name} asks for {submission.least} x {submission.gpus} GPUs: an empty cluster has no room"
+        )

@@ -30,7 +30,7 @@ class Pod:
 class Life:
     """A job that was submitted and has not ended."""
 
-    told: Submission
+    submission: Submission
     replicas: int
     left_s: float  # work that is left, in seconds with `least` workers
     started_s: float | None = None
@@ -42,12 +42,12 @@ class Life:
     version: int = 0  # stands in its end event, so that an outdated end is recognised
     restarts: int = 0
     robbed: int = 0
-    seen: JobState | None = None
+    last_state: JobState | None = None
 
     @property
     def key(self) -> JobKey:
         """The job's key as the autoscaler uses it."""
-        return JobKey("Job", QUEUE, self.told.name)
+        return JobKey("Job", QUEUE, self.submission.name)
 
     @property
     def living(self) -> int:
@@ -57,7 +57,7 @@ class Life:
     @property
     def rate(self) -> float:
         """The speed relative to that with `least` workers."""
-        return self.told.speed(self.living) / self.told.speed(self.told.least)
+        return self.submission.speed(self.living) / self.submission.speed(self.submission.least)
 
     def progress(self, now_s: float, window_s: float) -> float:
         """Count progress until now. Returns the GPU seconds in which it was made, up to the end of the window."""
@@ -66,7 +66,7 @@ class Life:
         began = min(max(self.at_s, self.idle_until_s), now_s)
         self.left_s -= (now_s - began) * self.rate
         self.at_s = now_s
-        return max(0.0, min(now_s, window_s) - began) * self.living * self.told.gpus
+        return max(0.0, min(now_s, window_s) - began) * self.living * self.submission.gpus
 
     def ends_s(self) -> float:
         """Return when the job ends if nothing changes."""
@@ -74,33 +74,33 @@ class Life:
 
     def shown(self) -> JobState:
         """Return the job as the autoscaler sees it."""
-        if self.seen is None:
+        if self.last_state is None:
             workers = tuple(
                 Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
             )
-            self.seen = JobState(self._as_job(), workers)
-        return self.seen
+            self.last_state = JobState(self._as_job(), workers)
+        return self.last_state
 
     def ran(self, now_s: float) -> Ran:
         """Return the result of the job, which ends now."""
         assert self.started_s is not None
-        return Ran(self.told, self.started_s, now_s, self.restarts, self.robbed)
+        return Ran(self.submission, self.started_s, now_s, self.restarts, self.robbed)
 
     def _as_job(self) -> Job:
-        told = self.told
+        submission = self.submission
         return Job(
             key=self.key,
-            uid=told.name,
+            uid=submission.name,
             version="1",
             queue=QUEUE,
             replicas=self.replicas,
-            bounds=Bounds(told.least, told.most),
-            shape=shape_of(told.gpus),
-            order=Order(priority=told.priority),
-            created=f"{told.at_s:020.6f}",
-            sizes=told.sizes,
+            bounds=Bounds(submission.least, submission.most),
+            shape=shape_of(submission.gpus),
+            order=Order(priority=submission.priority),
+            created=f"{submission.at_s:020.6f}",
+            sizes=submission.sizes,
             bank=self.bank,
-            curve=told.curve if self.told_curve else (),
+            curve=submission.curve if self.told_curve else (),
         )
 
 

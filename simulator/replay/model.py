@@ -106,7 +106,7 @@ class Tape:
     ran: tuple[Ran, ...]  # in the order of submissions
     evictions: tuple[Eviction, ...] = ()
     worked_gpu_s: float = 0.0  # GPU seconds in which jobs made progress until the last submission
-    looks: int = 0  # decisions made
+    decisions: int = 0  # decisions made
 
     @cached_property
     def window_s(self) -> float:

@@ -36,7 +36,7 @@ def replay(
     these moments its observation could not have changed.
     """
     world = World(submissions, rules)
-    look_s, looks = math.inf, 0
+    look_s, decisions = math.inf, 0
     idle = Idle(policy.settle_s if policy is not None else 0.0)
     while (event_s := world.next_s()) is not None or look_s < math.inf:
         if event_s is not None and event_s <= look_s:
@@ -45,11 +45,11 @@ def replay(
                 look_s = min(look_s, _tick(world.now_s, rules.tick_s))
         else:
             world.now_s = look_s
-            look_s, looks = _look(world, policy or Policy(), decides, idle), looks + 1
+            look_s, decisions = _look(world, policy or Policy(), decides, idle), decisions + 1
         if watch is not None:
             watch(world)
     ran = tuple(world.ended[each.name] for each in submissions)
-    return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, looks)
+    return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, decisions)
 
 
 def _look(world: World, policy: Policy, decides: Decide, idle: Idle) -> float:

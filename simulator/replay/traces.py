@@ -43,7 +43,11 @@ def tables_of(text: str) -> tuple[Table, ...]:
     """Return one table per batch size of a model: the speed for each number of GPUs. Raises BadTrace."""
     try:
         found = [
-            tuple(sorted((int(gpus), float(speed)) for gpus, speed in line.items() if gpus.isdigit() and _told(speed)))
+            tuple(
+                sorted(
+                    (int(gpus), float(speed)) for gpus, speed in line.items() if gpus.isdigit() and _has_speed(speed)
+                )
+            )
             for line in _lines(text)
         ]
     except (AttributeError, ValueError) as error:
@@ -55,5 +59,5 @@ def _lines(text: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(text.splitlines())
 
 
-def _told(speed: str | None) -> bool:
+def _has_speed(speed: str | None) -> bool:
     return bool(speed) and float(speed or 0) > 0

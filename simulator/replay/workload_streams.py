@@ -52,8 +52,8 @@ def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[Row, ...]:
     for _ in range(jobs):
         took_s = min(10 * _DAY_S, 300 + dice.lognormvariate(7.5, 1.4))
         rows.append((dice.choices(sizes, often)[0], took_s))
-    asked = sum(size * took_s for size, took_s in rows)
-    times = _times(jobs, asked / (gpus * load), dice)
+    requested_gpu_s = sum(size * took_s for size, took_s in rows)
+    times = _times(jobs, requested_gpu_s / (gpus * load), dice)
     return tuple(
         Row(at_s, f"job-{number:06}", size, took_s)
         for number, (at_s, (size, took_s)) in enumerate(zip(times, rows, strict=True))

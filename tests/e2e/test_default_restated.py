@@ -13,7 +13,7 @@ from tests.e2e.stories import PODS
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.scheduler import Chosen, alone
+from turnout.simulator.cluster.scheduler import Chosen, schedule_without_extender
 
 pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.asyncio]
 RUNS, SIZE, GPUS = 20, 8, 4
@@ -43,7 +43,7 @@ def restated(nodes, taken, gang, dice):
     placed, cursor = {}, Cursor()
     for pod in gang:
         want = pod_info_of(seen(pod, pod["metadata"]["name"]))
-        outcome = alone(state, want, cursor, dice)
+        outcome = schedule_without_extender(state, want, cursor, dice)
         assert isinstance(outcome, Chosen)
         state.place(want, outcome.node)
         placed[pod["metadata"]["name"]] = outcome.node

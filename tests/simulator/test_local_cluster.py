@@ -187,7 +187,7 @@ class Meddler:
         if pod["metadata"]["name"] == self.pod and self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             await meanwhile()
-        return Reply(kept=question.names)
+        return Reply(feasible_nodes=question.names)
 
 
 async def forgotten(scheduler, uid):

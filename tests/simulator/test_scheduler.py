@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulator.world import UNRACED, cluster, pod_info
 from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.scheduler import Chosen, Extender, Reply, Waits, Why, alone, cycle
+from turnout.simulator.cluster.scheduler import Chosen, Extender, Reply, Waits, Why, cycle, schedule_without_extender
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
 
 
@@ -34,22 +34,30 @@ ALL = ("a", "b", "c")
     [
         pytest.param(
             "",
-            [Reply(kept=("b", "c")), Reply(points={"c": 10})],
+            [Reply(feasible_nodes=("b", "c")), Reply(points={"c": 10})],
             [("filter", ALL), ("prioritize", ("b", "c"))],
             Chosen("c", 2),
             id="filter, then prioritize what it kept",
         ),
-        pytest.param("", [Reply(kept=("b",))], [("filter", ALL)], Chosen("b", 1), id="one left: no prioritize"),
-        pytest.param("b", [Reply(kept=("b",))], [("filter", ("b",))], Chosen("b", 1), id="the nominated node alone"),
+        pytest.param(
+            "", [Reply(feasible_nodes=("b",))], [("filter", ALL)], Chosen("b", 1), id="one left: no prioritize"
+        ),
+        pytest.param(
+            "b", [Reply(feasible_nodes=("b",))], [("filter", ("b",))], Chosen("b", 1), id="the nominated node alone"
+        ),
         pytest.param(
             "b",
-            [Reply(), Reply(kept=("a",))],
+            [Reply(), Reply(feasible_nodes=("a",))],
             [("filter", ("b",)), ("filter", ALL)],
             Chosen("a", 1),
             id="a nomination that is refused: all nodes, the second filter",
         ),
         pytest.param(
-            "gone", [Reply(kept=("a",))], [("filter", ALL)], Chosen("a", 1), id="a nomination of no node is passed over"
+            "gone",
+            [Reply(feasible_nodes=("a",))],
+            [("filter", ALL)],
+            Chosen("a", 1),
+            id="a nomination of no node is passed over",
         ),
         pytest.param(
             "",
@@ -77,7 +85,7 @@ def test_an_extender_that_may_not_be_ignored_ends_the_attempt():
 
 
 def test_a_name_that_was_not_asked_about_is_an_error():
-    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply(kept=("z",))], Extender(ignorable=False))
+    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply(feasible_nodes=("z",))], Extender(ignorable=False))
     assert outcome.why is Why.SCHEDULER_ERROR
 
 
@@ -92,7 +100,7 @@ def test_alone_spreads_as_the_default_does():
     nodes = []
     for number in range(6):
         wanted = pod_info(f"p{number}")
-        outcome = alone(state, wanted, cursor, dice)
+        outcome = schedule_without_extender(state, wanted, cursor, dice)
         state.place(wanted, outcome.node)
         nodes.append(outcome.node)
     assert sorted(nodes[:3]) == sorted(nodes[3:]) == list(ALL)

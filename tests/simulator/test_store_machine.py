@@ -14,7 +14,7 @@ from turnout.simulator.api.kinds.builtin_kinds import ROWS
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes.deletion import DeleteOptions
 
-CONFIG_MAPS = next(kind for kind in ROWS if kind.called("configmaps"))
+CONFIG_MAPS = next(kind for kind in ROWS if kind.is_named("configmaps"))
 NAMES = st.sampled_from("abcdefgh")
 HOLD = "turnout.dev/hold"
 
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
             name = change.now.obj["metadata"]["name"]
             assert (change.before is None) == (name not in shown)
             shown[name] = change.now.obj["data"]
-            if change.gone:
+            if change.deleted:
                 del shown[name]
         assert shown == {name: held[1] for name, held in self.model.items()}
 

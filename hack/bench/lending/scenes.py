@@ -120,7 +120,7 @@ def replayed(task: Task) -> Result:
         harm=beside.harm,
         worse=beside.worse,
         restarts=lent.restarts,
-        looks_per_s=lent.looks / took_s,
+        looks_per_s=lent.decisions / took_s,
     )
 
 

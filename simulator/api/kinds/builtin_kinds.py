@@ -162,7 +162,7 @@ DEFINITIONS = Kind(
 )
 
 
-def _kept(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> Kind:
+def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> Kind:
     """Return a kind that is stored and served and has no effect here, so that manifests of any program apply."""
     return Kind(group, "v1", kind, plural, namespaced=namespaced, counted=True, **more)
 
@@ -187,13 +187,13 @@ ROWS: tuple[Kind, ...] = (
     QUOTAS,
     PRIORITIES,
     DEFINITIONS,
-    _kept(_RBAC, "Role", "roles", namespaced=True),
-    _kept(_RBAC, "RoleBinding", "rolebindings", namespaced=True),
-    _kept(_RBAC, "ClusterRole", "clusterroles"),
-    _kept(_RBAC, "ClusterRoleBinding", "clusterrolebindings"),
-    _kept(_ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", status=True),
-    _kept(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
-    _kept("networking.k8s.io", "NetworkPolicy", "networkpolicies", namespaced=True, short=("netpol",)),
+    _stored_kind(_RBAC, "Role", "roles", namespaced=True),
+    _stored_kind(_RBAC, "RoleBinding", "rolebindings", namespaced=True),
+    _stored_kind(_RBAC, "ClusterRole", "clusterroles"),
+    _stored_kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    _stored_kind(_ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", status=True),
+    _stored_kind(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    _stored_kind("networking.k8s.io", "NetworkPolicy", "networkpolicies", namespaced=True, short=("netpol",)),
     # Kept, too: the job controllers make one where a job's policy has metrics.
     Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", status=True, short=("hpa",)),
     VOLCANO_JOBS,

@@ -80,14 +80,14 @@ def _has_rules(schema: Any) -> Iterator[bool]:
             yield from _has_rules(each)
 
 
-def _scaling(told: dict[str, Any]) -> Scaling:
+def _scaling(subresource: dict[str, Any]) -> Scaling:
     def path(key: str) -> tuple[str, ...]:
-        return tuple(step for step in str(told.get(key, "")).split(".") if step)
+        return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
 
     return Scaling(path("specReplicasPath"), path("statusReplicasPath"), path("labelSelectorPath"))
 
 
-def _columns(told: Any) -> tuple[Column, ...]:
+def _columns(columns: Any) -> tuple[Column, ...]:
     found = [
         Column(
             each["name"],
@@ -95,15 +95,15 @@ def _columns(told: Any) -> tuple[Column, ...]:
             int(each.get("priority", 0)),
             "integer" if each.get("type") == "integer" else "string",
         )
-        for each in told
+        for each in columns
     ]
     return (NAME, *found) if found else (NAME, AGE)
 
 
-def _show(told: dict[str, Any]) -> Show:
+def _show(column: dict[str, Any]) -> Show:
     """Return the printer of a cell for a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
-    steps = tuple(a or b for a, b in _STEP.findall(told.get("jsonPath", "")))
-    if told.get("type") == "date":
+    steps = tuple(a or b for a, b in _STEP.findall(column.get("jsonPath", "")))
+    if column.get("type") == "date":
         return since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:

@@ -47,9 +47,9 @@ def job_defaults(obj: dict[str, Any]) -> None:
         uid, name = obj["metadata"]["uid"], obj["metadata"]["name"]
         marks = {"batch.kubernetes.io/controller-uid": uid}
         spec["selector"] = {"matchLabels": dict(marks)}
-        told = {**marks, "controller-uid": uid, "batch.kubernetes.io/job-name": name, "job-name": name}
+        pod_labels = {**marks, "controller-uid": uid, "batch.kubernetes.io/job-name": name, "job-name": name}
         template = spec.setdefault("template", {}).setdefault("metadata", {})
-        template["labels"] = {**(template.get("labels") or {}), **told}
+        template["labels"] = {**(template.get("labels") or {}), **pod_labels}
 
 
 def replica_defaults(obj: dict[str, Any]) -> None:
@@ -89,14 +89,14 @@ def _fill_pod(spec: dict[str, Any]) -> None:
 
 def _quality(spec: dict[str, Any]) -> str:
     """Return BestEffort, Burstable or Guaranteed, from the requests and limits of CPU and memory."""
-    asked, whole = False, True
+    has_requests, is_guaranteed = False, True
     for container in spec.get("containers") or ():
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
         for resource in ("cpu", "memory"):
-            asked = asked or resource in requests or resource in limits
-            whole = whole and resource in limits and requests.get(resource) == limits[resource]
-    return "Guaranteed" if asked and whole else ("Burstable" if asked else "BestEffort")
+            has_requests = has_requests or resource in requests or resource in limits
+            is_guaranteed = is_guaranteed and resource in limits and requests.get(resource) == limits[resource]
+    return "Guaranteed" if has_requests and is_guaranteed else ("Burstable" if has_requests else "BestEffort")
 
 
 def namespace_defaults(obj: dict[str, Any]) -> None:

@@ -70,8 +70,8 @@ def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, f
 
 
 def _ready(pod: Object, now_s: float) -> str:
-    told = at(pod, "status", "containerStatuses") or ()
-    return f"{sum(bool(c.get('ready')) for c in told)}/{len(at(pod, 'spec', 'containers') or ())}"
+    statuses = at(pod, "status", "containerStatuses") or ()
+    return f"{sum(bool(c.get('ready')) for c in statuses)}/{len(at(pod, 'spec', 'containers') or ())}"
 
 
 def _pod_status(pod: Object, now_s: float) -> str:
@@ -103,8 +103,8 @@ def _roles(node: Object, now_s: float) -> str:
 
 def _address(kind: str) -> Callable[[Object, float], str]:
     def show(node: Object, now_s: float) -> str:
-        told = at(node, "status", "addresses") or ()
-        return next((a.get("address", NONE) for a in told if a.get("type") == kind), NONE)
+        addresses = at(node, "status", "addresses") or ()
+        return next((a.get("address", NONE) for a in addresses if a.get("type") == kind), NONE)
 
     return show
 
@@ -117,19 +117,19 @@ def _last_seen(event: Object, now_s: float) -> str:
 
 
 def _about(event: Object, now_s: float) -> str:
-    told = event.get("involvedObject") or {}
-    return f"{str(told.get('kind', '')).lower()}/{told.get('name', '')}"
+    involved = event.get("involvedObject") or {}
+    return f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
 
 
 def _job_status(job: Object, now_s: float) -> str:
-    told = {c.get("type"): c.get("status") for c in at(job, "status", "conditions") or ()}
-    return next((w for w in ("Complete", "Failed", "Suspended") if told.get(w) == "True"), "Running")
+    conditions = {c.get("type"): c.get("status") for c in at(job, "status", "conditions") or ()}
+    return next((w for w in ("Complete", "Failed", "Suspended") if conditions.get(w) == "True"), "Running")
 
 
 def _completions(job: Object, now_s: float) -> str:
-    done, wanted = at(job, "status", "succeeded") or 0, at(job, "spec", "completions")
-    if wanted is not None:
-        return f"{done}/{wanted}"
+    done, completions = at(job, "status", "succeeded") or 0, at(job, "spec", "completions")
+    if completions is not None:
+        return f"{done}/{completions}"
     parallel = at(job, "spec", "parallelism") or 1
     return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 

@@ -33,17 +33,17 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
         return value
     known, more = schema.get("properties") or {}, schema.get("additionalProperties")
     embedded = root or schema.get("x-kubernetes-embedded-resource")
-    kept: dict[str, Any] = {}
+    known_fields: dict[str, Any] = {}
     for key, each in value.items():
         if embedded and key in _ROOT:
-            kept[key] = each
+            known_fields[key] = each
         elif key in known:
-            kept[key] = prune(known[key], each, False)
+            known_fields[key] = prune(known[key], each, False)
         elif isinstance(more, Mapping):
-            kept[key] = prune(more, each, False)
+            known_fields[key] = prune(more, each, False)
         elif schema.get(_KEEP) or more is True:
-            kept[key] = each
-    return kept
+            known_fields[key] = each
+    return known_fields
 
 
 def fill(schema: Schema, value: Any) -> Any:
@@ -92,12 +92,12 @@ def faults(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
 def _is_of_type(schema: Schema, value: Any) -> bool:
     if schema.get(_EITHER):
         return isinstance(value, int | str) and not isinstance(value, bool)
-    wanted = _TYPES.get(schema.get("type", ""))
-    if wanted is None:
+    python_types = _TYPES.get(schema.get("type", ""))
+    if python_types is None:
         return True
     if schema["type"] == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)
+    return isinstance(value, python_types) and not (isinstance(value, bool) and bool not in python_types)
 
 
 def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
@@ -126,9 +126,9 @@ def _list_faults(schema: Schema, value: list[Any], where: str, path: str) -> Ite
         yield from faults(schema.get("items") or {}, each, f"{path}[{number}]")
     keys = schema.get("x-kubernetes-list-map-keys")
     if keys:
-        seen = [tuple(each.get(key) for key in keys) for each in value if isinstance(each, dict)]
-        for number, each in enumerate(seen):
-            if each in seen[:number]:
+        item_keys = [tuple(each.get(key) for key in keys) for each in value if isinstance(each, dict)]
+        for number, each in enumerate(item_keys):
+            if each in item_keys[:number]:
                 yield f"{path}[{number}]: Duplicate value: {dict(zip(keys, each, strict=True))}"
 
 

@@ -42,9 +42,9 @@ def check_metadata(kind: Kind, meta: dict[str, Any], namespace: str) -> None:
 
 def check_change(kind: Kind, name: str, old: Object, new: Object) -> None:
     """Check an update. Raises ApiRefusal (422) when it changes a field that is fixed."""
-    if kind.called("pods"):
+    if kind.is_named("pods"):
         _check_pod_update(name, old, new)
-    elif kind.called("jobs", "batch.volcano.sh"):
+    elif kind.is_named("jobs", "batch.volcano.sh"):
         _check_volcano_update(name, old, new)
 
 
@@ -62,8 +62,8 @@ def _check_pod_update(name: str, old: Object, new: Object) -> None:
 def _check_volcano_update(name: str, old: Object, new: Object) -> None:
     """Check an update of a Volcano Job as its webhook does. Raises ApiRefusal (422) when more than its size changes."""
     if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
-        told = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
-        raise invalid("Job", name, told)
+        message = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
+        raise invalid("Job", name, message)
 
 
 def _fixed(pod: Object) -> Object:
@@ -77,14 +77,14 @@ def _fixed(pod: Object) -> Object:
 def check_object(kind: Kind, obj: Object) -> None:
     """Check a pod or a set of pods. Raises ApiRefusal (422) for one that no scheduler or kubelet could read."""
     name = obj["metadata"]["name"]
-    if kind.called("pods"):
+    if kind.is_named("pods"):
         found = list(_pod_faults(obj.get("spec") or {}, "spec"))
     elif kind.plural in ("jobs", "statefulsets", "replicasets", "deployments") and kind.group in ("batch", "apps"):
         template = (obj.get("spec") or {}).get("template") or {}
         found = list(_pod_faults(template.get("spec") or {}, "spec.template.spec"))
         if kind.group == "apps" and not (obj["spec"].get("selector")):
             found.append("spec.selector: Required value")
-    elif kind.called("jobs", "batch.volcano.sh"):
+    elif kind.is_named("jobs", "batch.volcano.sh"):
         found = list(volcano.faults(obj.get("spec") or {}))
     else:
         return

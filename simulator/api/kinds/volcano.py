@@ -59,8 +59,8 @@ def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in spec.items() if key not in _CHANGEABLE}
+    immutable = {key: value for key, value in spec.items() if key not in _CHANGEABLE}
     tasks = [
         {k: v for k, v in task.items() if k not in ("replicas", "minAvailable")} for task in spec.get("tasks") or ()
     ]
-    return {**kept, "tasks": tasks}
+    return {**immutable, "tasks": tasks}

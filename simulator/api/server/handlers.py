@@ -32,19 +32,19 @@ FAULTS = "/turnout/faults"
 
 
 def application(
-    store: Store, watches: Watches, faults: Faults, token: str, kept: logs.Logs | None = None
+    store: Store, watches: Watches, faults: Faults, token: str, pod_logs: logs.Logs | None = None
 ) -> web.Application:
     """Return the aiohttp application over a store. token: that every caller has to show."""
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_with(token)])
-    app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, kept).answer)
+    app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)
     return app
 
 
 class Handlers:
     """Answers requests."""
 
-    def __init__(self, store: Store, watches: Watches, faults: Faults, kept: logs.Logs | None) -> None:
-        self._store, self._watches, self._faults, self._logs = store, watches, faults, kept
+    def __init__(self, store: Store, watches: Watches, faults: Faults, pod_logs: logs.Logs | None) -> None:
+        self._store, self._watches, self._faults, self._logs = store, watches, faults, pod_logs
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -54,8 +54,8 @@ class Handlers:
             return await self._ask_for_fault(request)
         if request.method == "GET" and request.path == "/openapi/v2":
             return web.Response(body=OPENAPI_V2, content_type=OPENAPI_V2_TYPE)
-        if request.method == "GET" and (told := discovery(self._store.catalogue, request.path)) is not None:
-            return as_json(told)
+        if request.method == "GET" and (document := discovery(self._store.catalogue, request.path)) is not None:
+            return as_json(document)
         target = route.target(self._store.catalogue, request.path)
         await self._suffer(request, target)
         if request.method == "GET" and target.subresource == "log":
@@ -93,9 +93,9 @@ class Handlers:
             return as_json(success())
         if request.method != "POST":
             raise ApiRefusal("MethodNotAllowed", f"POST a fault to {FAULTS}, or DELETE them all")
-        told = await body_of(request)
-        self._faults.ask_for(told)
-        if told.get("drop"):
+        document = await body_of(request)
+        self._faults.ask_for(document)
+        if document.get("drop"):
             self._watches.drop()
         return as_json(success(), 201)
 

@@ -84,25 +84,25 @@ def _skip(file: BinaryIO, lines: int | None) -> None:
         file.seek(len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:])) if lines else len(text))
 
 
-def _container(pod: Object, wanted: str) -> str:
+def _container(pod: Object, container_name: str) -> str:
     """Return the name of the container that is meant. Raises ApiRefusal (400) in the API server's words."""
     name = pod["metadata"]["name"]
     spec, status = pod["spec"], pod.get("status") or {}
     mains = [each["name"] for each in spec["containers"]]
-    if not wanted and len(mains) > 1:
+    if not container_name and len(mains) > 1:
         raise ApiRefusal(
             "BadRequest", f"a container name must be specified for pod {name}, choose one of: [{' '.join(mains)}]"
         )
-    wanted = wanted or mains[0]
-    if wanted not in [*mains, *(each["name"] for each in spec.get("initContainers") or ())]:
-        raise ApiRefusal("BadRequest", f"container {wanted} is not valid for pod {name}")
-    told = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
-    state = next((each.get("state") or {} for each in told if each["name"] == wanted), {})
-    last = next((each.get("lastState") or {} for each in told if each["name"] == wanted), {})
+    container_name = container_name or mains[0]
+    if container_name not in [*mains, *(each["name"] for each in spec.get("initContainers") or ())]:
+        raise ApiRefusal("BadRequest", f"container {container_name} is not valid for pod {name}")
+    statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+    state = next((each.get("state") or {} for each in statuses if each["name"] == container_name), {})
+    last = next((each.get("lastState") or {} for each in statuses if each["name"] == container_name), {})
     if "waiting" in state and not last:
         why = state["waiting"].get("reason", "ContainerCreating")
-        raise ApiRefusal("BadRequest", f'container "{wanted}" in pod "{name}" is waiting to start: {why}')
-    return wanted
+        raise ApiRefusal("BadRequest", f'container "{container_name}" in pod "{name}" is waiting to start: {why}')
+    return container_name
 
 
 def _number(query: Any, key: str) -> int | None:

@@ -43,13 +43,13 @@ def only_with(token: str) -> Middleware:
         if _equal(shown, f"{before}/"):
             rest = request.rel_url.with_path(request.rel_url.raw_path[len(before) :], encoded=True, keep_query=True)
             return await handler(request.clone(rel_url=rest))
-        told = request.headers.get(hdrs.AUTHORIZATION, "")
-        if told.startswith(_BEARER) and _equal(told.removeprefix(_BEARER).strip(), token):
+        header = request.headers.get(hdrs.AUTHORIZATION, "")
+        if header.startswith(_BEARER) and _equal(header.removeprefix(_BEARER).strip(), token):
             return await handler(request)
         raise ApiRefusal("Unauthorized", "this API wants the token that is in its kubeconfig")
 
     return check
 
 
-def _equal(shown: str, wanted: str) -> bool:
-    return secrets.compare_digest(shown.encode("utf-8", "replace"), wanted.encode())
+def _equal(shown: str, expected: str) -> bool:
+    return secrets.compare_digest(shown.encode("utf-8", "replace"), expected.encode())

@@ -30,9 +30,11 @@ class Served:
     file that was asked for, or None.
     """
 
-    def __init__(self, store: Store, kubeconfig: Path | None, bookmark_s: float, kept: Logs | None, token: str) -> None:
+    def __init__(
+        self, store: Store, kubeconfig: Path | None, bookmark_s: float, pod_logs: Logs | None, token: str
+    ) -> None:
         self.address, self.url, self.store, self.kubeconfig, self.token = "", "", store, kubeconfig, token
-        self._bookmark_s, self._logs = bookmark_s, kept
+        self._bookmark_s, self._logs = bookmark_s, pod_logs
         self._port = 0
         self._watches: Watches | None = None
         self._runner: web.AppRunner | None = None

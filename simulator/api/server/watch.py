@@ -29,22 +29,22 @@ class Watches:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
-        self, request: web.Request, kind: Kind, wanted: Question, show: Callable[[Stored], bytes] = raw
+        self, request: web.Request, kind: Kind, selection: Question, show: Callable[[Stored], bytes] = raw
     ) -> web.StreamResponse:
         """Answer one watch request. Raises ApiRefusal (410) when its version is too old to continue from."""
         query = request.query
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
         version = _version(query.get("resourceVersion", ""))
-        told = query.get("sendInitialEvents") == "true"
-        initial = told or version == 0
+        sends_initial_events = query.get("sendInitialEvents") == "true"
+        initial = sends_initial_events or version == 0
         journal = self._store.journal(kind)
         # The position is taken before the first await: nothing written from here on is missed.
         position = journal.end() if initial else journal.after(version)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        opening = self._opening(kind, wanted, show, told) if initial else b""
+        opening = self._opening(kind, selection, show, sends_initial_events) if initial else b""
         response.enable_chunked_encoding()
         await response.prepare(request)
-        task = asyncio.ensure_future(self._feed(response, kind, wanted, show, position, opening, bookmarks))
+        task = asyncio.ensure_future(self._feed(response, kind, selection, show, position, opening, bookmarks))
         self._running.add(task)
         try:
             await asyncio.wait_for(task, _time_s(query.get("timeoutSeconds", "")))
@@ -57,9 +57,11 @@ class Watches:
             self._running.discard(task)
         return response
 
-    def _opening(self, kind: Kind, wanted: Question, show: Callable[[Stored], bytes], told: bool) -> bytes:
-        lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", wanted)]
-        if told:
+    def _opening(
+        self, kind: Kind, selection: Question, show: Callable[[Stored], bytes], sends_initial_events: bool
+    ) -> bytes:
+        lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
+        if sends_initial_events:
             lines.append(_bookmark(kind, self._store.version, {"k8s.io/initial-events-end": "true"}))
         return b"".join(lines)
 
@@ -67,7 +69,7 @@ class Watches:
         self,
         response: web.StreamResponse,
         kind: Kind,
-        wanted: Question,
+        selection: Question,
         show: Callable[[Stored], bytes],
         position: int,
         opening: bytes,
@@ -87,7 +89,7 @@ class Watches:
                     await response.write(line("ERROR", json.dumps(late.status()).encode()))
                     return
                 position += len(news)
-                lines = [shown for change in news if (shown := event(change, wanted, show)) is not None]
+                lines = [shown for change in news if (shown := event(change, selection, show)) is not None]
                 if lines:
                     await response.write(b"".join(lines))
                 if changed.is_set():

@@ -48,14 +48,14 @@ def shaped(kind: Kind, obj: Object) -> Object:
 
     The form is its CRD's schema; for a pod, container statuses get the fields that Go always writes.
     """
-    if kind.called("pods"):
+    if kind.is_named("pods"):
         return _with_whole_statuses(obj)
     if kind.schema is None:
         return obj
     obj = fill(kind.schema, prune(kind.schema, obj))
     if found := list(faults(kind.schema, obj)):
-        told = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-        raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), told)
+        message = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+        raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), message)
     return obj
 
 
@@ -65,8 +65,8 @@ def _with_whole_statuses(pod: Object) -> Object:
     lists = {key: status[key] for key in ("initContainerStatuses", "containerStatuses") if status.get(key)}
     if not lists:
         return pod
-    whole = {key: [{"state": {}, "lastState": {}, **each} for each in told] for key, told in lists.items()}
-    return {**pod, "status": {**status, **whole}}
+    completed = {key: [{"state": {}, "lastState": {}, **each} for each in statuses] for key, statuses in lists.items()}
+    return {**pod, "status": {**status, **completed}}
 
 
 def check_update(kind: Kind, born: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -80,8 +80,8 @@ def check_update(kind: Kind, born: dict[str, Any], meta: dict[str, Any]) -> None
     if meta.get("name", name) != name:
         raise ApiRefusal("BadRequest", f"the name of the object ({meta['name']}) does not match the URL ({name})")
     if meta.get("uid") not in (None, "", born["uid"]):
-        told = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {born['uid']}"
-        raise conflict(kind.resource, name, told)
+        message = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {born['uid']}"
+        raise conflict(kind.resource, name, message)
     version = meta.get("resourceVersion")
     if not version and not kind.unconditional:
         raise invalid(kind.kind, name, "metadata.resourceVersion: must be specified for an update")
@@ -103,8 +103,8 @@ def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
             chosen = each
     if name and chosen is None:
         if name not in _SYSTEM:
-            told = f'pods "{pod["metadata"]["name"]}" is forbidden: no PriorityClass with name {name} was found'
-            raise ApiRefusal("Forbidden", told)
+            message = f'pods "{pod["metadata"]["name"]}" is forbidden: no PriorityClass with name {name} was found'
+            raise ApiRefusal("Forbidden", message)
         spec["priority"] = _SYSTEM[name]
     elif chosen is not None:
         spec["priorityClassName"] = chosen["metadata"]["name"]

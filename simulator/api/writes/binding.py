@@ -18,6 +18,6 @@ def bound_to(pod: Object, node: str, now: str) -> Object:
         raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     status.pop("nominatedNodeName", None)
     others = [each for each in status.get("conditions", ()) if each.get("type") != "PodScheduled"]
-    told = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
-    status["conditions"] = [*others, told]
+    condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    status["conditions"] = [*others, condition]
     return {**pod, "metadata": dict(pod["metadata"]), "spec": {**spec, "nodeName": node}, "status": status}

@@ -41,20 +41,22 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
         raise ApiRefusal("BadRequest", f"gracePeriodSeconds {grace!r} is no number") from error
     if grace_s is not None and grace_s < 0:
         grace_s = 1  # as the API server reads a negative one
-    wanted = options.get("preconditions") or {}
+    preconditions = options.get("preconditions") or {}
     return DeleteOptions(
-        grace_s, policy, tuple((key, wanted[key]) for key in ("uid", "resourceVersion") if wanted.get(key))
+        grace_s,
+        policy,
+        tuple((key, preconditions[key]) for key in ("uid", "resourceVersion") if preconditions.get(key)),
     )
 
 
 def check(kind: Kind, obj: Object, options: DeleteOptions) -> None:
     """Check the preconditions. Raises ApiRefusal (409) when the object is not the one that is meant."""
     meta = obj["metadata"]
-    for key, wanted in options.only_if:
-        if wanted != meta[key]:
+    for key, expected in options.only_if:
+        if expected != meta[key]:
             word = "UID" if key == "uid" else "ResourceVersion"
-            told = f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {meta[key]}"
-            raise conflict(kind.resource, meta["name"], told)
+            message = f"Precondition failed: {word} in precondition: {expected}, {word} in object meta: {meta[key]}"
+            raise conflict(kind.resource, meta["name"], message)
 
 
 def marked(kind: Kind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
@@ -64,21 +66,21 @@ def marked(kind: Kind, obj: Object, options: DeleteOptions, now: str, later: str
     """
     meta = obj["metadata"]
     finalizers = list(meta.get("finalizers") or ())
-    asked = _BY_POLICY[options.policy]
-    if asked and asked not in finalizers:
-        finalizers.append(asked)
+    finalizer = _BY_POLICY[options.policy]
+    if finalizer and finalizer not in finalizers:
+        finalizers.append(finalizer)
     for other in (FOREGROUND, ORPHAN):
-        if other != asked and other in finalizers and options.policy != "Background":
+        if other != finalizer and other in finalizers and options.policy != "Background":
             finalizers.remove(other)
     grace_s = grace(kind, obj, options)
     if not finalizers and not grace_s:
         return None
-    gone = {**obj, "metadata": dict(meta)}
+    marked_obj = {**obj, "metadata": dict(meta)}
     if finalizers:
-        gone["metadata"]["finalizers"] = finalizers
+        marked_obj["metadata"]["finalizers"] = finalizers
     if not meta.get("deletionTimestamp") or grace_s < meta.get("deletionGracePeriodSeconds", 0):
-        gone["metadata"].update(deletionTimestamp=later if grace_s else now, deletionGracePeriodSeconds=grace_s)
-    return gone
+        marked_obj["metadata"].update(deletionTimestamp=later if grace_s else now, deletionGracePeriodSeconds=grace_s)
+    return marked_obj
 
 
 def last(kind: Kind, obj: Object, now: str) -> Object:

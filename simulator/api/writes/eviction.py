@@ -33,23 +33,23 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
         counted = [p for p in pods if selects(at(budget, "spec", "selector"), p)]
         counted = [p for p in counted if at(p, "status", "phase") not in _ENDED]
         healthy = sum(ready(p) and not p["metadata"].get("deletionTimestamp") for p in counted)
-        if ready(pod) and healthy <= _wanted(budget, len(counted)):
+        if ready(pod) and healthy <= _desired_healthy(budget, len(counted)):
             raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
 
 
-def told_to_leave(pod: Object, now: str) -> Object:
+def with_disruption_condition(pod: Object, now: str) -> Object:
     """Return the pod with the condition that says why it will go."""
     status = pod.get("status") or {}
-    told: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    told |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
+    condition: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    condition |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
     others = [c for c in status.get("conditions") or () if c.get("type") != "DisruptionTarget"]
-    return {**pod, "metadata": dict(pod["metadata"]), "status": {**status, "conditions": [*others, told]}}
+    return {**pod, "metadata": dict(pod["metadata"]), "status": {**status, "conditions": [*others, condition]}}
 
 
 def ready(pod: Object) -> bool:
     """True if the pod has the condition Ready."""
-    told = at(pod, "status", "conditions") or ()
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in told)
+    conditions = at(pod, "status", "conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
 def selects(selector: Any, obj: Object) -> bool:
@@ -75,14 +75,14 @@ def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
             return value is None
 
 
-def _wanted(budget: Object, expected: int) -> int:
+def _desired_healthy(budget: Object, expected: int) -> int:
     least, most = at(budget, "spec", "minAvailable"), at(budget, "spec", "maxUnavailable")
     if most is not None:
         return max(0, expected - _count(most, expected))
     return _count(least or 0, expected)
 
 
-def _count(told: Any, of: int) -> int:
-    if isinstance(told, str) and told.endswith("%"):
-        return math.ceil(int(told[:-1]) * of / 100)
-    return int(told)
+def _count(value: Any, of: int) -> int:
+    if isinstance(value, str) and value.endswith("%"):
+        return math.ceil(int(value[:-1]) * of / 100)
+    return int(value)

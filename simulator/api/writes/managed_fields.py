@@ -30,8 +30,8 @@ def owned(old: Object | None, new: Object, manager: str, part: str, now: str) ->
     """
     before = (old or {}).get("metadata", {}).get("managedFields") or []
     changed = set(_changes(old or {}, new))
-    gone = set(_changes(new, old or {})) - changed
-    if not changed and not gone:
+    removed_paths = set(_changes(new, old or {})) - changed
+    if not changed and not removed_paths:
         return list(before)
     entries: list[dict[str, Any]] = []
     mine: set[Path] = set(changed)
@@ -44,8 +44,8 @@ def owned(old: Object | None, new: Object, manager: str, part: str, now: str) ->
             )
         )
         if (entry["manager"], entry.get("subresource", "")) == (manager, part):
-            mine |= fields - gone
-        elif left := fields - changed - gone:
+            mine |= fields - removed_paths
+        elif left := fields - changed - removed_paths:
             entries.append({**entry, "fieldsV1": _write(left)} if left != fields else entry)
     if mine:
         entry = {"manager": manager, "operation": "Update", "apiVersion": new["apiVersion"], "time": now}

@@ -64,17 +64,17 @@ def strategic(target: Any, patch: Any, field: str = "") -> Any:
 def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
     """Merge entries by their key. New ones come before those that the patch does not name, as in the API server."""
     order = {old.get(key): i for i, old in enumerate(target)}
-    gone: set[Any] = set()
+    deleted_keys: set[Any] = set()
     changed: list[Any] = []
     for entry in patch:
         if not isinstance(entry, dict) or key not in entry:
             raise ApiRefusal("BadRequest", f"an entry of a patched list lacks its merge key {key!r}")
         if entry.get("$patch") == "delete":
-            gone.add(entry[key])
+            deleted_keys.add(entry[key])
         else:
             at = order.get(entry[key])
             changed.append(strategic({} if at is None else target[at], entry))
-    named = gone | {entry[key] for entry in changed}
+    named = deleted_keys | {entry[key] for entry in changed}
     others = [old for old in target if old.get(key) not in named]
     merged: list[Any] = []
     while others and changed:
@@ -148,7 +148,7 @@ def _take(document: Any, path: list[str]) -> Any:
     return parent.pop(_index(parent, last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
 
 
-def _index(within: list[Any], text: str, most: int) -> int:
+def _index(items: list[Any], text: str, most: int) -> int:
     at = int(text)
     if not 0 <= at <= most:
         raise IndexError(f"{at} is outside 0..{most}")

@@ -22,26 +22,26 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
     living = [each for each in pods if (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
     for quota in quotas:
         hard = {name: _amount(text) for name, text in ((quota.get("spec") or {}).get("hard") or {}).items()}
-        asked, used = _asked(pod), Counter[str]()
+        requested, used = _requested_amounts(pod), Counter[str]()
         for each in living:
-            used.update(_asked(each))
-        over = sorted(name for name, most in hard.items() if asked[name] and used[name] + asked[name] > most)
+            used.update(_requested_amounts(each))
+        over = sorted(name for name, most in hard.items() if requested[name] and used[name] + requested[name] > most)
         if over:
             raise ApiRefusal(
-                "Forbidden", _sentence(pod, quota, {name: (asked[name], used[name], hard[name]) for name in over})
+                "Forbidden", _sentence(pod, quota, {name: (requested[name], used[name], hard[name]) for name in over})
             )
 
 
 def _sentence(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
     words = ("requested", "used", "limited")
-    told = ", ".join(
+    amounts = ", ".join(
         f"{word}: " + ",".join(f"{name}={amounts[at] / 1000:g}" for name, amounts in over.items())
         for at, word in enumerate(words)
     )
-    return f'pods "{pod["metadata"]["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, {told}'
+    return f'pods "{pod["metadata"]["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, {amounts}'
 
 
-def _asked(pod: Object) -> Counter[str]:
+def _requested_amounts(pod: Object) -> Counter[str]:
     """Return what a pod counts for, in thousandths, by the names that quotas use."""
     found = Counter(dict.fromkeys(_PODS, 1000))
     for container in (pod.get("spec") or {}).get("containers") or ():

@@ -14,14 +14,14 @@ def scale_of(kind: Kind, obj: Object) -> Object:
     paths = _paths(kind)
     meta = obj["metadata"]
     selector = at(obj, *paths.selector) if paths.selector else None
-    status: dict[str, Any] = {"replicas": int(at(obj, *paths.seen) or 0)}
-    if told := _selector(selector):
-        status["selector"] = told
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status: dict[str, Any] = {"replicas": int(at(obj, *paths.status_replicas_path) or 0)}
+    if selector_text := _selector(selector):
+        status["selector"] = selector_text
+    metadata_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {key: meta[key] for key in kept if key in meta},
+        "metadata": {key: meta[key] for key in metadata_fields if key in meta},
         "spec": {"replicas": int(at(obj, *paths.replicas) or 0)} if at(obj, *paths.replicas) else {},
         "status": status,
     }
@@ -29,17 +29,17 @@ def scale_of(kind: Kind, obj: Object) -> Object:
 
 def scaled(kind: Kind, obj: Object, scale: Object) -> Object:
     """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
-    wanted = at(scale, "spec", "replicas") or 0
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
+    replicas = at(scale, "spec", "replicas") or 0
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise invalid("Scale", obj["metadata"]["name"], "spec.replicas: must be greater than or equal to 0")
     meta = {**obj["metadata"]}
-    told = scale.get("metadata") or {}
+    scale_meta = scale.get("metadata") or {}
     for key in ("uid", "resourceVersion", "name"):
-        if told.get(key):
-            meta[key] = told[key]
+        if scale_meta.get(key):
+            meta[key] = scale_meta[key]
         elif key == "resourceVersion":
             meta.pop(key, None)
-    return {**_with(obj, _paths(kind).replicas, wanted), "metadata": meta}
+    return {**_with(obj, _paths(kind).replicas, replicas), "metadata": meta}
 
 
 def _paths(kind: Kind) -> Scaling:
@@ -53,9 +53,9 @@ def _with(obj: Object, path: tuple[str, ...], value: Any) -> Object:
     return {**obj, path[0]: inside}
 
 
-def _selector(told: Any) -> str:
+def _selector(value: Any) -> str:
     """Return a selector as text: as it is, or made of its matchLabels."""
-    if isinstance(told, str):
-        return told
-    labels = at(told, "matchLabels") if isinstance(told, dict) else None
+    if isinstance(value, str):
+        return value
+    labels = at(value, "matchLabels") if isinstance(value, dict) else None
     return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items()))

@@ -61,7 +61,7 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
         return _ending(job, count, now_s, ("SuccessCriteriaMet", "Complete"), *why)
     if spec.get("suspend"):
         writes: list[Write] = [Remove("pods", pod) for pod in count.active]
-        return Look([*writes, *_told(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])])
+        return Look([*writes, *_status_writes(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])])
     changes, again_s = _changes(job, count, now_s, retry_s)
     resumed = [("Suspended", "False", "JobResumed")] if _condition(status, "Suspended") else []
     began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
@@ -69,7 +69,7 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
     if deadline_s and status.get("startTime"):
         due_s = (unix_s(status["startTime"]) or 0.0) + deadline_s
         again_s = min(due_s, again_s or due_s)
-    return Look([*changes, *_told(job, count, now_s, began, resumed)], again_s)
+    return Look([*changes, *_status_writes(job, count, now_s, began, resumed)], again_s)
 
 
 def is_indexed(job: Object) -> bool:
@@ -128,7 +128,7 @@ def _changes(
     """Return the pods to create and to delete, and when more may be created."""
     spec = job["spec"]
     total, wide = spec.get("completions"), spec.get("parallelism", 1)
-    stay, go = _kept(job, count)
+    stay, go = _split_surplus(job, count)
     writes: list[Write] = [Remove("pods", pod) for pod in go]
     left = wide if total is None else min(wide, total - count.succeeded)
     missing = max(0, left - len(stay))
@@ -139,12 +139,12 @@ def _changes(
         return writes, count.last_failure_s + pause_s
     if not is_indexed(job):
         return [*writes, *(Create("pods", _pod(job, None)) for _ in range(missing))], None
-    taken = {index_of(pod) for pod in stay} | count.done
-    free = (index for index in range(total) if index not in taken)
+    used_indexes = {index_of(pod) for pod in stay} | count.done
+    free = (index for index in range(total) if index not in used_indexes)
     return [*writes, *(Create("pods", _pod(job, index)) for index, _ in zip(free, range(missing), strict=False))], None
 
 
-def _kept(job: Object, count: _Count) -> tuple[list[Object], list[Object]]:
+def _split_surplus(job: Object, count: _Count) -> tuple[list[Object], list[Object]]:
     """Return the active pods that stay and those that go, the highest index first.
 
     Pods go whose index is out of range or occurs twice, or when there are too many.
@@ -181,8 +181,8 @@ def _pod(job: Object, index: int | None) -> Object:
 
 def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None:
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
-    if said := _condition(job.get("status") or {}, "FailureTarget"):
-        return str(said["reason"]), str(said["message"])
+    if failure_target := _condition(job.get("status") or {}, "FailureTarget"):
+        return str(failure_target["reason"]), str(failure_target["message"])
     if count.failed > spec.get("backoffLimit", 6):
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     limit_s = spec.get("activeDeadlineSeconds")
@@ -202,11 +202,11 @@ def _ending(job: Object, count: _Count, now_s: float, words: tuple[str, str], wh
     """End a job: first announce how it ends and delete running pods, then report the end once no pod runs."""
     writes: list[Write] = [Remove("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
-    told = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
+    conditions = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
     done: Object = {"completionTime": rfc3339(now_s)} if at_rest and words[1] == "Complete" else {}
     if words[1] == "Failed":  # what is ended with it has failed, too
         done["failed"] = count.failed + len(count.active)
-    return Look([*writes, *_told(job, count, now_s, done, told)])
+    return Look([*writes, *_status_writes(job, count, now_s, done, conditions)])
 
 
 def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> Look:
@@ -220,14 +220,16 @@ def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -
 
 
 def _condition(status: Object, kind: str) -> Object | None:
-    told = (each for each in status.get("conditions") or () if each["type"] == kind and each["status"] == "True")
-    return next(told, None)
+    matches = (each for each in status.get("conditions") or () if each["type"] == kind and each["status"] == "True")
+    return next(matches, None)
 
 
-def _told(job: Object, count: _Count, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]) -> list[Write]:
+def _status_writes(
+    job: Object, count: _Count, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
+) -> list[Write]:
     """Return the write of the status when it has changed."""
     before: Object = job.get("status") or {}
-    told: Object = {
+    status: Object = {
         "active": len(count.active),
         "ready": sum(is_ready(pod) for pod in count.active),
         "terminating": count.leaving,
@@ -237,12 +239,18 @@ def _told(job: Object, count: _Count, now_s: float, more: Object, conditions: It
         **({"completedIndexes": folded(count.done)} if count.done else {}),
         **more,
     }
-    kept = {each["type"]: each for each in before.get("conditions") or ()}
+    conditions_by_type = {each["type"]: each for each in before.get("conditions") or ()}
     for kind, word, why, *message in conditions:
-        if kept.get(kind, {}).get("status") != word:
+        if conditions_by_type.get(kind, {}).get("status") != word:
             at = {"lastProbeTime": rfc3339(now_s), "lastTransitionTime": rfc3339(now_s)}
-            kept[kind] = {"type": kind, "status": word, **at, "reason": why, "message": message[0] if message else ""}
-    if kept:
-        told["conditions"] = list(kept.values())
-    changed = {key: value for key, value in told.items() if before.get(key) != value}
+            conditions_by_type[kind] = {
+                "type": kind,
+                "status": word,
+                **at,
+                "reason": why,
+                "message": message[0] if message else "",
+            }
+    if conditions_by_type:
+        status["conditions"] = list(conditions_by_type.values())
+    changed = {key: value for key, value in status.items() if before.get(key) != value}
     return [Tell(JOBS, job, {"status": changed})] if changed else []

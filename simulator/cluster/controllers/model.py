@@ -52,8 +52,8 @@ class Look:
 def owned(owner: Object, api_version: str, kind: str) -> list[Object]:
     """Return the owner references for objects that a job creates."""
     meta = owner["metadata"]
-    told = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
-    return [{**told, "controller": True, "blockOwnerDeletion": True}]
+    owner = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
+    return [{**owner, "controller": True, "blockOwnerDeletion": True}]
 
 
 def phase(pod: Object) -> str:
@@ -73,14 +73,14 @@ def is_over(pod: Object) -> bool:
 
 def is_ready(pod: Object) -> bool:
     """True if the pod has the condition Ready."""
-    told = (pod.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in told)
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def ended_s(pod: Object) -> float:
     """Return when the last container of a pod ended, in seconds since 1970; 0 when none says."""
-    told = (pod.get("status") or {}).get("containerStatuses") or ()
-    times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in told]
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    times = [((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in statuses]
     return max((unix_s(each) or 0.0 for each in times), default=0.0)
 
 
@@ -116,6 +116,6 @@ def with_env(spec: Object, env: Iterable[Object]) -> Object:
     return {**spec, **changed}
 
 
-def asked(quantities: Mapping[str, Any]) -> dict[str, int]:
+def amounts_of(quantities: Mapping[str, Any]) -> dict[str, int]:
     """Return quantities in thousandths."""
     return {resource: milli(quantity) for resource, quantity in quantities.items()}

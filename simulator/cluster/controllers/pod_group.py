@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.simulator.cluster.controllers.model import Look, Object, Tell, asked, is_leaving, phase
+from turnout.simulator.cluster.controllers.model import Look, Object, Tell, amounts_of, is_leaving, phase
 
 GROUPS = "podgroups.scheduling.volcano.sh"
 
@@ -19,8 +19,8 @@ def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> Look
     """
     before: Object = group.get("status") or {}
     counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
-    told: Object = {"phase": _phase(group, pods, free), **counts}
-    changed = {key: value for key, value in told.items() if before.get(key, 0) != value}
+    status: Object = {"phase": _phase(group, pods, free), **counts}
+    changed = {key: value for key, value in status.items() if before.get(key, 0) != value}
     return Look([Tell(GROUPS, group, {"status": changed})] if changed else [])
 
 
@@ -35,5 +35,5 @@ def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> st
         return "Running"
     if now != "Pending":
         return "Inqueue"
-    pod_infos = asked(group["spec"].get("minResources") or {})
+    pod_infos = amounts_of(group["spec"].get("minResources") or {})
     return "Inqueue" if all(amount <= free.get(resource, 0) for resource, amount in pod_infos.items()) else "Pending"

@@ -41,17 +41,17 @@ def look(
     """
     raw = {**job, "apiVersion": API, "kind": KIND}
     listed = {**(others or {}), GROUPS: [] if group is None else [group]}
-    there = {
+    children = {
         ChildKey(kind, each["metadata"]["name"]): each
         for kind, plural in CHILDREN.items()
         for each in listed.get(plural, ())
     }
-    seen = Seen(
+    observation = Seen(
         tuple(pod_seen(VOLCANOJOB, _read(pod, OwnedPod)) for pod in pods),
-        {key: child_seen(VOLCANOJOB, key.kind, _read(each, Owned)) for key, each in there.items()},
+        {key: child_seen(VOLCANOJOB, key.kind, _read(each, Owned)) for key, each in children.items()},
     )
-    there |= {ChildKey("Pod", pod["metadata"]["name"]): pod for pod in pods}
-    return _as_look(job, there, reconcile(VOLCANOJOB, raw, seen, now_s, _SETUP), now_s)
+    children |= {ChildKey("Pod", pod["metadata"]["name"]): pod for pod in pods}
+    return _as_look(job, children, reconcile(VOLCANOJOB, raw, observation, now_s, _SETUP), now_s)
 
 
 def _read(obj: Object, type_: type[T]) -> T:
@@ -60,7 +60,7 @@ def _read(obj: Object, type_: type[T]) -> T:
     return msgspec.convert({**obj, "metadata": meta}, type_)
 
 
-def _as_look(job: Object, there: dict[ChildKey, Object], outcome: Outcome, now_s: float) -> Look:
+def _as_look(job: Object, children: dict[ChildKey, Object], outcome: Outcome, now_s: float) -> Look:
     """Return an outcome in this cluster's words: children first, as the job controllers write them."""
     writes: list[Write] = []
     for write in outcome.writes:
@@ -69,9 +69,9 @@ def _as_look(job: Object, there: dict[ChildKey, Object], outcome: Outcome, now_s
                 new = {"status": {"phase": "Pending"}} if body["kind"] == "PodGroup" else {}
                 writes.append(Create(CHILDREN[body["kind"]], copy.deepcopy({**body, **new})))  # parts are the job's own
             case Delete(key):
-                writes.append(Remove(CHILDREN[key.kind], there[key]))
+                writes.append(Remove(CHILDREN[key.kind], children[key]))
             case Update(key, content, field):
-                writes.append(Tell(CHILDREN[key.kind], there[key], {field: content}, part=""))
+                writes.append(Tell(CHILDREN[key.kind], children[key], {field: content}, part=""))
     if outcome.status is not None:
         writes.append(Tell(JOBS, job, {"status": outcome.status}))
     if outcome.gone:

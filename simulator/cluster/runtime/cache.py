@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnout.simulator.cluster.controllers.model import asked, is_over
+from turnout.simulator.cluster.controllers.model import amounts_of, is_over
 from turnout.simulator.cluster.controllers.volcano_job import GROUP
 
 Object = dict[str, Any]
@@ -26,20 +26,24 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
-        self._gone: dict[str, None] = {}  # uids of what was deleted, so that an old event does not bring it back
+        self._deleted_uids: dict[
+            str, None
+        ] = {}  # uids of what was deleted, so that an old event does not bring it back
         self._tagged: dict[str, set[str]] = {}  # uid of an owner, or namespace/name of a PodGroup -> uids of pods
         self._owned: dict[tuple[str, str], set[str]] = {}  # plural, uid of an owner -> uids of what is no pod
-        self._taken: Counter[str] = Counter()
+        self._requested: Counter[str] = Counter()
         self._shares: dict[str, dict[str, int]] = {}  # uid of a bound pod or a node -> what it takes or gives
 
     def put(self, plural: str, obj: Object) -> bool:
         """Add an object. False when a newer version is known, or the object is gone."""
         meta = obj["metadata"]
-        uid, held = meta["uid"], self._objects.setdefault(plural, {})
-        known = held.get(uid)
-        if uid in self._gone or (known and int(known["metadata"]["resourceVersion"]) >= int(meta["resourceVersion"])):
+        uid, objects = meta["uid"], self._objects.setdefault(plural, {})
+        known = objects.get(uid)
+        if uid in self._deleted_uids or (
+            known and int(known["metadata"]["resourceVersion"]) >= int(meta["resourceVersion"])
+        ):
             return False
-        held[uid] = obj
+        objects[uid] = obj
         if plural == PODS:
             for tag in _tags(obj):
                 self._tagged.setdefault(tag, set()).add(uid)
@@ -51,9 +55,9 @@ class Cache:
 
     def drop(self, plural: str, uid: str) -> Object | None:
         """Remove an object, and return its last state."""
-        self._gone[uid] = None
-        if len(self._gone) > 10_000:
-            del self._gone[next(iter(self._gone))]
+        self._deleted_uids[uid] = None
+        if len(self._deleted_uids) > 10_000:
+            del self._deleted_uids[next(iter(self._deleted_uids))]
         obj = self._objects.get(plural, {}).pop(uid, None)
         for tag in _tags(obj) if obj else ():
             of = self._tagged.get(tag) if plural == PODS else self._owned.get((plural, tag))
@@ -77,26 +81,26 @@ class Cache:
 
     def owned(self, plural: str, uid: str) -> list[Object]:
         """Return the objects of a kind, other than pods, that this uid owns, by name."""
-        there = self._objects.get(plural, {})
-        found = [there[each] for each in self._owned.get((plural, uid), ()) if each in there]
+        objects = self._objects.get(plural, {})
+        found = [objects[each] for each in self._owned.get((plural, uid), ()) if each in objects]
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
         """Return what all nodes together have free, in thousandths."""
-        return self._taken
+        return self._requested
 
     def _weigh(self, plural: str, uid: str, obj: Object | None) -> None:
         """Update the sum of what nodes offer and bound pods take."""
         if plural not in (PODS, NODES):
             return
-        self._taken.subtract(self._shares.pop(uid, {}))
+        self._requested.subtract(self._shares.pop(uid, {}))
         if obj is None:
             return
         share: Counter[str] = Counter()
         if plural == NODES:
-            share.update(asked((obj.get("status") or {}).get("allocatable") or {}))
+            share.update(amounts_of((obj.get("status") or {}).get("allocatable") or {}))
         elif obj["spec"].get("nodeName") and not is_over(obj):
             for container in obj["spec"]["containers"]:
-                share.subtract(asked((container.get("resources") or {}).get("requests") or {}))
+                share.subtract(amounts_of((container.get("resources") or {}).get("requests") or {}))
         self._shares[uid] = share
-        self._taken.update(share)
+        self._requested.update(share)

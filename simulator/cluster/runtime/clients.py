@@ -101,8 +101,8 @@ class HttpClient:
             if not version:
                 listed = await self.call("GET", path)
                 version = listed["metadata"]["resourceVersion"]
-                there = {item["metadata"]["uid"] for item in listed["items"]}
-                for uid in known.keys() - there:
+                listed_uids = {item["metadata"]["uid"] for item in listed["items"]}
+                for uid in known.keys() - listed_uids:
                     yield "DELETED", WatchedObject(msgspec.json.encode({"metadata": known[uid]}))
                 known = {item["metadata"]["uid"]: _name_of(item["metadata"]) for item in listed["items"]}
                 for item in listed["items"]:
@@ -116,15 +116,15 @@ class HttpClient:
                     raise ApiError(response.status, "", await response.text())
                 async for line in response.content:
                     event = msgspec.json.decode(line, type=_Event)
-                    seen = msgspec.json.decode(event.object, type=_Versioned)
+                    versioned = msgspec.json.decode(event.object, type=_Versioned)
                     if event.type == "ERROR":
                         version = ""
                         break
-                    version = seen.metadata.get("resourceVersion", version)
+                    version = versioned.metadata.get("resourceVersion", version)
                     if event.type != "BOOKMARK":
-                        known[seen.metadata["uid"]] = _name_of(seen.metadata)
+                        known[versioned.metadata["uid"]] = _name_of(versioned.metadata)
                         if event.type == "DELETED":
-                            del known[seen.metadata["uid"]]
+                            del known[versioned.metadata["uid"]]
                         yield event.type, WatchedObject(bytes(event.object))
 
 
@@ -157,7 +157,7 @@ class ExtenderClient:
     def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float = 5.0) -> None:
         self._session, self._url = session, url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self.asked: list[Asked] = []
+        self.requests: list[Asked] = []
 
     async def ask(self, pod: Any, question: Question) -> Reply:
         """Send one question. Never raises: a failure is in the reply.
@@ -167,7 +167,7 @@ class ExtenderClient:
         loop = asyncio.get_running_loop()
         began = loop.time()
         reply = await self._ask(pod, question)
-        self.asked.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
+        self.requests.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
         return reply
 
     async def _ask(self, pod: Any, question: Question) -> Reply:
@@ -203,4 +203,4 @@ def read_reply(verb: Verb, raw: bytes) -> Reply:
         return Reply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
     result = msgspec.json.decode(raw, type=_FilterResult)
     refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
-    return Reply(kept=tuple(result.node_names or ()), refused=refused, failed=result.error)
+    return Reply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)

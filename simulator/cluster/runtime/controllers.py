@@ -14,7 +14,7 @@ from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_
 from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
 from turnout.simulator.cluster.runtime.cache import NODES, PODS, Cache
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.faults import left_out, told
+from turnout.simulator.cluster.runtime.faults import error_message, left_out
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Controllers:
         self._later: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self._synced: set[str] = set()
-        self._looks: dict[str, Callable[[Object, float], Look]] = {
+        self._reconcilers: dict[str, Callable[[Object, float], Look]] = {
             batch_job.JOBS: self._batch_job,
             volcano_job.JOBS: self._volcano_job,
             volcano_job.GROUPS: self._group,
@@ -56,7 +56,7 @@ class Controllers:
     async def run(self) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for plural in (NODES, PODS, *_CHILDREN, *self._looks):
+            for plural in (NODES, PODS, *_CHILDREN, *self._reconcilers):
                 tasks.create_task(self._watch(plural))
             tasks.create_task(self._serve())
 
@@ -66,12 +66,12 @@ class Controllers:
         path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
         while True:
             try:
-                async for word, seen in self._api.changes(path):
+                async for word, obj in self._api.changes(path):
                     if word == "SYNCED":
                         self._synced.add(plural)
                     else:
-                        with left_out(plural, seen.obj):
-                            self._see(plural, word, seen.obj)
+                        with left_out(plural, obj.obj):
+                            self._see(plural, word, obj.obj)
                     self._news.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
@@ -88,7 +88,7 @@ class Controllers:
 
     def _mark(self, plural: str, obj: Object, before: Object | None) -> None:
         """Mark the objects that must be looked at because another object changed."""
-        if plural in self._looks:
+        if plural in self._reconcilers:
             self._due.add((plural, obj["metadata"]["uid"]))
         owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
         self._due.update((_plural_of(owner), owner["uid"]) for owner in owners)
@@ -110,7 +110,7 @@ class Controllers:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
                 self._due.add(heapq.heappop(self._later)[1])
-            if not self._due or self._synced != {NODES, PODS, *_CHILDREN, *self._looks}:
+            if not self._due or self._synced != {NODES, PODS, *_CHILDREN, *self._reconcilers}:
                 self._news.clear()
                 pause_s = max(0.0, self._later[0][0] - now_s) if self._later else None
                 try:
@@ -126,17 +126,19 @@ class Controllers:
     async def _look(self, key: Key) -> None:
         plural, uid = key
         obj = self._cache.get(plural, uid)
-        if obj is None or plural not in self._looks or obj["metadata"].get("deletionTimestamp"):
+        if obj is None or plural not in self._reconcilers or obj["metadata"].get("deletionTimestamp"):
             return
         try:
-            looked = self._looks[plural](obj, time.time())
+            outcome = self._reconcilers[plural](obj, time.time())
         except Exception as error:  # somebody's job that makes no sense must not stop the jobs of others
-            log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": told(error)})
+            log.warning(
+                "job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": error_message(error)}
+            )
             return
-        if looked.again_s is not None:
-            heapq.heappush(self._later, (looked.again_s, key))
+        if outcome.again_s is not None:
+            heapq.heappush(self._later, (outcome.again_s, key))
         try:
-            for write in looked.writes:
+            for write in outcome.writes:
                 await self._do(write)
         except (aiohttp.ClientError, ApiError, TimeoutError) as error:
             log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": str(error)})
@@ -163,21 +165,21 @@ class Controllers:
         try:
             match write:
                 case Create():
-                    made = await self._api.call("POST", place, write.obj)
+                    created = await self._api.call("POST", place, write.obj)
                 case Remove():
                     body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
-                    made = await self._api.call("DELETE", f"{place}/{meta['name']}", body)
+                    created = await self._api.call("DELETE", f"{place}/{meta['name']}", body)
                 case Tell():
                     path = f"{place}/{meta['name']}" + (f"/{write.part}" if write.part else "")
-                    made = await self._api.call("PATCH", path, write.change, _MERGE)
+                    created = await self._api.call("PATCH", path, write.change, _MERGE)
         except ApiError as error:
             if error.reason == "AlreadyExists" or error.code == 404:
                 return
             raise
-        if made.get("metadata", {}).get("uid") and write.plural in (PODS, *_CHILDREN, *self._looks):
-            before = self._cache.get(write.plural, made["metadata"]["uid"])
-            if self._cache.put(write.plural, made):
-                self._mark(write.plural, made, before)
+        if created.get("metadata", {}).get("uid") and write.plural in (PODS, *_CHILDREN, *self._reconcilers):
+            before = self._cache.get(write.plural, created["metadata"]["uid"])
+            if self._cache.put(write.plural, created):
+                self._mark(write.plural, created, before)
 
 
 def _plural_of(owner: Object) -> str:

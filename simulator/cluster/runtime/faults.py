@@ -20,10 +20,10 @@ def left_out(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.warning("object_skipped", extra={"kind": kind, "about": _name(obj), "why": told(error)})
+        log.warning("object_skipped", extra={"kind": kind, "about": _name(obj), "why": error_message(error)})
 
 
-def told(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Describe an error and its place in at most 200 characters; its text may come from a stranger."""
     step = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {step.filename.rpartition('/')[2]}:{step.lineno}: {error}"[:200]

@@ -17,7 +17,7 @@ from turnout.simulator.api.errors import ApiRefusal, Unserved
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, do, question
-from turnout.simulator.api.watch_history import seen
+from turnout.simulator.api.watch_history import event_for
 from turnout.simulator.cluster.runtime.clients import ApiError, WatchedObject
 
 
@@ -50,10 +50,10 @@ class Direct:
         """Yield every object as it is and as it changes, without end, as clients.ApiClient does."""
         url = urlsplit(path)
         target = route.target(self._store.catalogue, url.path)
-        wanted = question(target, dict(parse_qsl(url.query)))
+        selection = question(target, dict(parse_qsl(url.query)))
         journal = self._store.journal(target.kind)
         position = journal.end()
-        for stored in self._store.find(target.kind, "", wanted):
+        for stored in self._store.find(target.kind, "", selection):
             yield "ADDED", WatchedObject(stored.raw, stored.obj)
         yield "SYNCED", WatchedObject(b"{}")
         changed = asyncio.Event()
@@ -63,7 +63,7 @@ class Direct:
                 changed.clear()
                 for change in journal.since(position):
                     position += 1
-                    found = seen(change, wanted)
+                    found = event_for(change, selection)
                     if found is not None:
                         yield found[0], WatchedObject(found[1].raw, found[1].obj)
                 if not changed.is_set():

@@ -25,7 +25,7 @@ from turnout.simulator.cluster.kubelet import (
     status_in,
 )
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.faults import left_out, told
+from turnout.simulator.cluster.runtime.faults import error_message, left_out
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Processes(Protocol):
     def see(self, pod: Object) -> None:
         """Take in a pod on one of our nodes that is new or has changed."""
 
-    def gone(self, uid: str) -> None:
+    def pod_deleted(self, uid: str) -> None:
         """Take in that a pod, or its node, is gone."""
 
     def runs(self, uid: str) -> bool:
@@ -101,10 +101,10 @@ class Kubelet:
     async def _watch(self) -> None:
         while True:
             try:
-                async for word, seen in self._api.changes(_BOUND):
+                async for word, pod in self._api.changes(_BOUND):
                     if word != "SYNCED":
-                        with left_out("pods", seen.obj):
-                            self._see(word, seen.obj)
+                        with left_out("pods", pod.obj):
+                            self._see(word, pod.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
                 await asyncio.sleep(0.5)
@@ -116,7 +116,7 @@ class Kubelet:
             self._since.pop(uid, None)
             self._unpulled.discard(uid)
             if self._processes is not None:
-                self._processes.gone(uid)
+                self._processes.pod_deleted(uid)
             return
         if self._processes is not None and not missing_image(pod, self._images):
             self._processes.see(pod)
@@ -160,7 +160,7 @@ class Kubelet:
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": str(error)})
             self._plan(_now_s() + 1.0, meta["uid"], to)
         except Exception as error:  # a pod that makes no sense stays as it is
-            log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": told(error)})
+            log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": error_message(error)})
         finally:
             self._room.release()
 

@@ -23,20 +23,20 @@ class Complaints:
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
-        self._said: dict[str, str] = {}  # uid -> what was said last
+        self._last_written: dict[str, str] = {}  # uid -> what was said last
         self._due: dict[str, tuple[str, str, Waits]] = {}
         self._news = asyncio.Event()
 
     def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
         """Queue the reason why a pod waits."""
-        if self._said.get(uid) != outcome.message:
-            self._said[uid] = outcome.message
+        if self._last_written.get(uid) != outcome.message:
+            self._last_written[uid] = outcome.message
             self._due[uid] = (namespace, name, outcome)
             self._news.set()
 
     def drop(self, uid: str) -> None:
         """Forget a pod that waits no longer."""
-        self._said.pop(uid, None)
+        self._last_written.pop(uid, None)
         self._due.pop(uid, None)
 
     async def run(self) -> None:
@@ -56,8 +56,14 @@ class Complaints:
 
     async def _say(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
         at = rfc3339(time.time())
-        told = {"reason": outcome.why.value, "message": outcome.message}
-        condition = {"type": "PodScheduled", "status": "False", "lastProbeTime": None, "lastTransitionTime": at, **told}
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": at,
+            "reason": outcome.why.value,
+            "message": outcome.message,
+        }
         body: dict[str, Any] = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         place = f"/api/v1/namespaces/{namespace}"
         await self._api.call("PATCH", f"{place}/pods/{name}/status", body, _STRATEGIC)

@@ -23,7 +23,7 @@ from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.gang_gate import HELD, Gangs
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
-from turnout.simulator.cluster.runtime.faults import left_out, told
+from turnout.simulator.cluster.runtime.faults import error_message, left_out
 from turnout.simulator.cluster.runtime.pod_conditions import Complaints
 from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
@@ -53,7 +53,7 @@ class Settings:
 class Scheduler:
     """One scheduler for one API server.
 
-    told: called with (namespace, name, outcome) after every cycle.
+    on_outcome: called with (namespace, name, outcome) after every cycle.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Scheduler:
         api: ApiClient,
         settings: Settings,
         extender: ExtenderClient | None = None,
-        told: Callable[[str, str, Outcome], None] | None = None,
+        on_outcome: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
-        self._api, self._settings, self._extender, self._told = api, settings, extender, told
+        self._api, self._settings, self._extender, self._on_outcome = api, settings, extender, on_outcome
         self._dice = random.Random(settings.seed)
         self._cursor = Cursor()
         self._raw: dict[str, bytes] = {}  # waiting pods as they came, for the extender
@@ -90,12 +90,12 @@ class Scheduler:
     async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
         while True:
             try:
-                async for word, seen in self._api.changes(path):
+                async for word, obj in self._api.changes(path):
                     if word == "SYNCED":
                         self._synced[path].set()
                     else:
                         with left_out(path):
-                            see(word, seen.raw)
+                            see(word, obj.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})
@@ -157,7 +157,7 @@ class Scheduler:
                 try:
                     await self._try(pod_info, group)
                 except Exception as error:  # of this pod or its gang: the others are tried all the same
-                    log.exception("pod_not_tried", extra={"why": told(error)})
+                    log.exception("pod_not_tried", extra={"why": error_message(error)})
                     self._refuse_all([pod_info.uid], Waits(Why.SCHEDULER_ERROR, "the scheduler failed on this pod"))
                     self.waiting.refuse(pod_info.uid, clock.time(), park=False)
                 continue
@@ -211,8 +211,8 @@ class Scheduler:
         return [each for each in chosen if each[0].uid in self._names], refusal
 
     def _tell(self, namespace: str, name: str, outcome: Outcome) -> None:
-        if self._told is not None:
-            self._told(namespace, name, outcome)
+        if self._on_outcome is not None:
+            self._on_outcome(namespace, name, outcome)
 
     async def _decide(self, pod_info: PodInfo) -> Outcome:
         """Run one cycle and pass its questions to the extender."""

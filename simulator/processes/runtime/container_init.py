@@ -32,20 +32,20 @@ def main() -> NoReturn:
     order: Order = json.loads(_line())
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    told: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
-        signal.signal(number, lambda got, _: told.append(got))
+        signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     walls = order["walls"] and _walls()
     if order["needs_walls"] and not walls:
         _not_started(order, "a container with volumes needs mount namespaces, which this machine does not allow")
     if not order["argv"]:  # only its image would know: it stays until it is told to go
-        _wait_for_the_end(reader, told)
+        _wait_for_the_end(reader, signals)
     child = os.fork()
     if not child:
         _become(order, walls)
-    os._exit(_watch(child, reader, told))
+    os._exit(_watch(child, reader, signals))
 
 
 def can_have_walls() -> bool:
@@ -67,14 +67,14 @@ def _line() -> bytes:
     return bytes(read)
 
 
-def _wait_for_the_end(reader: int, told: list[int]) -> NoReturn:
-    while not told:
+def _wait_for_the_end(reader: int, signals: list[int]) -> NoReturn:
+    while not signals:
         if 0 in select.select([0, reader], [], [])[0]:
             os._exit(0)
-    os._exit(0 if signal.SIGTERM in told else 128 + signal.SIGKILL)
+    os._exit(0 if signal.SIGTERM in signals else 128 + signal.SIGKILL)
 
 
-def _watch(child: int, reader: int, told: list[int]) -> int:
+def _watch(child: int, reader: int, signals: list[int]) -> int:
     """Reap children until the command has ended, then end the processes that it left."""
     watched, code = [0, reader], None
     while code is None:
@@ -84,8 +84,8 @@ def _watch(child: int, reader: int, told: list[int]) -> int:
         if 0 in ready:  # nobody is left who could want us
             watched = [reader]
             os.kill(child, signal.SIGKILL)
-        while told:
-            number = told.pop(0)
+        while signals:
+            number = signals.pop(0)
             if number != signal.SIGCHLD:
                 os.kill(child, signal.SIGTERM if number == signal.SIGTERM else signal.SIGKILL)
         code = _reap(child)
@@ -124,13 +124,13 @@ def _end_the_rest() -> None:
 
 def _walls() -> bool:
     """Create the namespaces; False when the kernel does not allow it."""
-    wanted = NEWNS | NEWUTS | NEWPID
-    if _libc.unshare(wanted) == 0:
+    namespaces = NEWNS | NEWUTS | NEWPID
+    if _libc.unshare(namespaces) == 0:
         return True
     if ctypes.get_errno() not in (errno.EPERM, errno.EINVAL, errno.ENOSPC):
         return False
     uid, gid = os.getuid(), os.getgid()
-    if _libc.unshare(wanted | NEWUSER) != 0:
+    if _libc.unshare(namespaces | NEWUSER) != 0:
         return False
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
@@ -189,13 +189,13 @@ class Root:
         for link in self.links:
             self._place_for(os.path.dirname(link))
             self._open_up(os.path.dirname(link))
-        placed = [
+        mounts = [
             (source, os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target)), read_only)
             for source, target, read_only in sorted(binds, key=lambda bind: bind[1].count("/"))
         ]
-        for source, target, _ in placed:  # all folders first: one that is opened up later would hide what lies in it
+        for source, target, _ in mounts:  # all folders first: one that is opened up later would hide what lies in it
             self._place_for(target, is_file=not os.path.isdir(source))
-        for source, target, read_only in placed:
+        for source, target, read_only in mounts:
             self._bind(source, target, read_only)
         proc = f"{self.root}/proc"
         if _libc.mount(b"proc", proc.encode(), b"proc", 0, None) != 0:

@@ -46,10 +46,10 @@ class Child:
             self._process.stdin.close()
         return 128 - code if code < 0 else code
 
-    def tell(self, told: str) -> None:
+    def tell(self, command: str) -> None:
         """Send SIGTERM to its command, or SIGKILL to everything in it."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1 if told == KILL else signal.SIGTERM)
+            self._process.send_signal(signal.SIGUSR1 if command == KILL else signal.SIGTERM)
 
     async def kill(self) -> None:
         """End the container, whatever it does."""

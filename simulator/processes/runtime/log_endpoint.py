@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 @asynccontextmanager
-async def endpoint(kept: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
+async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
     """Serve on a free loopback port until the block ends, and give the port.
 
     Only callers signed by `authority` get in.
@@ -28,12 +28,12 @@ async def endpoint(kept: PodLogs, authority: Path, certificate: Path, key: Path)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         found = request.match_info
-        life = kept.runner.find(found["namespace"], found["pod"]) if kept.runner is not None else None
+        life = pod_logs.runner.find(found["namespace"], found["pod"]) if pod_logs.runner is not None else None
         if life is None:
             return web.Response(status=404, text=f"pod {found['pod']} is not run here")
-        pod = {**life.pod, "status": life.told or life.pod.get("status")}
+        pod = {**life.pod, "status": life.last_status or life.pod.get("status")}
         try:
-            return await logs.answer(request, pod, kept, found["container"])
+            return await logs.answer(request, pod, pod_logs, found["container"])
         except ApiRefusal as refusal:
             return web.Response(status=refusal.code, text=refusal.message)
 

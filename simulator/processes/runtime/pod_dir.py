@@ -89,14 +89,14 @@ class Folder:
         """Write files that are new or have changed. Readers see the whole file or the old one."""
         base = (self.memory if in_memory else self.disk) / "volumes" / volume
         for path, file in files.items():
-            there = base / path
-            if there.is_file() and there.read_bytes() == file.data:
+            target = base / path
+            if target.is_file() and target.read_bytes() == file.data:
                 continue
-            there.parent.mkdir(parents=True, exist_ok=True)
-            part = there.with_name(f".{there.name}.part")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f".{target.name}.part")
             part.write_bytes(file.data)
             part.chmod(file.mode)
-            part.replace(there)
+            part.replace(target)
 
     def account(self, files: Mapping[str, bytes]) -> str:
         """Write the service account's files. Returns their folder."""
@@ -131,8 +131,8 @@ class Folder:
 
 
 def _check_host_path(volume: Volume) -> None:
-    there = Path(volume.host_path)
+    host_path = Path(volume.host_path)
     if volume.make:
-        there.mkdir(parents=True, exist_ok=True)
-    if not there.exists():
-        raise NotToBeHad(f"hostPath {there} is not on this machine")
+        host_path.mkdir(parents=True, exist_ok=True)
+    if not host_path.exists():
+        raise NotToBeHad(f"hostPath {host_path} is not on this machine")

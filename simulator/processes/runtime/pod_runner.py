@@ -55,7 +55,7 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[str, int] = {}
         self._block = os.getpid() % _BLOCKS
-        self._seen: dict[str, Object] = {}
+        self._pods_by_uid: dict[str, Object] = {}
         self._services: dict[str, Object] = {}
         self._news = asyncio.Event()
         self._writing = threading.Lock()
@@ -70,7 +70,7 @@ class Runner:
     def see(self, pod: Object) -> None:
         """Take in a pod on one of our nodes that is new or has changed."""
         uid = pod["metadata"]["uid"]
-        self._seen[uid] = pod
+        self._pods_by_uid[uid] = pod
         self._news.set()
         life = self._lives.get(uid)
         if life is not None:
@@ -78,9 +78,9 @@ class Runner:
         elif self.wants(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             self._begin(uid, pod)
 
-    def gone(self, uid: str) -> None:
+    def pod_deleted(self, uid: str) -> None:
         """Take in that a pod, or its node, is gone."""
-        self._seen.pop(uid, None)
+        self._pods_by_uid.pop(uid, None)
         self._news.set()
         if (life := self._lives.get(uid)) is not None:
             life.lose()
@@ -133,8 +133,8 @@ class Runner:
 
     def _address(self, uid: str) -> str:
         """Return the lowest unused address."""
-        taken = set(self._addresses.values())
-        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        used_addresses = set(self._addresses.values())
+        number = next(each for each in range(len(used_addresses) + 1) if each not in used_addresses)
         self._addresses[uid] = number
         return address(self._block, number)
 
@@ -143,9 +143,9 @@ class Runner:
     async def _watch_services(self) -> None:
         while True:
             try:
-                async for word, seen in self._api.changes("/api/v1/services"):
+                async for word, watched in self._api.changes("/api/v1/services"):
                     if word != "SYNCED":
-                        service = seen.obj
+                        service = watched.obj
                         self._services.pop(service["metadata"]["uid"], None)
                         if word != "DELETED":
                             self._services[service["metadata"]["uid"]] = service
@@ -165,7 +165,7 @@ class Runner:
     def _write(self, life: Life) -> None:
         with self._writing:  # else an older text might come to lie over a newer one
             pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
-            text = hosts(pod, list(self._seen.values()), list(self._services.values()))
+            text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))
             life.folder.share("hosts", text.encode())
 
 

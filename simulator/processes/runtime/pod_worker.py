@@ -48,21 +48,18 @@ class Node:
 
 
 class Life:
-    """One pod while it runs.
-
-    told: the status that was last reported. The attribute `pod_ip` is its address, and `pod` the object as last seen.
-    """
+    """One pod while it runs."""
 
     def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: Node) -> None:
-        self.pod, self.pod_ip, self.folder = pod, pod_ip, folder
+        self.pod, self.pod_ip, self.folder = pod, pod_ip, folder  # pod: the newest object of the watch
         self.lifecycle: PodLifecycle = lifecycles.opened(pod, node.backoff_s)
         self._node = node
         self._children: dict[str, Child] = {}
-        self.told: Object = {}
+        self.last_status: Object = {}  # that was reported
         self._news = asyncio.Event()
         self._waiting: set[asyncio.Task[None]] = set()
         self._asking: set[asyncio.Task[None]] = set()
-        self._gone = self._untold = False
+        self._deleted = self._untold = False
 
     def look(self, pod: Object) -> None:
         """Take in a changed pod."""
@@ -71,14 +68,14 @@ class Life:
 
     def lose(self) -> None:
         """Kill everything in the pod, because the pod or its node is gone."""
-        self._gone = True
+        self._deleted = True
         self._news.set()
 
     async def run(self) -> None:
         """Run until the pod is gone."""
         try:
             await asyncio.to_thread(self.folder.make)
-            while not (self._gone and lifecycles.at_rest(self.lifecycle)):
+            while not (self._deleted and lifecycles.at_rest(self.lifecycle)):
                 self._news.clear()
                 await self._turn(time.time())
                 if self._ready_to_go() and await self._say_goodbye():
@@ -97,7 +94,7 @@ class Life:
 
     async def _turn(self, now_s: float) -> None:
         meta = self.pod["metadata"]
-        if self._gone:
+        if self._deleted:
             self.lifecycle = lifecycles.leaves(self.lifecycle, now_s, 0.0)
         elif meta.get("deletionTimestamp"):
             self.lifecycle = lifecycles.leaves(
@@ -106,7 +103,7 @@ class Life:
         for name, signal in lifecycles.to_stop(self.lifecycle, now_s):
             self.lifecycle = lifecycles.signalled(self.lifecycle, name, signal)
             self._children[name].tell(signal)
-        if not self.told:
+        if not self.last_status:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
         for name in lifecycles.to_start(self.lifecycle, now_s):
             await self._start(name)
@@ -150,7 +147,7 @@ class Life:
 
     async def _order(self, name: str) -> tuple[Order, Path]:
         """Return everything that a container is started with. Raises NotToBeHad."""
-        pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.told}}
+        pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
         container = self._container(name)
         sources = await self._node.objects.of(pod)
         config = await self._node.objects.kubeconfig(pod)
@@ -218,25 +215,25 @@ class Life:
     # Telling.
 
     async def _report(self, now_s: float) -> None:
-        if self._gone:
+        if self._deleted:
             return
         status = status_of(
-            {**self.pod, "status": self.told or self.pod.get("status")},
+            {**self.pod, "status": self.last_status or self.pod.get("status")},
             self.lifecycle,
             now_s,
             self.pod_ip,
             self._node.host_ip,
         )
-        if status == self.told:
+        if status == self.last_status:
             return
         meta = self.pod["metadata"]
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
         self._untold = not await self._call("PATCH", f"{self._path()}/status", body, _STRATEGIC)
         if not self._untold:
-            self.told = status
+            self.last_status = status
 
     def _ready_to_go(self) -> bool:
-        leaving = self.pod["metadata"].get("deletionTimestamp") and not self._gone
+        leaving = self.pod["metadata"].get("deletionTimestamp") and not self._deleted
         return bool(leaving) and lifecycles.at_rest(self.lifecycle)
 
     async def _say_goodbye(self) -> bool:
@@ -266,7 +263,7 @@ class Life:
         now_s = time.time()
         next_s = lifecycles.next_look_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
-        if not self._gone and (self._untold or self._ready_to_go()):  # the API server did not answer
+        if not self._deleted and (self._untold or self._ready_to_go()):  # the API server did not answer
             pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

@@ -41,7 +41,7 @@ class Eyes:
     def __call__(self, world):
         held = [0] * len(self.rules.nodes)
         for life in world.running.values():
-            told = life.told
+            told = life.submission
             assert told.least <= life.living <= told.most, f"{told.name} has {life.living} workers"
             for pod in life.pods:
                 if pod.row is None:
@@ -59,7 +59,7 @@ class Eyes:
     def _nobody_is_kept_waiting(self, world):
         """Whoever would fit if no elastic worker were there starts within a grace and a tick."""
         patience = self.rules.grace_s + self.rules.tick_s
-        fitting = {life.told.name for life in world.fitting()}
+        fitting = {life.submission.name for life in world.fitting()}
         self.could_start = {name: self.could_start.get(name, world.now_s) for name in fitting}
         for name, since_s in self.could_start.items():
             waited = world.now_s - since_s
