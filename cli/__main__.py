@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(parser().format_help(), end="")
         return Exit.DONE
     if not words[0].startswith("-") and words[0] not in COMMANDS:
-        print(f"turnout: there is no command {words[0]!r:.40}{_meant(words[0])}", file=sys.stderr)
+        print(f"turnout: there is no command {words[0]!r:.40}{_closest_verb(words[0])}", file=sys.stderr)
         return Exit.USAGE
     args = parser(words[0]).parse_args(words)
     command: Callable[[argparse.Namespace], int] = args.run
@@ -98,10 +98,10 @@ class _WholeParser(VerbParser):
     def format_help(self) -> str:
         """Return the help, grouped as GROUPS has it."""
         (commands,) = (each for each in self._actions if isinstance(each, argparse._SubParsersAction))
-        helps = {each.dest: each.help for each in commands._choices_actions}
+        command_helps = {each.dest: each.help for each in commands._choices_actions}
         lines = [f"usage: {self.prog} COMMAND [OPTIONS]", "", str(self.description)]
         for title, names in GROUPS:
-            lines += ["", f"{title}:", *(f"  {name:<18}{helps[name]}" for name in names)]
+            lines += ["", f"{title}:", *(f"  {name:<18}{command_helps[name]}" for name in names)]
         lines += [
             "",
             "examples:",
@@ -116,7 +116,7 @@ class _WholeParser(VerbParser):
         return "\n".join([*lines, ""])
 
 
-def _meant(word: str) -> str:
+def _closest_verb(word: str) -> str:
     close = get_close_matches(word, sorted(COMMANDS), 1)
     return f"; did you mean `turnout {close[0]}`?" if close else "; `turnout` lists all"
 

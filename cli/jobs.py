@@ -26,14 +26,14 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job in a list. running: its pods that run. wanted: how many it wants, None where its object cannot be read."""
+    """A job in a list. running: pods that run. replicas: pods of all roles; None if the object cannot be read."""
 
     namespace: str
     kind: str
     name: str
     state: str
     running: int
-    wanted: int | None
+    replicas: int | None
     restarts: int
     age_s: float | None
 
@@ -64,20 +64,20 @@ def rows(kind: Kind, objects: Sequence[Object], now_s: float) -> list[Row]:
 def _row(kind: Kind, raw: Object, now_s: float) -> Row:
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
-    wanted = sum(role.replicas for role in view.roles) if isinstance(view, JobView) else None
+    replicas = sum(role.replicas for role in view.roles) if isinstance(view, JobView) else None
     created_s = unix_s(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
-    return Row(meta["namespace"], kind.called, meta["name"], state(status), *_pods(status, wanted), age_s)
+    return Row(meta["namespace"], kind.called, meta["name"], state(status), *_pods(status, replicas), age_s)
 
 
-def _pods(status: Object, wanted: int | None) -> tuple[int, int | None, int]:
+def _pods(status: Object, replicas: int | None) -> tuple[int, int | None, int]:
     roles = [each for each in _mapping(status.get("replicaStatuses")).values() if isinstance(each, Mapping)]
     tasks = status.get("tasks")
     tasks = [each for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else []
     running = _sum(roles, "active") + _number(_mapping(status.get("aggregate")).get("running"))
     running += _number(status.get("running"))
-    return running, wanted, _sum(roles, "restarts") + _sum(tasks, "restartCount") + _number(status.get("retryCount"))
+    return running, replicas, _sum(roles, "restarts") + _sum(tasks, "restartCount") + _number(status.get("retryCount"))
 
 
 def state(status: Object) -> str:
@@ -106,11 +106,11 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _running_and_wanted(row: Row) -> tuple[int, int]:
-    return row.running, row.wanted or 0
+def _running_and_replicas(row: Row) -> tuple[int, int]:
+    return row.running, row.replicas or 0
 
 
-def listing(told: Sequence[Row], notes: Sequence[str] = ()) -> Listing[Row]:
+def listing(job_rows: Sequence[Row], notes: Sequence[str] = ()) -> Listing[Row]:
     """Return the list in all its forms. Times are in seconds for programs. notes: lines under the table."""
     return Listing(
         (
@@ -120,13 +120,13 @@ def listing(told: Sequence[Row], notes: Sequence[str] = ()) -> Listing[Row]:
             Column("STATE", lambda row: row.state),
             Column(
                 "PODS",
-                lambda row: f"{row.running}/{'?' if row.wanted is None else row.wanted}",
-                order=_running_and_wanted,
+                lambda row: f"{row.running}/{'?' if row.replicas is None else row.replicas}",
+                order=_running_and_replicas,
             ),
             Column("RESTARTS", lambda row: str(row.restarts), number=True),
             Column("AGE", lambda row: age(row.age_s), order=lambda row: math.inf if row.age_s is None else row.age_s),
         ),
-        told,
+        job_rows,
         lambda row: f"{row.kind}/{row.namespace}/{row.name}",
         "no job of a kind that the job controllers know is here",
         notes,
@@ -165,8 +165,8 @@ def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[
     lines += ["", "Pods:"]
     lines += [_pod(each) for each in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))] or ["  none"]
     lines += ["", "Events:"]
-    told = sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
-    lines += [f"  {each.get('reason')}: {each.get('message', '')}" for each in told] or ["  none"]
+    in_order = sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    lines += [f"  {each.get('reason')}: {each.get('message', '')}" for each in in_order] or ["  none"]
     return [printable(line) for line in lines]
 
 
@@ -199,9 +199,9 @@ def submission(kind: str, wish: Wish) -> dict[str, Any]:
 
 
 def _container(wish: Wish, name: str, *, command: bool = True) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "image": wish.image}
-    made |= {"command": list(wish.command)} if command else {}
-    return {**made, "resources": {"limits": {wish.gpu_resource: wish.gpus}}} if wish.gpus else made
+    container: dict[str, Any] = {"name": name, "image": wish.image}
+    container |= {"command": list(wish.command)} if command else {}
+    return {**container, "resources": {"limits": {wish.gpu_resource: wish.gpus}}} if wish.gpus else container
 
 
 def _role(wish: Wish, container: str, restart: str, replicas: int) -> dict[str, Any]:

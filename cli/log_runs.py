@@ -36,7 +36,7 @@ class NoSuchContainer(Exception):
     """A container that a person has named is not in the pod. The message names those that are."""
 
 
-def newest(kind: Kind, pods: Iterable[Object], wanted: str = "") -> Run | None:
+def newest(kind: Kind, pods: Iterable[Object], container_name: str = "") -> Run | None:
     """Return the newest run among a rank's pods, as they are listed; None where no worker is among them.
 
     wanted: of which container, "" for the one that trains. Raises NoSuchContainer.
@@ -47,11 +47,13 @@ def newest(kind: Kind, pods: Iterable[Object], wanted: str = "") -> Run | None:
         return None
     pod = max(workers, key=_age)
     names = [each["name"] for each in pod["spec"]["containers"]]
-    if wanted and wanted not in names:
-        raise NoSuchContainer(f"pod {pod['metadata']['name']} has no container {wanted!r}; it has {', '.join(names)}")
-    container = wanted or (kind.container if kind.container in names else names[0])
-    told = (pod.get("status") or {}).get("containerStatuses") or ()
-    status: Object = next((each for each in told if each.get("name") == container), {})
+    if container_name and container_name not in names:
+        raise NoSuchContainer(
+            f"pod {pod['metadata']['name']} has no container {container_name!r}; it has {', '.join(names)}"
+        )
+    container = container_name or (kind.container if kind.container in names else names[0])
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    status: Object = next((each for each in statuses if each.get("name") == container), {})
     state = status.get("state") or {}
     meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
     over = "terminated" in state or phase in ("Succeeded", "Failed")

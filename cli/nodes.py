@@ -42,8 +42,8 @@ class Row:
 def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[Row]:
     """List the nodes with a taint or a record, tainted ones first. everything: those that were cleared, too."""
     found = [row for node in nodes if (row := _row(node, key)) is not None]
-    told = [row for row in found if everything or row.tainted or row.state != State.CLEARED.value]
-    return sorted(told, key=lambda row: (not row.tainted, row.node))
+    shown = [row for row in found if everything or row.tainted or row.state != State.CLEARED.value]
+    return sorted(shown, key=lambda row: (not row.tainted, row.node))
 
 
 def _row(node: Mapping[str, Any], key: str) -> Row | None:
@@ -79,7 +79,7 @@ def record_of(node: Mapping[str, Any]) -> Record | None:
     return None if text is None else model.read(text)
 
 
-def listing(told: Sequence[Row]) -> Listing[Row]:
+def listing(node_rows: Sequence[Row]) -> Listing[Row]:
     """Return the list in all its forms."""
     return Listing(
         (
@@ -90,19 +90,19 @@ def listing(told: Sequence[Row]) -> Listing[Row]:
             Column("TIMES", lambda row: str(row.times or "")),
             Column("WHY", _why),
         ),
-        told,
+        node_rows,
         lambda row: f"node/{row.node}",
         "no node is tainted, suspected or on trial",
     )
 
 
 def _why(row: Row) -> str:
-    told = ": ".join(part for part in (row.reason, row.evidence) if part)
+    text = ": ".join(part for part in (row.reason, row.evidence) if part)
     who = f"says {', '.join(row.pods)}; judged by {', '.join(row.by)}" if row.pods else ""
-    return " — ".join(part for part in (told, who) if part)
+    return " — ".join(part for part in (text, who) if part)
 
 
-def freed(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
+def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
     """The patch that frees a raw node, and leaves word that what was said of it until now is dealt with.
 
     Raises NotTainted.

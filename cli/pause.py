@@ -25,7 +25,7 @@ class Write:
 
     path: str
     body: dict[str, Any]
-    said: str
+    message: str
 
 
 def until(moment: str | None, for_: str | None, now_s: float) -> str:
@@ -58,23 +58,23 @@ def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
     """Pause one job, or with no direction let it go on. direction: true (both), grow or shrink."""
     notes = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
     what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(direction or "", "")
-    said = f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is lent to and asked again"
-    return Write(path_of(key), {"metadata": {"annotations": notes}}, said)
+    message = f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is lent to and asked again"
+    return Write(path_of(key), {"metadata": {"annotations": notes}}, message)
 
 
-def of_all(configmap: str, standing: AdminOverride, ends: str = "") -> Write:
+def of_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
     """Say something of all jobs at once. configmap: namespace/name, as the autoscaler's --orders has it."""
     namespace, _, name = configmap.partition("/")
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "turnout"}},
-        "data": {**admin_override.written(standing), admin_override.UNTIL: ends or None},
+        "data": {**admin_override.written(override), admin_override.UNTIL: ends or None},
     }
-    said = {
+    message = {
         AdminOverride.RUN: "jobs are lent to and asked again",
         AdminOverride.PAUSE: "every job keeps its size",
         AdminOverride.RELEASE: "every elastic job goes back to its min, and keeps that size",
-    }[standing]
+    }[override]
     path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-    return Write(path, body, f"{said}{f' until {ends}' if ends else ''}")
+    return Write(path, body, f"{message}{f' until {ends}' if ends else ''}")

@@ -92,7 +92,7 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
     """
     wants_version = sys.argv[1:2] == ["--version"]
     if at_once and not wants_version and lacking(EXTRAS[extra]):
-        return _told(program, extra)
+        return _report_missing(program, extra)
     try:
         try:
             if wants_version:
@@ -112,7 +112,7 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
     except ModuleNotFoundError as error:
         if (brings := bringing((error.name or "").partition(".")[0], extra)) is None:
             raise
-        return _told(program, brings)
+        return _report_missing(program, brings)
     return code
 
 
@@ -140,11 +140,11 @@ def _starts_others(argv: Sequence[str]) -> bool:
 
 def _nobody_reads() -> bool:
     """True if the reader of our output has gone. A connection that breaks raises the same error."""
-    asked = select.poll()
-    asked.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in asked.poll(0))
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _told(program: str, extra: str) -> int:
+def _report_missing(program: str, extra: str) -> int:
     print(f"{program} needs pip install 'turnout[{extra}]'", file=sys.stderr)
     return Exit.USAGE

@@ -30,7 +30,7 @@ def check(text: str) -> Reading:
     return reading
 
 
-def told(name: str, reading: Reading) -> list[str]:
+def report(name: str, reading: Reading) -> list[str]:
     """Lines for a person; faults as `file:line: what`, so that an editor can jump to them."""
     if reading.faults:
         lines = [

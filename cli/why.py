@@ -28,54 +28,54 @@ def known_words() -> dict[str, str]:
     return words_of((*KINDS, *GANG_KINDS), {name: kind.path for name, kind in KINDS.items()})
 
 
-def meant(wanted: JobName, keys: Iterable[JobKey]) -> JobKey:
+def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
     """The job of a name whose namespace is said. Raises NoSuchJob."""
-    there = sorted(keys)
-    name, where = wanted.name, wanted.namespace
-    found = [key for key in there if (key.name, key.namespace) == (name, where) and _is(key.kind, wanted.kind)]
+    sorted_keys = sorted(keys)
+    name, where = job_name.name, job_name.namespace
+    found = [key for key in sorted_keys if (key.name, key.namespace) == (name, where) and _is(key.kind, job_name.kind)]
     if len(found) == 1:
         return found[0]
     if found:
         raise NoSuchJob(f"{name!r} may be {' or '.join(map(str, found))}: say which")
-    like = near(name, there)
-    hint = f"; did you mean {', '.join(map(str, like))}?" if like else f"; there are {len(there)} jobs in all"
-    raise NoSuchJob(f"there is no {wanted.kind or 'job'} {name!r} in namespace {where}{hint}")
+    like = similar_keys(name, sorted_keys)
+    hint = f"; did you mean {', '.join(map(str, like))}?" if like else f"; there are {len(sorted_keys)} jobs in all"
+    raise NoSuchJob(f"there is no {job_name.kind or 'job'} {name!r} in namespace {where}{hint}")
 
 
-def near(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
+def similar_keys(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
     """The jobs with the most similar names."""
     like = get_close_matches(name, sorted({key.name for key in keys}), n=most, cutoff=0.5)
     return [key for each in like for key in keys if key.name == each][:most]
 
 
-def _is(kind: str, wanted: str) -> bool:
+def _is(kind: str, word: str) -> bool:
     """True for the kind that is wanted, in whichever group; "" wants any."""
-    return not wanted or kind == wanted or kind.startswith(f"{wanted}.")
+    return not word or kind == word or kind.startswith(f"{word}.")
 
 
 def title(chain: Chain) -> str:
     """The job, how it stands, and the word for it."""
     since = "" if chain.since_s is None else f" for {lasting(chain.now_s - chain.since_s)}"
-    stands = {"waits": f"has waited{since}", "runs": f"has run{since}", "suspended": "is suspended"}[chain.state]
-    return f"{chain.job} {stands}: {chain.reason.value}"
+    state = {"waits": f"has waited{since}", "runs": f"has run{since}", "suspended": "is suspended"}[chain.state]
+    return f"{chain.job} {state}: {chain.reason.value}"
 
 
 def rows(chain: Chain) -> list[Row]:
     """The chain, link by link."""
-    told = [*_queue(chain.queue), *_quota(chain)]
-    told += [("room", _room(chain.room)), ("gang", _gang(chain))]
+    queue_rows = [*_queue(chain.queue), *_quota(chain)]
+    queue_rows += [("room", _room(chain.room)), ("gang", _gang(chain))]
     if chain.size is not None:
-        told += _size(chain.size, chain.gang.least, chain.gang.most)
-    told.append(("decision", _decision(chain)))
-    told.append(("next", chain.next))
+        queue_rows += _size(chain.size, chain.gang.least, chain.gang.most)
+    queue_rows.append(("decision", _decision(chain)))
+    queue_rows.append(("next", chain.next))
     if chain.start is not None:
-        told.append(("start", start(chain.start, chain.now_s)))
-    return told
+        queue_rows.append(("start", start(chain.start, chain.now_s)))
+    return queue_rows
 
 
-def with_account(told: Sequence[Row], text: str, remedy: str) -> list[Row]:
+def with_account(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
     """The links after how the job stands with its controller. remedy: goes before what the autoscaler advises."""
-    found = [("controller", text), *((label, each) for label, each in told if not remedy or label != "next")]
+    found = [("controller", text), *((label, each) for label, each in why_rows if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found
 
 
@@ -91,12 +91,12 @@ def _queue(queue: QueueLink) -> list[Row]:
         text = f"{queue.name}: nobody describes it, so the nodes alone bound it; {gpus(queue.used)} used"
     text += f", {queue.headroom} kept free" if queue.headroom else ""
     text += "" if queue.open else "; it is closed"
-    held = ", ".join(_held(each) for each in queue.holders)
+    holders = ", ".join(_holder_text(each) for each in queue.holders)
     more = f", and {count(queue.others, 'other job')}" if queue.others else ""
-    return [("queue", text), ("held by", f"{held}{more}" if held else "nobody")]
+    return [("queue", text), ("held by", f"{holders}{more}" if holders else "nobody")]
 
 
-def _held(holder: Holder) -> str:
+def _holder_text(holder: Holder) -> str:
     return f"{holder.job} ({holder.least_gpus}{f' + {holder.elastic_gpus} elastic' if holder.elastic_gpus else ''})"
 
 
@@ -147,30 +147,30 @@ def _gang(chain: Chain) -> str:
         text = f"{count(gang.has, 'worker')} with a node; it needs {gang.least}"
     text += f"; it may have {gang.most}" if gang.most > gang.least else ""
     text += f"; {gang.done} have ended well" if gang.done else ""
-    text += "".join(f"; {there} of {wanted} of another role" for there, wanted in gang.beside)
+    text += "".join(f"; {existing} of {replicas} of another role" for existing, replicas in gang.beside)
     text += "" if gang.tier is None else f"; all under one switch of tier {gang.tier}"
     return text + (f"; {gang.multiple} on each node" if gang.multiple > 1 else "")
 
 
 def _size(size: SizeLink, least: int, most: int) -> list[Row]:
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
-    told = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
+    text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
     if size.size != size.wanted:
-        told += f"; {size.wanted} are asked for"
+        text += f"; {size.wanted} are asked for"
     if size.put_back is not None:
-        told += (
+        text += (
             f"; its object was applied again as it was submitted, which took it from {size.put_back} to {size.wanted}"
         )
     if size.wish is not None:
-        told += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
+        text += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
-        return [("size", told), ("bank", "its size has never been changed by the autoscaler")]
+        return [("size", text), ("bank", "its size has never been changed by the autoscaler")]
     balance = lasting(abs(size.balance_s))
     won = f"lending has won it {balance}, restarts taken off"
     if size.balance_s < 0:
         won = f"restarts have cost it {balance} more than lending has won it"
     left = f"{lasting(size.cooldown_s)} of its cooldown are left" if size.cooldown_s else "its cooldown is over"
-    return [("size", told), ("bank", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
+    return [("size", text), ("bank", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
 
 
 def _decision(chain: Chain) -> str:
@@ -219,8 +219,7 @@ def gpus(number: int) -> str:
 
 def running(gang: BareGang, resources: tuple[str, ...]) -> str:
     """A gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
-    held = sum(shape.gpus(resources) for _, shape in gang.placed)
-    return (
-        f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
-        f"queue {gang.queue}. No job of a kind that the autoscaler knows owns it, so it is never resized."
-    )
+    held_gpus = sum(shape.gpus(resources) for _, shape in gang.placed)
+    pods = f"{len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held_gpus)}"
+    reason = "No job of a kind that the autoscaler knows owns it, so it is never resized."
+    return f"{gang.key} runs: {pods} of queue {gang.queue}. {reason}"

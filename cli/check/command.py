@@ -55,10 +55,10 @@ def _print(found: Iterable[Line], form: str) -> None:
     if form == "json":
         import json
 
-        told = [
+        documents = [
             {"word": each.word.value, "about": each.about, "text": each.text, "remedy": each.remedy} for each in found
         ]
-        print(json.dumps(told, indent=2))
+        print(json.dumps(documents, indent=2))
         return
     from rich.markup import escape
 

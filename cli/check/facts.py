@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnout.cli.check.model import Object, Sample, Seen, Ways
+from turnout.cli.check.model import ClusterFacts, Object, Sample, Ways
 from turnout.kube.errors import CallError, Forbidden, NotFound, Rejected, ServerFault
 from turnout.kube.labels import GATES, PLACEMENT_GATE
 
@@ -21,10 +21,10 @@ OURS = "app.kubernetes.io/part-of=turnout"
 METRICS_PORT = 9090  # of the extender, as the chart sets it
 
 
-async def look(client: Client, version: str) -> Seen:
+async def look(client: Client, version: str) -> ClusterFacts:
     """Look once. Raises CallError where the API server does not answer at all."""
     found = msgspec.json.decode(await client.get("/version"))
-    eyes = _Eyes(client)
+    eyes = FactReader(client)
     deployments = await eyes.all("/apis/apps/v1/deployments")
     ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
     spaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
@@ -34,7 +34,7 @@ async def look(client: Client, version: str) -> Seen:
         for pod in await eyes.all(f"/api/v1/namespaces/{space}/pods", OURS) or ()
         if any(each["name"] == "extender" for each in pod["spec"]["containers"])
     ]
-    return Seen(
+    return ClusterFacts(
         ours=version,
         now_s=time.time(),
         server_version=str(found.get("gitVersion") or ""),
@@ -56,7 +56,7 @@ async def look(client: Client, version: str) -> Seen:
     )
 
 
-async def _ways(eyes: _Eyes) -> Ways:
+async def _ways(eyes: FactReader) -> Ways:
     served: bool | None = False
     policies: list[Object] | None = None
     for version in ("v1", "v1beta1"):
@@ -77,7 +77,7 @@ async def _ways(eyes: _Eyes) -> Ways:
     )
 
 
-class _Eyes:
+class FactReader:
     """Reads, and remembers what may not be read: a line of its own tells that."""
 
     def __init__(self, client: Client) -> None:
@@ -86,15 +86,15 @@ class _Eyes:
         self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
-        asked = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
+        query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
         async def read() -> list[Object]:
             items = list[Object]()
-            async for page in self._client.pages(path, asked or None):
+            async for page in self._client.pages(path, query or None):
                 items += msgspec.json.decode(page).get("items") or []
             return items
 
-        found: list[Object] | None = await self._told(path, read)
+        found: list[Object] | None = await self._read_or_note(path, read)
         return found
 
     async def one(self, path: str) -> Object | None:
@@ -102,7 +102,7 @@ class _Eyes:
             found: Object = msgspec.json.decode(await self._client.get(path))
             return found
 
-        found: Object | None = await self._told(path, read)
+        found: Object | None = await self._read_or_note(path, read)
         return found
 
     async def page(self, pod: Object) -> list[Sample] | None:
@@ -115,7 +115,7 @@ class _Eyes:
         except CallError:
             return None
 
-    async def _told(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
+    async def _read_or_note(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await read()
         except NotFound:

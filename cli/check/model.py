@@ -49,7 +49,7 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterFacts:
     """The cluster as it was seen. None: it could not be, and `refused` says why, by what was asked for.
 
     ours: the version of this program. now_s: its time in seconds since 1970. ahead_s: by how much the API server's

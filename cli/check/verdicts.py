@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from turnout.cli.check.model import Line, Object, Sample, Seen, Word
+from turnout.cli.check.model import ClusterFacts, Line, Object, Sample, Word
 from turnout.cli.check.verdicts_ways import ways
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.times import unix_s
@@ -30,9 +30,9 @@ OTHERS = {
 _RENEW = "renew it: helm upgrade, cert-manager, or its Secret by hand"
 
 
-def lines(seen: Seen) -> list[Line]:
+def lines(facts: ClusterFacts) -> list[Line]:
     """Return every line, in the order in which an installation is made."""
-    parts: tuple[Callable[[Seen], Iterator[Line]], ...] = (
+    parts: tuple[Callable[[ClusterFacts], Iterator[Line]], ...] = (
         _rights,
         _unserved,
         _kubernetes,
@@ -40,88 +40,90 @@ def lines(seen: Seen) -> list[Line]:
         _leaders,
         _map,
         ways,
-        _asked,
+        _requests_answered,
         _searched,
         _certificate,
         _controllers,
         _clocks,
     )
-    return [line for part in parts for line in part(seen)]
+    return [line for part in parts for line in part(facts)]
 
 
-def _rights(seen: Seen) -> Iterator[Line]:
-    for what, why in seen.refused.items():
+def _rights(facts: ClusterFacts) -> Iterator[Line]:
+    for what, why in facts.refused.items():
         remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
         yield Line(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
 
 
-def _unserved(seen: Seen) -> Iterator[Line]:
-    for what, why in seen.unserved.items():
+def _unserved(facts: ClusterFacts) -> Iterator[Line]:
+    for what, why in facts.unserved.items():
         yield Line(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
-def _kubernetes(seen: Seen) -> Iterator[Line]:
-    if (match := re.match(r"v?(\d+)\.(\d+)", seen.server_version)) is None:
+def _kubernetes(facts: ClusterFacts) -> Iterator[Line]:
+    if (match := re.match(r"v?(\d+)\.(\d+)", facts.server_version)) is None:
         return
     version = (int(match[1]), int(match[2]))
-    told = f"Kubernetes {seen.server_version.removeprefix('v')}"
+    text = f"Kubernetes {facts.server_version.removeprefix('v')}"
     if version < OLDEST:
-        yield Line(Word.WRONG, "kubernetes", f"{told} is older than 1.29", "upgrade the cluster")
+        yield Line(Word.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
     elif version > NEWEST:
-        yield Line(Word.DOUBTFUL, "kubernetes", f"{told}: 1.37 is the newest that was tried", "upgrade Turnout")
+        yield Line(Word.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
     else:
-        yield Line(Word.FINE, "kubernetes", told)
+        yield Line(Word.FINE, "kubernetes", text)
 
 
-def _installed(seen: Seen) -> Iterator[Line]:
-    if seen.deployments is None:
+def _installed(facts: ClusterFacts) -> Iterator[Line]:
+    if facts.deployments is None:
         return
-    if not seen.deployments:
+    if not facts.deployments:
         remedy = "helm upgrade --install turnout deploy/charts/turnout --namespace turnout-system --create-namespace"
         yield Line(Word.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
-    for each in seen.deployments:
-        meta, wanted = each["metadata"], int(each.get("spec", {}).get("replicas", 1))
+    for each in facts.deployments:
+        meta, replicas = each["metadata"], int(each.get("spec", {}).get("replicas", 1))
         ready = int(each.get("status", {}).get("readyReplicas", 0))
-        told = f"{_component(each)} in {meta['namespace']}: {ready} of {wanted} ready"
+        text = f"{_component(each)} in {meta['namespace']}: {ready} of {replicas} ready"
         version = meta.get("labels", {}).get(VERSION, "")
-        if ready < wanted:
+        if ready < replicas:
             word = Word.WRONG if not ready else Word.DOUBTFUL
-            yield Line(word, "installed", told, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}")
-        elif version and seen.ours and version != seen.ours:
+            yield Line(word, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}")
+        elif version and facts.ours and version != facts.ours:
             remedy = "install the same version of both: helm upgrade, or pip install"
-            yield Line(Word.DOUBTFUL, "installed", f"{told}, of version {version}; this program is {seen.ours}", remedy)
+            yield Line(
+                Word.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
+            )
         else:
-            yield Line(Word.FINE, "installed", told)
+            yield Line(Word.FINE, "installed", text)
 
 
-def _leaders(seen: Seen) -> Iterator[Line]:
-    for lease in seen.leases or ():
+def _leaders(facts: ClusterFacts) -> Iterator[Line]:
+    for lease in facts.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
         renewed_s = unix_s(spec.get("renewTime"))
         within_s = float(spec.get("leaseDurationSeconds") or 15)
         if not spec.get("holderIdentity") or renewed_s is None:
             remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
             yield Line(Word.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
-        elif (age_s := seen.now_s + (seen.ahead_s or 0.0) - renewed_s) > 2 * within_s:
-            told = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
-            yield Line(Word.WRONG, "leader", told, f"kubectl -n {meta['namespace']} get pods, and their logs")
+        elif (age_s := facts.now_s + (facts.ahead_s or 0.0) - renewed_s) > 2 * within_s:
+            text = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
+            yield Line(Word.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
         else:
             yield Line(Word.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
 
 
-def _map(seen: Seen) -> Iterator[Line]:
-    for namespace, found in (seen.maps or {}).items():
+def _map(facts: ClusterFacts) -> Iterator[Line]:
+    for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
         reading = parse.read(data)
         if reading.faults:
             first = reading.faults[0]
-            told = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
-            yield Line(Word.WRONG, "map", told, edit)
+            text = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
+            yield Line(Word.WRONG, "map", text, edit)
         elif not reading.entries:
             yield Line(Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit)
-        elif seen.nodes is not None:
-            yield from _covered({entry.host for entry in reading.entries}, seen.nodes, edit)
+        elif facts.nodes is not None:
+            yield from _covered({entry.host for entry in reading.entries}, facts.nodes, edit)
 
 
 def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Line]:
@@ -137,11 +139,11 @@ def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Li
             if not names & hosts:
                 lost.append(node["metadata"]["name"])
     if lost:
-        told = f"{len(lost)} of {gpu} GPU nodes are not on the map: {_some(lost)}"
-        yield Line(Word.WRONG if len(lost) == gpu else Word.DOUBTFUL, "map", told, edit)
+        text = f"{len(lost)} of {gpu} GPU nodes are not on the map: {_some(lost)}"
+        yield Line(Word.WRONG if len(lost) == gpu else Word.DOUBTFUL, "map", text, edit)
     if strange := sorted(hosts - known):
-        told = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
-        yield Line(Word.DOUBTFUL, "map", told, edit)
+        text = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
+        yield Line(Word.DOUBTFUL, "map", text, edit)
     if not gpu:
         yield Line(
             Word.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
@@ -150,29 +152,29 @@ def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Li
         yield Line(Word.FINE, "map", f"all {gpu} GPU nodes are on the map")
 
 
-def _asked(seen: Seen) -> Iterator[Line]:
-    asked = sum(
+def _requests_answered(facts: ClusterFacts) -> Iterator[Line]:
+    request_count = sum(
         each.value
-        for page in filter(None, seen.pages.values())
+        for page in filter(None, facts.pages.values())
         for each in _samples(page, "turnout_extender_requests_total")
     )
-    if silent := sorted(pod for pod, page in seen.pages.items() if page is None):
+    if silent := sorted(pod for pod, page in facts.pages.items() if page is None):
         remedy = "kubectl port-forward to port 9090 of each, and look for turnout_extender_requests_total"
-        told = f"the API server does not show the metrics of {_some(silent)}"
-        yield Line(Word.UNKNOWN, "extender", told, remedy)
-    if any(page is not None for page in seen.pages.values()):
-        if asked:
-            yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {asked:.0f} times")
+        text = f"the API server does not show the metrics of {_some(silent)}"
+        yield Line(Word.UNKNOWN, "extender", text, remedy)
+    if any(page is not None for page in facts.pages.values()):
+        if request_count:
+            yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
         else:
             remedy = "put the block of its NOTES into kube-scheduler's configuration, or set scheduler.enabled=true"
             yield Line(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
-def _searched(seen: Seen) -> Iterator[Line]:
+def _searched(facts: ClusterFacts) -> Iterator[Line]:
     """kube-scheduler's configuration is not to be had from the API server; how many nodes it offers is."""
-    nodes = len(seen.nodes or ())
+    nodes = len(facts.nodes or ())
     most = 0.0
-    for page in filter(None, seen.pages.values()):
+    for page in filter(None, facts.pages.values()):
         buckets = _samples(page, "turnout_extender_answer_names_bucket")
         steps = sorted((float(labels["le"]), value) for _, labels, value in buckets if labels["verb"] == "prioritize")
         before = 0.0
@@ -181,19 +183,19 @@ def _searched(seen: Seen) -> Iterator[Line]:
                 most = max(most, bound)
             before = count
     if nodes > SAMPLED_FROM and 0 < most < nodes / 2:
-        told = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
-        yield Line(Word.DOUBTFUL, "extender", told, "set percentageOfNodesToScore: 100 in its configuration")
+        text = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
+        yield Line(Word.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
 
 
-def _certificate(seen: Seen) -> Iterator[Line]:
+def _certificate(facts: ClusterFacts) -> Iterator[Line]:
     ends = [
         each.value
-        for page in filter(None, seen.pages.values())
+        for page in filter(None, facts.pages.values())
         for each in _samples(page, "turnout_tls_certificate_expiry_timestamp_seconds")
     ]
     if ends:
-        left_s = min(ends) - seen.now_s
-        told = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
+        left_s = min(ends) - facts.now_s
+        text = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
         if left_s <= 0:
             yield Line(
                 Word.WRONG,
@@ -205,45 +207,45 @@ def _certificate(seen: Seen) -> Iterator[Line]:
             yield Line(
                 Word.DOUBTFUL,
                 "certificate",
-                told,
+                text,
                 f"{_RENEW}; no restart is needed",
             )
         else:
-            yield Line(Word.FINE, "certificate", told)
+            yield Line(Word.FINE, "certificate", text)
 
 
-def _controllers(seen: Seen) -> Iterator[Line]:
-    for each in seen.deployments or ():
+def _controllers(facts: ClusterFacts) -> Iterator[Line]:
+    for each in facts.deployments or ():
         if _component(each) != "controller":
             continue
         kinds = _kinds(each)
-        for namespace, name in seen.others:
+        for namespace, name in facts.others:
             if (kind := OTHERS.get(name)) in kinds:
-                told = f"{kind}s have two controllers: ours, and {name} in {namespace}"
-                yield Line(Word.WRONG, "controllers", told, f"take {kind} out of controller.kinds, or remove the other")
+                text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
+                yield Line(Word.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other")
 
 
-def _clocks(seen: Seen) -> Iterator[Line]:
-    if seen.ahead_s is not None and abs(seen.ahead_s) > CLOCK_S:
-        way = "ahead of" if seen.ahead_s > 0 else "behind"
-        told = f"the API server's clock is {abs(seen.ahead_s):.0f} s {way} this one"
-        yield Line(Word.DOUBTFUL, "clocks", told, "let chrony or ntpd keep both")
-    now_s = seen.now_s + (seen.ahead_s or 0.0)
+def _clocks(facts: ClusterFacts) -> Iterator[Line]:
+    if facts.ahead_s is not None and abs(facts.ahead_s) > CLOCK_S:
+        way = "ahead of" if facts.ahead_s > 0 else "behind"
+        text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
+        yield Line(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
+    now_s = facts.now_s + (facts.ahead_s or 0.0)
     ahead, silent = [], []
-    for lease in seen.heartbeats or ():
+    for lease in facts.heartbeats or ():
         renewed_s = unix_s((lease.get("spec") or {}).get("renewTime"))
         if renewed_s is not None and renewed_s - now_s > CLOCK_S:
             ahead.append(lease["metadata"]["name"])
         elif renewed_s is not None and now_s - renewed_s > SILENT_S:
             silent.append(lease["metadata"]["name"])
     if ahead:
-        told = f"clocks of nodes are ahead: {_some(ahead)}"
-        yield Line(Word.DOUBTFUL, "clocks", told, "let chrony or ntpd keep them")
+        text = f"clocks of nodes are ahead: {_some(ahead)}"
+        yield Line(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
     if silent:
-        told = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
-        yield Line(Word.DOUBTFUL, "clocks", told, "kubectl get nodes; then look at their clocks")
-    if seen.heartbeats and not ahead and not silent:
-        yield Line(Word.FINE, "clocks", f"the clocks of {len(seen.heartbeats)} nodes agree")
+        text = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
+        yield Line(Word.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
+    if facts.heartbeats and not ahead and not silent:
+        yield Line(Word.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
 
 
 def _component(deployment: Object) -> str:

@@ -24,27 +24,27 @@ class AutoscalerFailed(ChildFailed):
 class AutoscalerProcess:
     """An autoscaler at work. said: the last lines that it wrote; over: it has ended, by itself or not."""
 
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self._heard = heard
-        self.said: deque[str] = deque(maxlen=_TOLD_LINES)
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self.last_lines: deque[str] = deque(maxlen=_TOLD_LINES)
         self.leads, self.over = asyncio.Event(), False
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
         """Hand on every line until there are no more; the last one handed on is empty."""
         async for raw in stream:
             line = raw.decode(errors="replace").rstrip("\n")
-            self.said.append(line)
+            self.last_lines.append(line)
             if _event(line) == "leading":
                 self.leads.set()
-            self._heard(line)
+            self._on_line(line)
         self.over = True
         self.leads.set()
-        self._heard("")
+        self._on_line("")
 
     @property
     def last_words(self) -> str:
         """The last lines that it wrote."""
-        return "\n".join(self.said)
+        return "\n".join(self.last_lines)
 
 
 def own_autoscaler() -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def own_autoscaler() -> tuple[str, ...]:
 
 @asynccontextmanager
 async def lending(
-    command: Sequence[str], kubeconfig: Path, flags: Sequence[str], heard: Callable[[str], None]
+    command: Sequence[str], kubeconfig: Path, flags: Sequence[str], on_line: Callable[[str], None]
 ) -> AsyncIterator[AutoscalerProcess]:
     """Run an autoscaler until the block ends. Gives it once it leads. heard: called with each line of its log.
 
@@ -72,7 +72,7 @@ async def lending(
         preexec_fn=die_with_parent if sys.platform == "linux" else None,
     )
     assert child.stderr is not None
-    autoscaler = AutoscalerProcess(heard)
+    autoscaler = AutoscalerProcess(on_line)
     ears = asyncio.create_task(autoscaler.listen(child.stderr))
     try:
         await _leading(autoscaler, child)

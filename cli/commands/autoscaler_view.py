@@ -56,8 +56,8 @@ class AutoscalerView(Cache):
         found = {}
         for key, group, members in self.strays.all():
             on = ((self._ground.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
-            placed = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
-            found[key] = BareGang(key, self._accounts.payer(members[0][0], group), len(members), placed)
+            placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
+            found[key] = BareGang(key, self._accounts.payer(members[0][0], group), len(members), placed_pods)
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:
@@ -91,17 +91,17 @@ class ClusterView:
     missing: tuple[str, ...]
     faults: Mapping[JobKey, str]
     now_s: float
-    seen: Observation
+    observation: Observation
     gangs: Mapping[JobKey, BareGang]
 
 
-async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
+async def look(client: Lists, settings: Settings, namespace: str) -> ClusterView:
     """List once all that the autoscaler watches. Raises CannotSee.
 
     namespace: listed by itself where the whole cluster may not be.
     """
-    once, view = Once(client, namespace, last=_PODS), AutoscalerView(wanted.gpu_resource)
-    maps = (wanted.configmap, wanted.orders)
+    once, view = Once(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
+    maps = (settings.configmap, settings.orders)
     informers = AutoscalerInformers(view, once, KINDS, RealClock(), random.Random(), maps)
     watching = asyncio.create_task(informers.run())
     try:
@@ -110,7 +110,7 @@ async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
                 each.path
                 for each in informers.reflectors.values()
                 if not each.has_synced and each.path not in once.faults
-            ] or ([] if informers.map_looked_at or once.faults else [wanted.configmap]):
+            ] or ([] if informers.map_looked_at or once.faults else [settings.configmap]):
                 if late == [_PODS]:
                     once.rest.set()
                 if watching.done():
@@ -125,5 +125,5 @@ async def look(client: Lists, wanted: Settings, namespace: str) -> ClusterView:
     once.check()
     nodes = tuple(view.node_objects.values())
     now_s = time.time()
-    seen, gangs = view.observation(now_s), view.bare_gangs()
-    return ClusterView(view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, seen, gangs)
+    observation, gangs = view.observation(now_s), view.bare_gangs()
+    return ClusterView(view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, observation, gangs)

@@ -22,8 +22,8 @@ class ChildFailed(Exception):
 def environment() -> dict[str, str]:
     """Ours, and where the child finds `turnout`, from whatever folder we were started."""
     spec = importlib.util.find_spec("turnout")
-    here = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
+    package_root = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
+    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
     return {**os.environ, **_NO_AUTHORITIES, "PYTHONPATH": path}
 
 

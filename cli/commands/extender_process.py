@@ -73,11 +73,11 @@ class Begun:
 
 def begin(command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, port: int = 0) -> Begun:
     """Start an extender and do not wait for it. Who begins one has to hand it to `ready`, which ends it."""
-    port_file, told = folder / "extender.port", folder / "extender.log"
+    port_file, log_file = folder / "extender.port", folder / "extender.log"
     port_file.unlink(missing_ok=True)
     health = f"127.0.0.1:{free_port()}"
     flags = ("--kubeconfig", str(kubeconfig), "--bind", f"127.0.0.1:{port}", "--metrics-bind", health)
-    with told.open("wb") as log:
+    with log_file.open("wb") as log:
         child = subprocess.Popen(
             [*command, *flags, "--port-file", str(port_file), "--configmap", configmap],
             stdin=subprocess.DEVNULL,
@@ -87,7 +87,7 @@ def begin(command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path
             start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
             preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
-    return Begun(child, port_file, told, f"http://{health}")
+    return Begun(child, port_file, log_file, f"http://{health}")
 
 
 @asynccontextmanager

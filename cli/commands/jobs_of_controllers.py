@@ -56,23 +56,23 @@ def named_job(args: argparse.Namespace) -> JobName:
     return job_of(args, words_of(JOB_KINDS))
 
 
-async def found_job(client: Client, wanted: JobName) -> FoundJob:
+async def found_job(client: Client, job_name: JobName) -> FoundJob:
     """Return the one job of a name. Raises NoSuch where there is none, or several."""
-    kinds = [KINDS[wanted.kind]] if wanted.kind else list(KINDS.values())
-    looked = await asyncio.gather(*(_look(client, kind, api, wanted) for kind in kinds for api in kind.apis))
-    found = [each for each in looked if each is not None]
+    kinds = [KINDS[job_name.kind]] if job_name.kind else list(KINDS.values())
+    answers = await asyncio.gather(*(_look(client, kind, api, job_name) for kind in kinds for api in kind.apis))
+    found = [each for each in answers if each is not None]
     if len(found) == 1:
         return found[0]
-    if found and wanted.kind:
+    if found and job_name.kind:
         return found[0]  # one kind of two groups: the first that serves it
     if found:
-        raise NoSuch(f"{wanted.name!r} may be {' or '.join(each.full_name for each in found)}: say which")
-    what = f"{wanted.kind or 'job'} {wanted.name!r} in namespace {wanted.namespace}"
-    raise NoSuch(f"there is no {what}; `turnout jobs -n {wanted.namespace}` lists those that are there")
+        raise NoSuch(f"{job_name.name!r} may be {' or '.join(each.full_name for each in found)}: say which")
+    what = f"{job_name.kind or 'job'} {job_name.name!r} in namespace {job_name.namespace}"
+    raise NoSuch(f"there is no {what}; `turnout jobs -n {job_name.namespace}` lists those that are there")
 
 
-async def _look(client: Client, kind: Kind, api: str, wanted: JobName) -> FoundJob | None:
-    place = f"namespaces/{quote(wanted.namespace, safe='')}/{kind.plural}/{quote(wanted.name, safe='')}"
+async def _look(client: Client, kind: Kind, api: str, job_name: JobName) -> FoundJob | None:
+    place = f"namespaces/{quote(job_name.namespace, safe='')}/{kind.plural}/{quote(job_name.name, safe='')}"
     try:
         raw = msgspec.json.decode(await client.get(f"/apis/{api}/{place}"))
     except NotFound:
@@ -86,10 +86,10 @@ async def jobs_of_kind(client: Client, kind: Kind, namespace: str, selector: str
     place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
     for api in kind.apis:
         try:
-            there = await objects(client, f"/apis/{api}/{place}{kind.plural}", labels(selector))
+            listed = await objects(client, f"/apis/{api}/{place}{kind.plural}", labels(selector))
         except NotFound:
             continue
-        found += [{"apiVersion": api, **each} for each in there]
+        found += [{"apiVersion": api, **each} for each in listed]
     return found
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
-    from turnout.cli.controlled import Account, Pod, Said
+    from turnout.cli.controller_status import Account, JobEvent, Pod
     from turnout.controllers.kind import Kind
     from turnout.jobs.model import JobKey
     from turnout.kube.errors import CallError
@@ -56,9 +56,9 @@ class Once:
             async for page in self._allowed(path, params, limit):
                 yield page
             return
-        held = [page async for page in self._allowed(path, params, limit)]
+        pages = [page async for page in self._allowed(path, params, limit)]
         await self.rest.wait()
-        for page in held:
+        for page in pages:
             yield page
 
     async def _allowed(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
@@ -138,7 +138,7 @@ async def account_of(client: Lists, key: JobKey) -> Account | None:
     name = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else ""
     if name not in JOB_KINDS:
         return None
-    from turnout.cli.controlled import There, account
+    from turnout.cli.controller_status import JobChildren, account
     from turnout.controllers.children import POD_GROUPS
     from turnout.controllers.kinds.registry import KINDS as CONTROLLED
 
@@ -150,10 +150,10 @@ async def account_of(client: Lists, key: JobKey) -> Account | None:
     groups = [await _named(client, f"/apis/{group}/{place}/podgroups", key.name) for group in POD_GROUPS.values()]
     phases = [str((each.get("status") or {}).get("phase") or "") for each in groups if each is not None]
     pods = await _pods(client, f"/api/v1/{place}/pods", kind, raw)
-    said = await _said(client, f"/api/v1/{place}/events", kind, raw)
-    there = There(pods, phases[0] if phases else None, said)
+    events = await _job_events(client, f"/api/v1/{place}/events", kind, raw)
+    observed = JobChildren(pods, phases[0] if phases else None, events)
     typed = {"apiVersion": api, "kind": kind.kind, **raw}
-    return account(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", there, time.time())
+    return account(kind, typed, f"{kind.kind}/{key.namespace}/{key.name}", observed, time.time())
 
 
 async def _named(client: Lists, path: str, name: str) -> Any:
@@ -192,28 +192,28 @@ async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Pod, ..
 
 
 def _pod(raw: Any, role: str, index: str) -> Pod:
-    from turnout.cli.controlled import Pod
+    from turnout.cli.controller_status import Pod
 
     labels, status = raw["metadata"].get("labels") or {}, raw.get("status") or {}
-    said = str(labels.get(index, ""))
-    waits = (
+    index_text = str(labels.get(index, ""))
+    scheduler_message = (
         str(each.get("message") or "")
         for each in status.get("conditions") or ()
         if each.get("type") == "PodScheduled" and each.get("status") == "False"
     )
-    number = int(said) if said.isascii() and said.isdigit() and len(said) < 8 else 0
-    return Pod(str(labels.get(role, "")), number, str(status.get("phase") or "Pending"), next(waits, ""))
+    number = int(index_text) if index_text.isascii() and index_text.isdigit() and len(index_text) < 8 else 0
+    return Pod(str(labels.get(role, "")), number, str(status.get("phase") or "Pending"), next(scheduler_message, ""))
 
 
-async def _said(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Said, ...]:
+async def _job_events(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobEvent, ...]:
     """Return the Events on this very object, not on one that had its name."""
-    from turnout.cli.controlled import Said
+    from turnout.cli.controller_status import JobEvent
     from turnout.kube.times import unix_s
 
     meta = raw["metadata"]
     selector = f"involvedObject.name={meta['name']},involvedObject.kind={kind.kind}"
     return tuple(
-        Said(str(each.get("reason") or ""), str(each.get("message") or ""), unix_s(when) or 0.0)
+        JobEvent(str(each.get("reason") or ""), str(each.get("message") or ""), unix_s(when) or 0.0)
         for each in await items(client, path, {"fieldSelector": selector})
         if (each.get("involvedObject") or {}).get("uid") == meta["uid"]
         for when in (each.get("lastTimestamp") or each.get("eventTime") or each["metadata"].get("creationTimestamp"),)

@@ -78,5 +78,5 @@ async def show(args: argparse.Namespace, look: Look, say: Callable[[str], None],
             listing = (await look()).sorted_by(by)
         except Unreachable:
             continue
-        if told := changes(listing, args.output, before):
-            say(told)
+        if changed_rows := changes(listing, args.output, before):
+            say(changed_rows)

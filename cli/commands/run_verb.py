@@ -31,7 +31,7 @@ def run_verb(
     from turnout.kube.client.api_client import Client
     from turnout.kube.errors import BadKubeconfig, KubeError
 
-    async def whole() -> Exit:
+    async def run_to_exit() -> Exit:
         open_ = Client.open(
             args.kubeconfig,
             args.context,
@@ -42,10 +42,10 @@ def run_verb(
         async with await open_ as client:
             return await work(client) or Exit.DONE
 
-    told: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)
+    reported: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)
     try:
-        return asyncio.run(whole())
-    except told as error:
+        return asyncio.run(run_to_exit())
+    except reported as error:
         print(f"turnout {verb}: {error}", file=sys.stderr)
         return Exit.FAILED
 

@@ -45,18 +45,18 @@ class SchedulerView:
     unseen: tuple[str, ...]
 
 
-async def look(client: Lists, wanted: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:
+async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:
     """List once all that the extender watches. Raises CannotSee.
 
     namespace: listed by itself where the whole cluster may not be. sizes: the sizes of gangs are wanted, which
     PodGroups and owners tell; without them only nodes, pods and the map are listed.
     """
     once, aside = Once(client, namespace), Once(client, namespace)
-    gangs = GangView(wanted.gpu_resource)
+    gangs = GangView(settings.gpu_resource)
     nodes: list[Node] = []
     pods: list[Pod] = []
     maps: list[ConfigMap] = []
-    where, name = wanted.configmap.split("/", 1)
+    where, name = settings.configmap.split("/", 1)
     groups = POD_GROUP_PATHS if sizes else {}
     owners = OWNERS if sizes else {}
     works = [
@@ -74,7 +74,7 @@ async def look(client: Lists, wanted: Settings, namespace: str, *, sizes: bool =
     ]
     await asyncio.gather(*works)
     once.check()
-    fabric, fault = _map(maps, wanted.configmap, bool(once.unknown))
+    fabric, fault = _map(maps, settings.configmap, bool(once.unknown))
     gangs.set_map(fabric)
     for node in nodes:
         gangs.put_node(node)
@@ -111,6 +111,6 @@ def _map(maps: list[ConfigMap], name: str, refused: bool) -> tuple[Fabric, str]:
         return EMPTY, f"there is no ConfigMap {name}, the map of switches"
     drawn = draft_map(maps[0].data or {})
     if drawn.fabric is None:
-        told = "; ".join(f"line {each.line}: {each.text}" for each in drawn.faults[:MAX_FAULTS_SHOWN])
-        return EMPTY, f"the map of switches in {name} cannot be used: {told}"
+        fault_text = "; ".join(f"line {each.line}: {each.text}" for each in drawn.faults[:MAX_FAULTS_SHOWN])
+        return EMPTY, f"the map of switches in {name} cannot be used: {fault_text}"
     return drawn.fabric, "" if drawn.fabric.mapped_count else f"the map of switches in {name} names no host"

@@ -22,7 +22,7 @@ class Baseline:
         self._cluster = Cluster()
         self._cursor, self._dice = Cursor(), random.Random(seed)
         self._waiting: dict[str, PodInfo] = {}
-        self.placed: dict[str, dict[int, str]] = {}  # gang name -> index -> node
+        self.placements: dict[str, dict[int, str]] = {}  # gang name -> index -> node
         for place in sorted(play.places, key=lambda place: place.name):
             self._cluster.put_node(msgspec.convert(node(place), Node))
         for number, (name, gpus) in enumerate(play.busy):
@@ -35,9 +35,9 @@ class Baseline:
             for index in range(gang.pods):
                 self._waiting.pop(_uid(gang, index), None)
                 self._cluster.remove(_uid(gang, index))
-            self.placed.pop(gang.name, None)
+            self.placements.pop(gang.name, None)
         else:
-            self.placed[gang.name] = {}
+            self.placements[gang.name] = {}
             for raw in members(gang):
                 want = _want(raw, NAMESPACE)
                 self._waiting[want.uid] = want
@@ -46,9 +46,9 @@ class Baseline:
             if isinstance(outcome, Chosen):
                 self._cluster.place(want, outcome.node)
                 del self._waiting[uid]
-                whose, at = uid.rsplit("-", 1)
-                self.placed[whose][int(at)] = outcome.node
-        return self.placed.get(gang.name, {})
+                gang_name, at = uid.rsplit("-", 1)
+                self.placements[gang_name][int(at)] = outcome.node
+        return self.placements.get(gang.name, {})
 
 
 def _uid(gang: DemoGang, index: int) -> str:

@@ -18,7 +18,7 @@ from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, map_text
 from turnout.cli.demo.rewire import recable
 from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Scene, scene
 from turnout.cli.demo.screen import Screen
-from turnout.cli.demo.summary import Asking, Pair, Tally
+from turnout.cli.demo.summary import ExtenderCall, Pair, Tally
 from turnout.cli.demo.testbed import Testbed
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
@@ -56,8 +56,8 @@ async def perform(show: Show, screen: Screen) -> Tally:
             for act in play.acts:
                 await performance.happen(act)
             await performance.finale()
-        asked = tuple(Asking(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.requests)
-        tally = performance.tally(asked, await extender.neutral_answers())
+        calls = tuple(ExtenderCall(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.requests)
+        tally = performance.tally(calls, await extender.neutral_answers())
         screen.close(tally)
     return tally
 
@@ -67,17 +67,17 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
     """Start the API, the extender and the scheduler; end them in the other order."""
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
         folder = Path(name)
-        async with local_cluster(folder / "kubeconfig", pace=_PACE) as made:
-            stage = Testbed(made.api)
-            made.addresses.update({place.name: place.ip for place in play.places})
+        async with local_cluster(folder / "kubeconfig", pace=_PACE) as cluster:
+            stage = Testbed(cluster.api)
+            cluster.addresses.update({place.name: place.ip for place in play.places})
             await stage.set_up(play)
-            screen.say(f"A Kubernetes API is up at {made.address}; the extender is starting ...")
+            screen.say(f"A Kubernetes API is up at {cluster.address}; the extender is starting ...")
             configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
-            async with running(show.extender, folder / "kubeconfig", configmap, folder, made.session) as up:
+            async with running(show.extender, folder / "kubeconfig", configmap, folder, cluster.session) as up:
                 screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
                 settings = Settings(extender=Extender(weight=show.weight), seed=show.seed)
-                asked_extender = ExtenderClient(made.session, up.url)
-                made.schedule(settings, asked_extender, stage.told)
+                asked_extender = ExtenderClient(cluster.session, up.url)
+                cluster.schedule(settings, asked_extender, stage.on_outcome)
                 yield stage, asked_extender, up
 
 
@@ -88,7 +88,7 @@ class _Performance:
         self._show, self._play, self._stage, self._extender, self._screen = show, play, stage, extender, screen
         self._rival = Baseline(play, show.seed)
         self._fabric = _fabric(play)
-        self._here: list[DemoGang] = []
+        self._present_gangs: list[DemoGang] = []
         self._ours: dict[str, Score] = {}
         self._theirs: dict[str, Score] = {}
 
@@ -97,28 +97,30 @@ class _Performance:
         known = self._ours.keys() & self._theirs.keys()
         if act.word is ActKind.ARRIVES:
             await self._stage.arrive(act.gang, self._show.patience_s)
-            self._here.append(act.gang)
+            self._present_gangs.append(act.gang)
         else:
             await self._stage.leave(act.gang)
-            self._here.remove(act.gang)
+            self._present_gangs.remove(act.gang)
         self._rival.play(act)
-        for gang in self._here:
+        for gang in self._present_gangs:
             self._note(self._ours, gang, self._stage)
             self._note(self._theirs, gang, self._rival)
         now = self._ours.keys() & self._theirs.keys()
-        late = [gang for gang in self._here if gang.letter in now - known and gang != act.gang]
-        self._screen.act(self._play, act, self._here, self._stage.placed, self._rival.placed, self._scores(), late)
+        late = [gang for gang in self._present_gangs if gang.letter in now - known and gang != act.gang]
+        self._screen.act(
+            self._play, act, self._present_gangs, self._stage.placements, self._rival.placements, self._scores(), late
+        )
         await asyncio.sleep(self._show.pause_s)
 
     def _note(self, scores: dict[str, Score], gang: DemoGang, where: Testbed | Baseline) -> None:
         """A gang's cost counts from the moment it is whole."""
-        seen = score(self._fabric, self._play, gang, where.placed.get(gang.name, {}))
-        if seen is not None:
-            scores.setdefault(gang.letter, seen)
+        gang_score = score(self._fabric, self._play, gang, where.placements.get(gang.name, {}))
+        if gang_score is not None:
+            scores.setdefault(gang.letter, gang_score)
 
     async def finale(self) -> None:
         """Move cables, edit the map, and see the next gang land by the new one."""
-        nodes = [n for gang in self._here for n in self._stage.placed.get(gang.name, {}).values()]
+        nodes = [n for gang in self._present_gangs for n in self._stage.placements.get(gang.name, {}).values()]
         busy = {*nodes, *(name for name, _ in self._play.busy)}
         change = recable(self._play.places, busy, string.ascii_uppercase[self._show.gangs])
         if change is None:
@@ -141,13 +143,13 @@ class _Performance:
     def _scores(self) -> Pair:
         return Pair(self._ours, self._theirs)
 
-    def tally(self, asked: tuple[Asking, ...], neutral: int) -> Tally:
+    def tally(self, calls: tuple[ExtenderCall, ...], neutral: int) -> Tally:
         """Add up the acts of the play; the finale shows one thing and is not counted."""
         gangs = tuple(act.gang for act in self._play.acts if act.word is ActKind.ARRIVES)
         letters = {gang.letter for gang in gangs}
-        ours = {letter: seen for letter, seen in self._ours.items() if letter in letters}
-        theirs = {letter: seen for letter, seen in self._theirs.items() if letter in letters}
-        return Tally(gangs, Pair(ours, theirs), asked, neutral)
+        ours = {letter: gang_score for letter, gang_score in self._ours.items() if letter in letters}
+        theirs = {letter: gang_score for letter, gang_score in self._theirs.items() if letter in letters}
+        return Tally(gangs, Pair(ours, theirs), calls, neutral)
 
 
 def _fabric(play: Scene) -> Fabric:

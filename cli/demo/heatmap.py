@@ -37,14 +37,14 @@ class Score:
 
 
 def board(
-    places: Sequence[Place], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placed: Placed
+    places: Sequence[Place], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
 ) -> list[Row]:
     """Draw who stands where. gangs: those that may stand there, in the order of arrival."""
     gpus: dict[str, str] = {}
     for name, count in busy:
         gpus[name] = gpus.get(name, "") + OTHER * count
     for gang in gangs:
-        for _, name in sorted(placed.get(gang.name, {}).items()):
+        for _, name in sorted(placements.get(gang.name, {}).items()):
             gpus[name] = gpus.get(name, "") + gang.letter * gang.gpus
     rows: dict[tuple[str, str], list[str]] = {}
     for place in places:
@@ -52,14 +52,14 @@ def board(
     return [Row(spine, leaf, tuple(cells)) for (spine, leaf), cells in sorted(rows.items())]
 
 
-def _cell(taken: str) -> str:
+def _cell(slots: str) -> str:
     """Two signs for eight GPUs: who holds the most of each half, a dot where nobody holds any."""
     half = GPUS_PER_NODE // _SIGNS
-    slots = taken.ljust(GPUS_PER_NODE, FREE)
+    slots = slots.ljust(GPUS_PER_NODE, FREE)
     signs = ""
     for start in range(0, GPUS_PER_NODE, half):
-        held = Counter(slots[start : start + half].replace(FREE, ""))
-        signs += held.most_common(1)[0][0] if held else FREE
+        letters = Counter(slots[start : start + half].replace(FREE, ""))
+        signs += letters.most_common(1)[0][0] if letters else FREE
     return signs
 
 

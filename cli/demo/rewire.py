@@ -43,14 +43,14 @@ def recable(places: tuple[Place, ...], busy: Collection[str], letter: str) -> Re
     if size <= roomiest or size < 2:
         return None
     gains = free[other][: size - len(free[leaf])]
-    gives = [place for place in places if place.leaf == leaf and place.name in busy][: len(gains)]
-    return Recabling(_swapped(places, gains, gives), leaf, other, len(gains), DemoGang(letter, size, GPUS_PER_NODE))
+    leaving = [place for place in places if place.leaf == leaf and place.name in busy][: len(gains)]
+    return Recabling(_swapped(places, gains, leaving), leaf, other, len(gains), DemoGang(letter, size, GPUS_PER_NODE))
 
 
-def _swapped(places: tuple[Place, ...], gains: list[Place], gives: list[Place]) -> tuple[Place, ...]:
+def _swapped(places: tuple[Place, ...], arriving: list[Place], leaving: list[Place]) -> tuple[Place, ...]:
     """Each pair changes places, so that a leaf keeps its number of ports."""
     stands_for: dict[str, Place] = {}
-    for gain, give in zip(gains, gives, strict=True):
+    for gain, give in zip(arriving, leaving, strict=True):
         stands_for[gain.name], stands_for[give.name] = give, gain
     moved = [stands_for.get(place.name, place) for place in places]
     return tuple(replace(place, name=new.name, ip=new.ip) for place, new in zip(places, moved, strict=True))

@@ -105,9 +105,9 @@ def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Ac
         pods, gpus = dice.choice(_SHAPES)
         gang = DemoGang(letter, pods, gpus)
         while running and free - gang.all_gpus < (1 - _FULLEST) * all_gpus:
-            gone = running.pop(dice.randrange(len(running)))
-            acts.append(Act(ActKind.LEAVES, gone))
-            free += gone.all_gpus
+            ended_gang = running.pop(dice.randrange(len(running)))
+            acts.append(Act(ActKind.LEAVES, ended_gang))
+            free += ended_gang.all_gpus
         acts.append(Act(ActKind.ARRIVES, gang))
         running.append(gang)
         free -= gang.all_gpus

@@ -68,7 +68,7 @@ class Screen:
         self,
         play: Scene,
         act: Act,
-        here: Sequence[DemoGang],
+        present: Sequence[DemoGang],
         ours: Placed,
         theirs: Placed,
         scores: Pair,
@@ -83,19 +83,21 @@ class Screen:
                 _columns(
                     f"{gang.letter} arrives",
                     f"{gang.pods} pods x {gang.gpus} GPU{'s' if gang.gpus > 1 else ''}",
-                    _told(gang, scores.ours.get(gang.letter), ours),
-                    _told(gang, scores.theirs.get(gang.letter), theirs),
+                    _gang_line(gang, scores.ours.get(gang.letter), ours),
+                    _gang_line(gang, scores.theirs.get(gang.letter), theirs),
                 )
             )
             line.stylize(colour(gang.letter), 0, 1)
         self._console.print(line)
         for waited in late:
             columns = (
-                _told(waited, pair.get(waited.letter), where)
+                _gang_line(waited, pair.get(waited.letter), where)
                 for pair, where in ((scores.ours, ours), (scores.theirs, theirs))
             )
             self._console.print(Text(_columns(f"{waited.letter} is whole", "now, it waited", *columns), style="dim"))
-        self._boards = _boards(board(play.places, play.busy, here, ours), board(play.places, play.busy, here, theirs))
+        self._boards = _boards(
+            board(play.places, play.busy, present, ours), board(play.places, play.busy, present, theirs)
+        )
         if self._live is not None:
             self._live.update(self._boards, refresh=True)
 
@@ -132,9 +134,9 @@ class Screen:
         self._console.print(asked_sentence(tally))
 
 
-def _told(gang: DemoGang, score: Score | None, placed: Placed) -> str:
+def _gang_line(gang: DemoGang, score: Score | None, placements: Placed) -> str:
     if score is None:
-        return f"waits, {len(placed.get(gang.name, {}))} of {gang.pods} placed"
+        return f"waits, {len(placements.get(gang.name, {}))} of {gang.pods} placed"
     return f"{_count(score.leaves, 'leaf', 'leaves'):<9} {_count(score.crossings, 'crossing', 'crossings')}"
 
 

@@ -19,7 +19,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ExtenderCall:
     """One question to the extender. verb: filter or prioritize."""
 
     verb: str
@@ -34,7 +34,7 @@ class Tally:
 
     gangs: tuple[DemoGang, ...]
     scores: Pair
-    asked: tuple[Asking, ...]
+    calls: tuple[ExtenderCall, ...]
     neutral: int = 0
 
     @property
@@ -68,11 +68,11 @@ def sentence(tally: Tally) -> str:
 
 def asked_sentence(tally: Tally) -> str:
     """Tell how many requests the extender answered, and how fast."""
-    if not tally.asked:
+    if not tally.calls:
         return "The extender was not asked at all."
-    took_ms = sorted(asking.took_s * 1000 for asking in tally.asked)
-    filters = sum(asking.verb == "filter" for asking in tally.asked)
-    failed = sum(bool(asking.failed) for asking in tally.asked)
+    took_ms = sorted(asking.took_s * 1000 for asking in tally.calls)
+    filters = sum(asking.verb == "filter" for asking in tally.calls)
+    failed = sum(bool(asking.failed) for asking in tally.calls)
     text = (
         f"Asked over HTTP {len(took_ms)} times ({filters} filter, {len(took_ms) - filters} prioritize): "
         f"median {median(took_ms):.1f} ms, slowest {took_ms[-1]:.1f} ms"

@@ -24,14 +24,14 @@ class Testbed:
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._news = asyncio.Event()
-        self.placed: dict[str, dict[int, str]] = {}
+        self.placements: dict[str, dict[int, str]] = {}
         self.refusals: dict[str, str] = {}  # pod name -> why it waits
 
-    def told(self, namespace: str, name: str, outcome: Outcome) -> None:
+    def on_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
         """The scheduler tells what became of a pod."""
         gang, _, index = name.rpartition("-")
         if isinstance(outcome, Chosen):
-            self.placed.setdefault(gang, {})[int(index)] = outcome.node
+            self.placements.setdefault(gang, {})[int(index)] = outcome.node
             self.refusals.pop(name, None)
         else:
             self.refusals[name] = outcome.message
@@ -55,17 +55,17 @@ class Testbed:
 
     async def arrive(self, gang: DemoGang, within_s: float) -> Mapping[int, str]:
         """Submit a gang and wait until it is placed whole, or the time is up. Gives who has a node."""
-        self.placed[gang.name] = {}
+        self.placements[gang.name] = {}
         await self._api.call("POST", _GROUPS, manifests.pod_group(gang))
         for pod in manifests.members(gang):
             await self._api.call("POST", _PODS, pod)
         with suppress(TimeoutError):  # then it waits for room; whoever has a node is shown
             async with asyncio.timeout(within_s):
-                await self._whole(gang)
-        return self.placed[gang.name]
+                await self._all_placed(gang)
+        return self.placements[gang.name]
 
-    async def _whole(self, gang: DemoGang) -> None:
-        while len(self.placed[gang.name]) < gang.pods:
+    async def _all_placed(self, gang: DemoGang) -> None:
+        while len(self.placements[gang.name]) < gang.pods:
             self._news.clear()
             await self._news.wait()
 
@@ -75,4 +75,4 @@ class Testbed:
         for pod in members:
             await self._api.call("DELETE", f"{_PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
         await self._api.call("DELETE", f"{_GROUPS}/{gang.name}")
-        self.placed.pop(gang.name, None)
+        self.placements.pop(gang.name, None)

@@ -68,8 +68,8 @@ def _number(text: str, least: int, most: int) -> int:
 
 def _up(args: argparse.Namespace) -> int:
     folder = home()
-    if (there := found(folder)) is not None:
-        print(f"turnout local up: one is up already, at {there.url}; turnout local down ends it", file=sys.stderr)
+    if (running := found(folder)) is not None:
+        print(f"turnout local up: one is up already, at {running.url}; turnout local down ends it", file=sys.stderr)
         return Exit.FAILED
     try:
         if args.fabric:
@@ -130,12 +130,12 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     from turnout.cli.local_cluster.serve import Wanted, serve
     from turnout.simulator.cluster.node_builder import places_of
 
-    wanted = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
+    request = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
     try:
         if args.fabric:
             reading, data = _read_map(args.fabric)
-            wanted = replace(wanted, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
-        asyncio.run(serve(wanted, begun))
+            request = replace(request, nodes=0, places=tuple(places_of(reading.entries)), map_data=data)
+        asyncio.run(serve(request, begun))
     except (LocalClusterFailed, ExtenderFailed, OSError) as error:
         print(f"turnout local: {error}", file=sys.stderr)
         return Exit.FAILED
@@ -144,7 +144,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 
 def _read_map(file: Path) -> Any:
     """The map in a file and the ConfigMap's data that it is. Raises LocalClusterFailed with every fault."""
-    from turnout.cli.topo_check import check, data_of, told
+    from turnout.cli.topo_check import check, data_of, report
     from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
 
     try:
@@ -153,12 +153,10 @@ def _read_map(file: Path) -> Any:
         raise LocalClusterFailed(str(error)) from error
     reading = check(text)
     if reading.faults:
-        raise LocalClusterFailed("\n".join(told(str(file), reading)))
-    standing = places_of(reading.entries)
-    if not 0 < len(standing) <= MOST_NODES:
-        raise LocalClusterFailed(
-            f"{file} names {len(standing)} hosts; a local cluster has from 1 to {MOST_NODES} nodes"
-        )
-    if odd := unusable(standing):
+        raise LocalClusterFailed("\n".join(report(str(file), reading)))
+    nodes = places_of(reading.entries)
+    if not 0 < len(nodes) <= MOST_NODES:
+        raise LocalClusterFailed(f"{file} names {len(nodes)} hosts; a local cluster has from 1 to {MOST_NODES} nodes")
+    if odd := unusable(nodes):
         raise LocalClusterFailed(f"{file}: no node can be called {odd[0]!r}")
     return reading, tuple(data_of(text).items())

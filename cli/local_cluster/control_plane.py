@@ -32,10 +32,10 @@ class Plane:
 def check() -> None:
     """Raises LocalClusterFailed when there is nothing to run one with: it comes with a checkout, and is built there."""
     try:
-        there = importlib.util.find_spec(_MODULE)
+        module = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:
-        there = None
-    if there is None:
+        module = None
+    if module is None:
         raise LocalClusterFailed(
             "--real needs a checkout of turnout, in which `make controlplane` has built the programs"
         )
@@ -65,18 +65,18 @@ async def plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
 
 async def _ready(child: asyncio.subprocess.Process) -> Plane:
     assert child.stdout is not None
-    said: list[str] = []
+    lines: list[str] = []
     try:
         async with asyncio.timeout(_UP_S):
             async for line in child.stdout:
-                said.append(line.decode(errors="replace").rstrip())
-                if said[-1].startswith(_MARK):
-                    path = Path(said[-1].removeprefix(_MARK))
+                lines.append(line.decode(errors="replace").rstrip())
+                if lines[-1].startswith(_MARK):
+                    path = Path(lines[-1].removeprefix(_MARK))
                     pki = path.parent / "pki"
                     return Plane(path, pki / "ca.crt", pki / "server.crt", pki / "server.key")
     except TimeoutError as error:
-        raise LocalClusterFailed(f"the control plane was not up within {_UP_S:g} s:\n" + "\n".join(said)) from error
-    raise LocalClusterFailed("the control plane ended:\n" + "\n".join(said))
+        raise LocalClusterFailed(f"the control plane was not up within {_UP_S:g} s:\n" + "\n".join(lines)) from error
+    raise LocalClusterFailed("the control plane ended:\n" + "\n".join(lines))
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

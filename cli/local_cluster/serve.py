@@ -14,7 +14,7 @@ from turnout.cli.commands.extender_process import free_port, own_extender, ready
 from turnout.cli.local_cluster.control_plane import plane
 from turnout.cli.local_cluster.daemon import begun_at
 from turnout.cli.local_cluster.prestart import Prestarted
-from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, written
+from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, encoded
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, map_text, places
@@ -52,84 +52,84 @@ class Wanted:
         return self.folder / PODS if self.processes else None
 
 
-async def serve(wanted: Wanted, begun: Prestarted | None) -> None:
+async def serve(request: Wanted, begun: Prestarted | None) -> None:
     """Run the local cluster until SIGTERM. Raises ExtenderFailed, LocalClusterFailed.
 
     begun: what of an embedded one is there already; None for a real one.
     """
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await asyncio.to_thread(shutil.rmtree, wanted.folder / PODS, True)  # of a local cluster that was killed
-    standing = list(wanted.places if wanted.places is not None else places(wanted.nodes))
-    data = dict(wanted.map_data) or {TEXT_KEY: map_text(standing)}
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await asyncio.to_thread(shutil.rmtree, request.folder / PODS, True)  # of a local cluster that was killed
+    nodes = list(request.places if request.places is not None else places(request.nodes))
+    data = dict(request.map_data) or {TEXT_KEY: map_text(nodes)}
     async with AsyncExitStack() as stack:
         if begun is not None:
-            made, url = await _embedded(stack, wanted, begun, standing, data)
+            cluster, url = await _embedded(stack, request, begun, nodes, data)
         else:
-            made, url = await _real(stack, wanted, standing, data)
+            cluster, url = await _real(stack, request, nodes, data)
         pid = os.getpid()
-        note = Note(pid, begun_at(pid), made.address, len(standing), wanted.gpus, url, wanted.real, wanted.processes)
-        await stand(made, wanted.folder / NOTE, note, told)
+        note = Note(pid, begun_at(pid), cluster.address, len(nodes), request.gpus, url, request.real, request.processes)
+        await stand(cluster, request.folder / NOTE, note, stop)
 
 
-async def stand(made: LocalCluster, file: Path, note: Note, told: asyncio.Event) -> None:
+async def stand(cluster: LocalCluster, file: Path, note: Note, stop: asyncio.Event) -> None:
     """Let others find a local cluster until it is told to end. One of which a part fails is found no more, and ends."""
-    _put(file, written(note))
+    _put(file, encoded(note))
     try:
-        await told.wait()
+        await stop.wait()
         await asyncio.to_thread(file.unlink, True)
     except asyncio.CancelledError:
-        _put(file, written(replace(note, fault=made.background.fault() or "it was cancelled")))
+        _put(file, encoded(replace(note, fault=cluster.background.fault() or "it was cancelled")))
         raise
 
 
 async def _embedded(
-    stack: AsyncExitStack, wanted: Wanted, begun: Prestarted, standing: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, request: Wanted, begun: Prestarted, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """Everything in this process; the local cluster, and the URL of its extender."""
-    config = wanted.folder / KUBECONFIG
-    running_ = local_cluster(config, pace=Pace(), processes=wanted.pods, listening=begun.listening, token=begun.token)
-    made = await stack.enter_async_context(running_)
-    await made.add_nodes(standing, wanted.gpus)
-    await _write_map(made, data)
-    await made.run_jobs()
+    config = request.folder / KUBECONFIG
+    running_ = local_cluster(config, pace=Pace(), processes=request.pods, listening=begun.listening, token=begun.token)
+    cluster = await stack.enter_async_context(running_)
+    await cluster.add_nodes(nodes, request.gpus)
+    await _write_map(cluster, data)
+    await cluster.run_jobs()
     if begun.extender is None:
-        made.schedule(Settings())
-        return made, ""
-    url = (await stack.enter_async_context(ready(begun.extender, made.session))).url
-    made.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderClient(made.session, url))
-    return made, url
+        cluster.schedule(Settings())
+        return cluster, ""
+    url = (await stack.enter_async_context(ready(begun.extender, cluster.session))).url
+    cluster.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderClient(cluster.session, url))
+    return cluster, url
 
 
 async def _real(
-    stack: AsyncExitStack, wanted: Wanted, standing: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, request: Wanted, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """A real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
-    port = free_port() if wanted.extender else 0
+    port = free_port() if request.extender else 0
     asks = f"http://{HOST}:{port}" if port else ""
-    below = await stack.enter_async_context(plane(asks, kwok=not wanted.processes))
+    below = await stack.enter_async_context(plane(asks, kwok=not request.processes))
     config = await asyncio.to_thread(below.kubeconfig.read_bytes)
-    await asyncio.to_thread(_put, wanted.folder / KUBECONFIG, config)
-    made = await stack.enter_async_context(attached(kubeconfig.read(config)))
+    await asyncio.to_thread(_put, request.folder / KUBECONFIG, config)
+    cluster = await stack.enter_async_context(attached(kubeconfig.read(config)))
     kubelet = ("", 0)
-    if wanted.processes:
-        kept = PodLogs()
-        listens = endpoint(kept, below.authority, below.certificate, below.key)
+    if request.processes:
+        pod_logs = PodLogs()
+        listens = endpoint(pod_logs, below.authority, below.certificate, below.key)
         kubelet = (HOST, await stack.enter_async_context(listens))
-        kept.runner = made.run_pods(Pace(), wanted.pods, config)
-    await made.add_nodes(standing, wanted.gpus, kubelet)
-    await _write_map(made, data)
+        pod_logs.runner = cluster.run_pods(Pace(), request.pods, config)
+    await cluster.add_nodes(nodes, request.gpus, kubelet)
+    await _write_map(cluster, data)
     if not port:
-        return made, ""
-    up = running(own_extender(), wanted.folder / KUBECONFIG, MAP, wanted.folder, made.session, port)
-    return made, (await stack.enter_async_context(up)).url
+        return cluster, ""
+    up = running(own_extender(), request.folder / KUBECONFIG, MAP, request.folder, cluster.session, port)
+    return cluster, (await stack.enter_async_context(up)).url
 
 
-async def _write_map(made: LocalCluster, data: dict[str, str]) -> None:
-    await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
+    await cluster.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     body = {"metadata": {"name": MAP_NAME}, "data": data}
-    await made.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", body)
+    await cluster.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", body)
 
 
 def _put(file: Path, text: bytes) -> None:

@@ -31,7 +31,7 @@ class Note:
     fault: str = ""  # what a part of it failed with: then it ends
 
 
-def written(note: Note) -> bytes:
+def encoded(note: Note) -> bytes:
     """The note as it lies in the folder."""
     return json.dumps(asdict(note)).encode()
 
@@ -39,9 +39,9 @@ def written(note: Note) -> bytes:
 def read(text: bytes) -> Note | None:
     """The note, or None when it is none."""
     try:
-        told = json.loads(text)
-        numbers = {key: int(told[key]) for key in ("pid", "begun", "nodes", "gpus")}
-        return Note(**{**{key: told[key] for key in ("url", "extender", "real", "processes", "fault")}, **numbers})
+        fields = json.loads(text)
+        numbers = {key: int(fields[key]) for key in ("pid", "begun", "nodes", "gpus")}
+        return Note(**{**{key: fields[key] for key in ("url", "extender", "real", "processes", "fault")}, **numbers})
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -49,11 +49,11 @@ def read(text: bytes) -> Note | None:
 def welcome(note: Note, kubeconfig: str) -> list[str]:
     """Tell a person who has just started a local cluster how to use it."""
     gpus = f"{note.gpus} GPUs each" if note.gpus else "without GPUs"
-    asked = "its scheduler asks a Turnout extender" if note.extender else "its scheduler asks no extender"
+    extender_line = "its scheduler asks a Turnout extender" if note.extender else "its scheduler asks no extender"
     kind = "local cluster on a real control plane" if note.real else "local cluster"
     runs = ["Its pods run their commands as processes of this machine, as you."] if note.processes else []
     return [
-        f"A {kind} of {note.nodes} nodes, {gpus}, is up at {note.url}; {asked}.",
+        f"A {kind} of {note.nodes} nodes, {gpus}, is up at {note.url}; {extender_line}.",
         *runs,
         "",
         f"  export KUBECONFIG={kubeconfig}",

@@ -19,12 +19,12 @@ OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
 
 async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
     """Tell what the pods of one job wait for behind our gate; None where none of them does."""
-    held = behind_gate(pods)
-    if not held:
+    gated = behind_gate(pods)
+    if not gated:
         return None
-    path = f"/api/v1/namespaces/{quote(held[0].metadata.namespace, safe='')}/events"
-    said = await items(client, path, {"fieldSelector": f"involvedObject.kind=Pod,reportingComponent={COMPONENT}"})
-    return gate_of(held, said, await _leases(client), time.time())
+    path = f"/api/v1/namespaces/{quote(gated[0].metadata.namespace, safe='')}/events"
+    events = await items(client, path, {"fieldSelector": f"involvedObject.kind=Pod,reportingComponent={COMPONENT}"})
+    return gate_of(gated, events, await _leases(client), time.time())
 
 
 async def _leases(client: Lists) -> list[Lease] | None:

@@ -55,20 +55,22 @@ def behind_gate(pods: Iterable[Pod]) -> list[Pod]:
     return [pod for pod in pods if not pod.spec.node_name and _has_gate(pod)]
 
 
-def gate_of(held: Sequence[Pod], events: Iterable[Object], leases: Sequence[Lease] | None, now_s: float) -> Gate | None:
+def gate_of(
+    gated: Sequence[Pod], events: Iterable[Object], leases: Sequence[Lease] | None, now_s: float
+) -> Gate | None:
     """Tell what pods behind our gate wait for; None where there are none.
 
     events: of their namespace. leases: those of nominators, None where they may not be listed.
     """
-    if not held:
+    if not gated:
         return None
-    uids = {pod.metadata.uid for pod in held}
-    said = [found for event in events if (found := _said(event, uids)) is not None]
+    uids = {pod.metadata.uid for pod in gated}
+    reports = [found for event in events if (found := _report_of(event, uids)) is not None]
     placer = _placer(leases, now_s)
-    if not said:
-        return Gate(len(held), placer)
-    at_s, reason, detail = max(said)
-    return Gate(len(held), placer, reason, detail, at_s)
+    if not reports:
+        return Gate(len(gated), placer)
+    at_s, reason, detail = max(reports)
+    return Gate(len(gated), placer, reason, detail, at_s)
 
 
 def told_of(gate: Gate) -> str:
@@ -103,15 +105,15 @@ def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[
     return [*found, ("gate", told_of(gate)), *([("next", remedy)] if remedy else [])]
 
 
-def _said(event: Object, uids: set[str]) -> tuple[float, str, str] | None:
+def _report_of(event: Object, uids: set[str]) -> tuple[float, str, str] | None:
     by = event.get("reportingComponent") or (event.get("source") or {}).get("component")
     if by != COMPONENT or (event.get("involvedObject") or {}).get("uid") not in uids:
         return None
     reason = str(event.get("reason") or "")
     if not (reason.isascii() and reason.isalnum() and len(reason) <= _MOST_WORD):
         return None
-    made = (event.get("metadata") or {}).get("creationTimestamp")
-    when = event.get("lastTimestamp") or event.get("eventTime") or made
+    created = (event.get("metadata") or {}).get("creationTimestamp")
+    when = event.get("lastTimestamp") or event.get("eventTime") or created
     message = "".join(each if each.isprintable() else "?" for each in str(event.get("message") or "")[:_MOST_TEXT])
     return unix_s(when) or 0.0, reason, message
 
@@ -122,8 +124,8 @@ def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
     if not leases:
         return Placer.ABSENT
     latest = min(leases, key=lambda lease: silent_s(lease, now_s))
-    held = latest.spec.holder_identity and standing(latest, float("inf"), now_s) is Standing.PLACED
-    return Placer.WORKS if held else Placer.SILENT
+    is_held = latest.spec.holder_identity and standing(latest, float("inf"), now_s) is Standing.PLACED
+    return Placer.WORKS if is_held else Placer.SILENT
 
 
 def _has_gate(pod: Pod) -> bool:

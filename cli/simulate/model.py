@@ -75,35 +75,35 @@ class Figures:
     restarts: float
 
 
-def jobs_of(rows: Sequence[Row], wanted: Wanted, jobs: int = 0) -> tuple[tuple[Submission, ...], Rules]:
+def jobs_of(rows: Sequence[Row], options: Wanted, jobs: int = 0) -> tuple[tuple[Submission, ...], Rules]:
     """Return what is submitted, and to which cluster. jobs: the first so many, 0 for all. Raises BadSimulation."""
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:
         raise BadSimulation("the trace has no job that held a GPU")
-    submissions = labelled(chosen, Labels(wanted.elastic, wanted.factor), Random(wanted.seed))
-    nodes = wanted.nodes or _usual(submissions)
-    rules = Rules(nodes, restart_s=wanted.restart_s, backfill=wanted.backfill)
+    submissions = labelled(chosen, Labels(options.elastic, options.factor), Random(options.seed))
+    nodes = options.nodes or _usual(submissions)
+    rules = Rules(nodes, restart_s=options.restart_s, backfill=options.backfill)
     for each in submissions:
         if sum(node // each.gpus for node in nodes) < each.least:
-            asked = f"{each.name} asks for {each.least} x {each.gpus} GPUs"
-            raise BadSimulation(f"{asked}: no empty cluster of {len(nodes)} nodes, {sum(nodes)} GPUs, holds it")
+            text = f"{each.name} asks for {each.least} x {each.gpus} GPUs"
+            raise BadSimulation(f"{text}: no empty cluster of {len(nodes)} nodes, {sum(nodes)} GPUs, holds it")
     return submissions, rules
 
 
 def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
     """Choose nodes of 8 GPUs: as many as are busy to USUAL_LOAD without lending, and as the largest job needs."""
     span_s = max(each.at_s for each in submissions) - min(each.at_s for each in submissions)
-    asked = sum(each.min_gpus * each.work_s for each in submissions)
-    busy = asked / (span_s * USUAL_LOAD) if span_s else 0.0
+    requested_gpu_s = sum(each.min_gpus * each.work_s for each in submissions)
+    busy = requested_gpu_s / (span_s * USUAL_LOAD) if span_s else 0.0
     return (8,) * max(math.ceil(max(busy, *(each.min_gpus for each in submissions), 1) / 8), 1)
 
 
 def simulate(
-    submissions: Sequence[Submission], rules: Rules, wanted: Wanted, ended: Callable[[int], None] = lambda _: None
+    submissions: Sequence[Submission], rules: Rules, options: Wanted, ended: Callable[[int], None] = lambda _: None
 ) -> Compared:
     """Replay without lending and with lending. ended: called with how many jobs have ended, in both runs together."""
-    headroom = {GPU: wanted.headroom_gpus} if wanted.headroom_gpus else {}
-    policy = Policy(restart_s=wanted.restart_s, headroom=headroom)
+    headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
+    policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
     def run(policy: Policy | None, before: int) -> Tape:
         return replay(submissions, rules, policy, watch=lambda world: ended(before + len(world.ended)))

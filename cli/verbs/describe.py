@@ -31,12 +31,12 @@ def add(commands: Any) -> None:
 def _describe(args: argparse.Namespace) -> int:
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job, objects
 
-    wanted = named_job(args)
+    job_name = named_job(args)
 
     async def look(client: Client) -> None:
         from turnout.cli.jobs import described
 
-        job = await found_job(client, wanted)
+        job = await found_job(client, job_name)
         pods = await objects(client, f"{job.core}/pods", {"labelSelector": f"{job.kind.child_labels.job}={job.name}"})
         selector = f"involvedObject.name={job.name},involvedObject.kind={job.kind.kind}"
         events = await objects(client, f"{job.core}/events", {"fieldSelector": selector})

@@ -125,5 +125,5 @@ class LogFollower:
         """Return how many bytes of a run's log stand before the part that is shown."""
         path, container = f"{self._pods}/{run.pod}/log", {"container": run.container}
         part = await self._calls.get(path, {**container, **self._first})
-        whole = await self._calls.get(path, container)
-        return max(0, whole.rfind(part))
+        full_log = await self._calls.get(path, container)
+        return max(0, full_log.rfind(part))

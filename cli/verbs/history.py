@@ -53,35 +53,35 @@ def _history(args: argparse.Namespace) -> int:
     return run_verb("history", args, work, NoSuchJob, OSError)
 
 
-async def history_of(client: Client, wanted: JobName, log: Path | None) -> Listing[Any]:
+async def history_of(client: Client, job_name: JobName, log: Path | None) -> Listing[Any]:
     """Return the decisions on one job. Raises NoSuchJob, or OSError of the log. log: of decisions."""
     import asyncio
 
     from turnout.cli.commands.listing import items
     from turnout.cli.views.history import in_order, listing, of_events, of_notes
-    from turnout.cli.why import meant
+    from turnout.cli.why import resolve_job
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey
 
-    namespace = wanted.namespace
-    place, name = f"namespaces/{quote(namespace, safe='')}", wanted.name.rpartition("/")[2]
+    namespace = job_name.namespace
+    place, name = f"namespaces/{quote(namespace, safe='')}", job_name.name.rpartition("/")[2]
     selector = {"fieldSelector": f"metadata.name={name}"}
-    kinds = [kind for kind in KINDS if not wanted.kind or kind.partition(".")[0] == wanted.kind.partition(".")[0]]
+    kinds = [kind for kind in KINDS if not job_name.kind or kind.partition(".")[0] == job_name.kind.partition(".")[0]]
     lists = await asyncio.gather(*(items(client, _in(place, KINDS[kind].path), selector) for kind in kinds))
-    there = {JobKey(kind, namespace, name): found[0] for kind, found in zip(kinds, lists, strict=True) if found}
+    jobs = {JobKey(kind, namespace, name): found[0] for kind, found in zip(kinds, lists, strict=True) if found}
     events, pods = await asyncio.gather(
         items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
     )
-    key = meant(wanted, there or _told_of(events, namespace))
+    key = resolve_job(job_name, jobs or _told_of(events, namespace))
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
-    told = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
-    told += of_notes(there[key], kind) if key in there else []
-    notes = [] if key in there or key.kind not in KINDS else [f"{key} is gone; this is what Events still tell of it"]
+    event_rows = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
+    event_rows += of_notes(jobs[key], kind) if key in jobs else []
+    notes = [] if key in jobs or key.kind not in KINDS else [f"{key} is gone; this is what Events still tell of it"]
     if log is not None:
         more, unread = await asyncio.to_thread(_read, log, key)
-        told += more
+        event_rows += more
         notes += [f"{unread} lines of {log} cannot be read"] if unread else []
-    return listing(in_order(told), notes)
+    return listing(in_order(event_rows), notes)
 
 
 def _in(place: str, path: str) -> str:

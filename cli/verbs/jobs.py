@@ -60,14 +60,14 @@ async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
     from turnout.controllers.kinds.registry import KINDS
 
     now_s = time.time()
-    looks = (jobs_of_kind(client, kind, namespace, selector) for kind in KINDS.values())
-    told = [
+    requests = (jobs_of_kind(client, kind, namespace, selector) for kind in KINDS.values())
+    job_rows = [
         row
-        for kind, found in zip(KINDS.values(), await asyncio.gather(*looks), strict=True)
+        for kind, found in zip(KINDS.values(), await asyncio.gather(*requests), strict=True)
         for row in rows(kind, found, now_s)
     ]
     others = await _others(client, namespace, selector)
-    return listing(told, (others,) if others else ())
+    return listing(job_rows, (others,) if others else ())
 
 
 async def _others(client: Client, namespace: str, selector: str) -> str:

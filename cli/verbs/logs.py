@@ -46,14 +46,14 @@ def _logs(args: argparse.Namespace) -> int:
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job
     from turnout.cli.log_runs import NoSuchContainer
 
-    wanted = named_job(args)
+    job_name = named_job(args)
     if args.follow and args.previous:
         raise BadWord("-f and --previous: a run that is over is not followed")
     if args.rank < 0:
         raise BadWord(f"--rank is {args.rank}: it must not be negative")
 
     async def look(client: Client) -> None:
-        job = await found_job(client, wanted)
+        job = await found_job(client, job_name)
         await (_follow(args, client, job) if args.follow else _print(args, client, job))
 
     return run_verb("logs", args, look, NoSuchContainer)

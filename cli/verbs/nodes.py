@@ -91,7 +91,7 @@ def _untaint(args: argparse.Namespace) -> int:
         from turnout.kube.errors import Forbidden, NotFound
 
         try:
-            await _freed(client, args.node, _key(args))
+            await _remove_taint(client, args.node, _key(args))
         except NotFound as error:
             raise NoSuch(f"there is no node {args.node!r}; `turnout nodes` lists those that are tainted") from error
         except Forbidden as error:
@@ -101,17 +101,17 @@ def _untaint(args: argparse.Namespace) -> int:
     return run_verb("nodes untaint", args, free, NotTainted)
 
 
-async def _freed(client: Client, node: str, key: str) -> None:
+async def _remove_taint(client: Client, node: str, key: str) -> None:
     """Free a node, whoever else writes it meanwhile. Raises NotTainted."""
     import msgspec
 
-    from turnout.cli.nodes import freed
+    from turnout.cli.nodes import without_taint
     from turnout.kube.client.apply import MERGE
     from turnout.kube.errors import Conflict
 
     path = f"{_NODES}/{quote(node, safe='')}"
     for left in reversed(range(_TRIES)):
-        change = freed(msgspec.json.decode(await client.get(path)), key, time.time())
+        change = without_taint(msgspec.json.decode(await client.get(path)), key, time.time())
         try:
             await client.patch(path, change, MERGE, _MANAGER)
             return

@@ -86,25 +86,25 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
 
-    wanted = job_of(args, words_of(KINDS, {name: kind.path for name, kind in KINDS.items()}))
+    job_name = job_of(args, words_of(KINDS, {name: kind.path for name, kind in KINDS.items()}))
 
     async def write(client: Client) -> None:
         from turnout.cli.pause import of_job
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
 
-        key = await _found(client, wanted)
+        key = await _found(client, job_name)
         change = of_job(key, direction, ends)
         try:
             await client.patch(change.path, change.body, MERGE, _MANAGER)
         except NotFound as error:
-            raise NoSuch(_missing(wanted)) from error
-        print(change.said)
+            raise NoSuch(_missing(job_name)) from error
+        print(change.message)
 
     return run_verb(verb, args, write)
 
 
-async def _found(client: Client, wanted: JobName) -> JobKey:
+async def _found(client: Client, job_name: JobName) -> JobKey:
     """Return the key of the one job of a name, which need not be there where its kind is said. Raises NoSuch."""
     import asyncio
 
@@ -113,8 +113,8 @@ async def _found(client: Client, wanted: JobName) -> JobKey:
     from turnout.jobs.model import JobKey
     from turnout.kube.errors import Forbidden, NotFound
 
-    if wanted.kind:
-        return JobKey(*wanted)
+    if job_name.kind:
+        return JobKey(*job_name)
 
     async def look(key: JobKey) -> JobKey | None:
         try:
@@ -123,18 +123,18 @@ async def _found(client: Client, wanted: JobName) -> JobKey:
             return None
         return key
 
-    keys = (JobKey(kind, wanted.namespace, wanted.name) for kind in KINDS)
+    keys = (JobKey(kind, job_name.namespace, job_name.name) for kind in KINDS)
     found = [key for key in await asyncio.gather(*map(look, keys)) if key is not None]
     if len(found) > 1:
-        raise NoSuch(f"{wanted.name!r} may be {' or '.join(map(str, found))}: say which")
+        raise NoSuch(f"{job_name.name!r} may be {' or '.join(map(str, found))}: say which")
     if not found:
-        raise NoSuch(_missing(wanted))
+        raise NoSuch(_missing(job_name))
     return found[0]
 
 
-def _missing(wanted: JobName) -> str:
-    what = f"{wanted.kind or 'job'} {wanted.name!r} in namespace {wanted.namespace}"
-    return f"there is no {what}; `turnout top -n {wanted.namespace}` lists jobs that hold GPUs or wait for them"
+def _missing(job_name: JobName) -> str:
+    what = f"{job_name.kind or 'job'} {job_name.name!r} in namespace {job_name.namespace}"
+    return f"there is no {what}; `turnout top -n {job_name.namespace}` lists jobs that hold GPUs or wait for them"
 
 
 def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
@@ -150,6 +150,6 @@ def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
         except NotFound as error:
             namespace = args.orders.partition("/")[0]
             raise NoSuch(f"{args.orders} cannot be written: there is no namespace {namespace}") from error
-        print(change.said)
+        print(change.message)
 
     return run_verb(verb, args, write)

@@ -42,32 +42,32 @@ def _queues(args: argparse.Namespace) -> int:
     from turnout.cli.commands.autoscaler_view import look
     from turnout.kube.client.clock import RealClock
 
-    wanted, namespace = settings_of(args, SEEING), namespace_of(args)
+    settings, namespace = settings_of(args, SEEING), namespace_of(args)
 
     async def work(client: Client) -> None:
 
-        async def seen() -> Listing[QueueRow]:
-            return await queues_of(client, wanted, await look(client, wanted, namespace or "default"), namespace)
+        async def observe() -> Listing[QueueRow]:
+            return await queues_of(client, settings, await look(client, settings, namespace or "default"), namespace)
 
-        await show(args, seen, say, RealClock())
+        await show(args, observe, say, RealClock())
 
     return run_verb("queues", args, work)
 
 
-async def queues_of(client: Client, wanted: Settings, cluster_view: ClusterView, namespace: str) -> Listing[QueueRow]:
+async def queues_of(client: Client, settings: Settings, cluster_view: ClusterView, namespace: str) -> Listing[QueueRow]:
     """Return the queues; for who may not see the whole cluster, as the autoscaler has written them down.
 
     Raises CannotSee where neither may be read. namespace: only queues with jobs of it, "" for all.
     """
     from turnout.autoscaler.reporting.queue_status import LABEL
     from turnout.cli.commands.listing import CannotSee, items, may_not
-    from turnout.cli.views.queues import listing, rows, written
+    from turnout.cli.views.queues import listing, rows, status_rows
 
     if not cluster_view.missing:
-        found = rows(cluster_view.seen, cluster_view.gangs, wanted.gpu_resource)
+        found = rows(cluster_view.observation, cluster_view.gangs, settings.gpu_resource)
         return listing([row for row in found if not namespace or namespace in row.namespaces])
-    where = wanted.orders.partition("/")[0]
+    where = settings.orders.partition("/")[0]
     pages = await items(client, f"/api/v1/namespaces/{where}/configmaps", {"labelSelector": f"{LABEL}=true"})
     if not pages:
         raise CannotSee(may_not(cluster_view.missing))
-    return listing(written(pages), (f"as the autoscaler wrote in {where}: {may_not(cluster_view.missing)}",))
+    return listing(status_rows(pages), (f"as the autoscaler wrote in {where}: {may_not(cluster_view.missing)}",))

@@ -55,28 +55,28 @@ def _simulate(args: argparse.Namespace) -> int:
 
     from turnout.cli.simulate import model
     from turnout.cli.simulate.summary import lines, verdict
-    from turnout.cli.views.listing import written
+    from turnout.cli.views.listing import encoded
     from turnout.simulator.replay.traces import BadTrace
 
     try:
-        wanted = _wanted(args)
-        submissions, rules = model.jobs_of(_rows(args), wanted, args.jobs)
+        options = _options(args)
+        submissions, rules = model.jobs_of(_rows(args), options, args.jobs)
     except model.BadSimulation as error:
         raise BadWord(str(error)) from error
     except (BadTrace, OSError, UnicodeDecodeError) as error:
         print(f"turnout simulate: {args.trace}: {error}", file=sys.stderr)
         return Exit.FAILED
     with _progress(2 * len(submissions)) as ended:
-        found = model.figures(model.simulate(submissions, rules, wanted, ended))
+        found = model.figures(model.simulate(submissions, rules, options, ended))
     if args.output == "table":
         scene = f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
         say("\n".join([scene, *lines(found), verdict(found)]))
     else:
-        say(written(asdict(found), args.output))
+        say(encoded(asdict(found), args.output))
     return Exit.DONE
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _options(args: argparse.Namespace) -> Wanted:
     """Return the choices. Raises BadSimulation."""
     from turnout.cli.simulate.model import BadSimulation, Wanted
 
@@ -105,7 +105,7 @@ def _rows(args: argparse.Namespace) -> Sequence[Row]:
 
 
 @contextmanager
-def _progress(whole: int) -> Iterator[Callable[[int], None]]:
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Show how many jobs have ended in both runs, on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -113,5 +113,5 @@ def _progress(whole: int) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("jobs replayed", total=whole)
+        task = progress.add_task("jobs replayed", total=total)
         yield lambda count: progress.update(task, completed=count)

@@ -39,13 +39,13 @@ def _stacks(args: argparse.Namespace) -> int:
 
     try:
         merged = merge(_gathered(args.path))
-        written = files(merged)
-        StackFolder(str(args.path)).write(written)
+        documents = files(merged)
+        StackFolder(str(args.path)).write(documents)
     except (BadStacks, OSError) as error:
         print(f"turnout stacks: {error}", file=sys.stderr)
         return Exit.FAILED
     print("\n".join(verdict(merged)))
-    print(f"written to {args.path}: {', '.join(written)}")
+    print(f"written to {args.path}: {', '.join(documents)}")
     return 0
 
 

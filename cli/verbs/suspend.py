@@ -32,13 +32,13 @@ def add(commands: Any) -> None:
 def _suspend(args: argparse.Namespace) -> int:
     from turnout.cli.commands.jobs_of_controllers import MANAGER, found_job, named_job
 
-    wanted = named_job(args)
+    job_name = named_job(args)
 
     async def write(client: Client) -> None:
         from turnout.cli.jobs import suspension
         from turnout.kube.client.apply import MERGE
 
-        job = await found_job(client, wanted)
+        job = await found_job(client, job_name)
         await client.patch(job.path, suspension(job.kind.called, on=args.on), MERGE, MANAGER)
         print(f"{job.full_name} {'is suspended' if args.on else 'goes on'}")
 

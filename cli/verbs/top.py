@@ -40,23 +40,25 @@ def _top(args: argparse.Namespace) -> int:
     from turnout.cli.views.top import Held, listing, offers, rows, summary
     from turnout.kube.client.clock import RealClock
 
-    wanted, namespace = settings_of(args, SEEING), namespace_of(args)
+    settings, namespace = settings_of(args, SEEING), namespace_of(args)
 
     async def work(client: Client) -> None:
 
-        async def seen() -> Any:
-            cluster_view = await look(client, wanted, namespace or "default")
-            held = [
+        async def observe() -> Any:
+            cluster_view = await look(client, settings, namespace or "default")
+            holdings = [
                 Held(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)
                 for each in cluster_view.view.gpu_pods()
                 if not namespace or each.owner.namespace == namespace
             ]
-            there = offers(cluster_view.nodes, wanted.gpu_resource)
+            offered = offers(cluster_view.nodes, settings.gpu_resource)
             missing = cluster_view.missing
             return listing(
-                args.by, rows(args.by, held, there), (may_not(missing) if missing else summary(held, there),)
+                args.by,
+                rows(args.by, holdings, offered),
+                (may_not(missing) if missing else summary(holdings, offered),),
             )
 
-        await show(args, seen, say, RealClock())
+        await show(args, observe, say, RealClock())
 
     return run_verb("top", args, work)

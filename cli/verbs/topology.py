@@ -74,18 +74,18 @@ def _topology(args: argparse.Namespace) -> int:
     from turnout.cli.commands.scheduler_view import look
     from turnout.kube.client.clock import RealClock
 
-    wanted = settings_of(args, SEEING)
+    settings = settings_of(args, SEEING)
 
     async def work(client: Client) -> None:
-        async def seen() -> Listing[Branch]:
-            return tree_of(await look(client, wanted, "default", sizes=False), wanted, args.nodes)
+        async def observe() -> Listing[Branch]:
+            return tree_of(await look(client, settings, "default", sizes=False), settings, args.nodes)
 
-        await show(args, seen, say, RealClock())
+        await show(args, observe, say, RealClock())
 
     return run_verb("topology", args, work)
 
 
-def tree_of(view: SchedulerView, wanted: Settings, with_nodes: bool) -> Listing[Branch]:
+def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
     """Return the map with the GPUs on it. Raises CannotSee where nodes or pods may not be listed."""
     from turnout.cli.commands.listing import CannotSee, may_not
     from turnout.cli.views.topology import listing, places, rows
@@ -96,7 +96,7 @@ def tree_of(view: SchedulerView, wanted: Settings, with_nodes: bool) -> Listing[
     for member in view.gangs.pods.values():
         if member.node:
             used[member.node] += member.gpus
-    found = rows(view.fabric.paths, places(view.nodes, used, wanted.gpu_resource), with_nodes)
+    found = rows(view.fabric.paths, places(view.nodes, used, settings.gpu_resource), with_nodes)
     return listing(found, (view.map_fault,) if view.map_fault else ())
 
 
@@ -106,7 +106,7 @@ def _explain(args: argparse.Namespace) -> int:
     from turnout.cli.views.explain import BadGang, gang_of, listing
     from turnout.cli.views.listing import text
 
-    wanted = settings_of(args, DECIDING)
+    settings = settings_of(args, DECIDING)
     namespace = args.namespace or context_namespace(args)
     try:
         selector = dict(each.split("=", 1) for each in args.selector if "=" in each)
@@ -115,7 +115,7 @@ def _explain(args: argparse.Namespace) -> int:
         gang = gang_of(
             args.gang,
             namespace,
-            wanted.gpu_resource[0],
+            settings.gpu_resource[0],
             least=args.min,
             tier=args.tier,
             requests={what: text for what, text in (("cpu", args.cpu), ("memory", args.memory)) if text},
@@ -128,9 +128,9 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadWord(str(error)) from error
 
     async def work(client: Client) -> Exit:
-        found = await explained(client, wanted, gang)
+        found = await explained(client, settings, gang)
         say(text(listing(found), args.output))
-        return Exit.DONE if found.placed else Exit.FOUND_WRONG
+        return Exit.DONE if found.fits else Exit.FOUND_WRONG
 
     return run_verb("explain", args, work)
 
@@ -149,7 +149,7 @@ def _explain_reason(word: str) -> int:
     return Exit.DONE
 
 
-async def explained(client: Client, wanted: Settings, gang: Gang) -> Explained:
+async def explained(client: Client, settings: Settings, gang: Gang) -> Explained:
     """Ask the planner and the autoscaler what they would do with a gang that came now. Raises CannotSee."""
     import asyncio
 
@@ -159,10 +159,10 @@ async def explained(client: Client, wanted: Settings, gang: Gang) -> Explained:
 
     now_s = time.time()
     ours, theirs = await asyncio.gather(
-        scheduler_view.look(client, wanted, gang.namespace), autoscaler_view.look(client, wanted, gang.namespace)
+        scheduler_view.look(client, settings, gang.namespace), autoscaler_view.look(client, settings, gang.namespace)
     )
     if missing := ours.missing or theirs.missing:
         raise CannotSee(may_not(missing))
     return explain(
-        gang, ours.gangs, ours.nodes, ours.map_fault, theirs.view, wanted.policy(), wanted.gpu_resource, now_s
+        gang, ours.gangs, ours.nodes, ours.map_fault, theirs.view, settings.policy(), settings.gpu_resource, now_s
     )

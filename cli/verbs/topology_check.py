@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from turnout.cli.topo_check import check, told
+    from turnout.cli.topo_check import check, report
 
     try:
         text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
@@ -36,5 +36,5 @@ def _check(args: argparse.Namespace) -> int:
         return Exit.FAILED
     reading = check(text)
     name = "stdin" if args.file == "-" else args.file
-    print("\n".join(told(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
+    print("\n".join(report(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
     return Exit.FOUND_WRONG if reading.faults else Exit.DONE

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import ClusterView
     from turnout.cli.commands.terminal import Page
-    from turnout.cli.controlled import Account
+    from turnout.cli.controller_status import Account
     from turnout.cli.job_names import JobName
-    from turnout.cli.partly import Partly
+    from turnout.cli.limited_view import LimitedView
     from turnout.cli.release.gate import Gate
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
     from turnout.kube.objects import Pod
 
-    Told = Chain | Partly | str  # a sentence for a job of which nothing is decided
+    Told = Chain | LimitedView | str  # a sentence for a job of which nothing is decided
 
 _LABEL = 11  # columns
 _EXAMPLES = (
@@ -64,55 +64,55 @@ def _why(args: argparse.Namespace) -> int:
     from turnout.cli.release.facts import gate_facts
     from turnout.cli.why import NoSuchJob, known_words
 
-    wanted, name = settings_of(args, DECIDING), job_of(args, known_words())
+    settings, name = settings_of(args, DECIDING), job_of(args, known_words())
 
     async def work(client: Client) -> None:
-        cluster_view = await look(client, wanted, name.namespace)
-        key = _meant(name, cluster_view)
+        cluster_view = await look(client, settings, name.namespace)
+        key = _job_key(name, cluster_view)
         account = await account_of(client, key)
         gate = await gate_facts(client, _pods(cluster_view, key))
-        told = found(wanted, cluster_view, key)
-        _tell(args, cluster_view, told, account, gate, _repair(cluster_view, key, told))
+        answer = found(settings, cluster_view, key)
+        _tell(args, cluster_view, answer, account, gate, _repair(cluster_view, key, answer))
 
     return run_verb("why", args, work, NoSuchJob)
 
 
-def _meant(name: JobName, cluster_view: ClusterView) -> JobKey:
+def _job_key(name: JobName, cluster_view: ClusterView) -> JobKey:
     """Give the key of the job that is asked for. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
-    from turnout.cli.why import NoSuchJob, meant
+    from turnout.cli.why import NoSuchJob, resolve_job
 
     view = cluster_view.view
     keys = {job.key for job in view.jobs.values()}
-    seen = {each.job.key for each in cluster_view.seen.jobs}
+    keys = {each.job.key for each in cluster_view.observation.jobs}
     try:
-        return meant(name, {*keys, *seen, *cluster_view.faults, *cluster_view.gangs})
+        return resolve_job(name, {*keys, *keys, *cluster_view.faults, *cluster_view.gangs})
     except NoSuchJob as error:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 
 
-def found(wanted: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | Partly | str:
+def found(settings: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | LimitedView | str:
     """Return what is to be told of a job, a sentence for one of which nothing is decided."""
     from turnout.cli.why import running
     from turnout.jobs.model import Life
 
     view = cluster_view.view
-    seen, bare = cluster_view.seen, cluster_view.gangs
+    observation, bare = cluster_view.observation, cluster_view.gangs
     ended = {job.key: uid for uid, job in view.jobs.items() if job.life is Life.DONE}
-    keys = {each.job.key for each in seen.jobs}
+    keys = {each.job.key for each in observation.jobs}
     if key in cluster_view.faults:
         return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
     if key in keys:
         if cluster_view.missing:
             return _partly(cluster_view, key)
-        return _chain(wanted, cluster_view, key, ended)
+        return _chain(settings, cluster_view, key, ended)
     if key in bare:
-        return running(bare[key], wanted.gpu_resource)
+        return running(bare[key], settings.gpu_resource)
     return f"{key} has ended: nothing is decided on it any more"
 
 
 def _chain(
-    wanted: Settings,
+    settings: Settings,
     cluster_view: ClusterView,
     key: JobKey,
     ended: Mapping[JobKey, str],
@@ -124,41 +124,41 @@ def _chain(
     from turnout.autoscaler.reporting.never import Beside
     from turnout.autoscaler.reporting.runtime_stats import Lives
 
-    view, policy, lives = cluster_view.view, wanted.policy(), Lives()
-    seen, now_s = cluster_view.seen, cluster_view.now_s
+    view, policy, lives = cluster_view.view, settings.policy(), Lives()
+    observation, now_s = cluster_view.observation, cluster_view.now_s
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
-    steps = decide(seen, policy, now_s)
-    start = forecast(seen, steps, lives, now_s).get(key)
-    map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
-    beside = Beside(cluster_view.gangs, map_seen)
-    told = chain(key, seen, steps, policy, now_s, cluster_view.nodes, wanted.gpu_resource, start, beside)
-    assert told is not None
-    return told
+    steps = decide(observation, policy, now_s)
+    start = forecast(observation, steps, lives, now_s).get(key)
+    map_seen = not any(settings.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
+    bare_gangs = Beside(cluster_view.gangs, map_seen)
+    answer = chain(key, observation, steps, policy, now_s, cluster_view.nodes, settings.gpu_resource, start, bare_gangs)
+    assert answer is not None
+    return answer
 
 
-def _partly(cluster_view: ClusterView, key: JobKey) -> Partly:
+def _partly(cluster_view: ClusterView, key: JobKey) -> LimitedView:
     """Give what the pods of the job tell by themselves."""
     from turnout.autoscaler.reporting.never import Beside, members
-    from turnout.cli.partly import Partly
+    from turnout.cli.limited_view import LimitedView
 
-    one = next(each for each in cluster_view.seen.jobs if each.job.key == key)
+    one = next(each for each in cluster_view.observation.jobs if each.job.key == key)
     pods = _pods(cluster_view, key)
-    there = members(one, Beside(cluster_view.gangs))
-    return Partly.of(one, pods, there, cluster_view.missing, cluster_view.now_s)
+    pod_count = members(one, Beside(cluster_view.gangs))
+    return LimitedView.of(one, pods, pod_count, cluster_view.missing, cluster_view.now_s)
 
 
 def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
     """Give the pods of a job, or of a gang that is nobody's job."""
     view = cluster_view.view
-    return view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
+    return view.pods_of(key) or [pod for name, _, entries in view.strays.all() if name == key for pod, _ in entries]
 
 
-def _repair(cluster_view: ClusterView, key: JobKey, told: Told) -> str | None:
+def _repair(cluster_view: ClusterView, key: JobKey, answer: Told) -> str | None:
     """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
     from turnout.autoscaler.reporting.explain import Chain
-    from turnout.cli.repaired import repair_of_job
+    from turnout.cli.repair_status import repair_of_job
 
-    return repair_of_job(_pods(cluster_view, key), told.gang.least) if isinstance(told, Chain) else None
+    return repair_of_job(_pods(cluster_view, key), answer.gang.least) if isinstance(answer, Chain) else None
 
 
 def _tell(
@@ -170,21 +170,21 @@ def _tell(
     repair: str | None,
 ) -> None:
     from turnout.autoscaler.reporting.explain import Chain
-    from turnout.cli import partly, why
+    from turnout.cli import limited_view, why
     from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate
-    from turnout.cli.views.listing import written
+    from turnout.cli.views.listing import encoded
     from turnout.kube.client.logs import printable
     from turnout.kube.reasons import pointer
 
     if args.output != "text":
-        print(written(_document(found, account, gate, repair), args.output))
+        print(encoded(_document(found, account, gate, repair), args.output))
         return
     page = Page.of_stdout(args.plain)
     if isinstance(found, str):
         head, told_rows = found, list[why.Row]()
-    elif isinstance(found, partly.Partly):
-        head, told_rows = partly.title(found), partly.rows(found)
+    elif isinstance(found, limited_view.LimitedView):
+        head, told_rows = limited_view.title(found), limited_view.rows(found)
     else:
         head, told_rows = why.title(found), why.rows(found)
     told_rows = with_gate(told_rows, gate)
@@ -212,11 +212,11 @@ def _document(found: Told, account: Account | None, gate: Gate | None, repair: s
     """Return what programs read."""
     import msgspec
 
-    told = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
-    told["controller"] = None if account is None else msgspec.to_builtins(account)
-    told["gate"] = None if gate is None else msgspec.to_builtins(gate)
-    told["repair"] = repair
-    plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(told))  # null for never
+    document = {"job": None, "says": found} if isinstance(found, str) else msgspec.to_builtins(found)
+    document["controller"] = None if account is None else msgspec.to_builtins(account)
+    document["gate"] = None if gate is None else msgspec.to_builtins(gate)
+    document["repair"] = repair
+    plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(document))  # null for never
     return plain
 
 

@@ -109,7 +109,7 @@ class Landing:
 class Explained:
     """The answer. placed: all its pods would find a place. why: sentences, the verdict first."""
 
-    placed: bool
+    fits: bool
     landings: tuple[Landing, ...]
     why: tuple[str, ...]
 
@@ -119,7 +119,7 @@ def explain(
     view: GangView,
     nodes: Sequence[Node],
     map_fault: str,
-    seen: Autoscaler,
+    autoscaler: Autoscaler,
     policy: Policy,
     gpus: Gpus,
     now_s: float,
@@ -140,30 +140,30 @@ def explain(
     _reserve(view, others)
     room = view.snapshot.room(shape).copy()
     blind = not view.fabric.mapped_count and gang.tier is None
-    placed = int(room.sum()) >= gang.pods if blind else len(plan.hosts) == gang.pods
-    told = chain_of(gang, pods, seen, nodes, policy, gpus, now_s)
+    fits = int(room.sum()) >= gang.pods if blind else len(plan.hosts) == gang.pods
+    chain = chain_of(gang, pods, autoscaler, nodes, policy, gpus, now_s)
     if blind:
         plan = GangPlan(key)
         why = _without_map(gang, int(room.sum()), map_fault)
     else:
         why = [_verdict(gang, plan, view.fabric), *_reasons(gang, plan, view.fabric, room)]
     why += _refusals(nodes, shape)
-    if taken := sum(len(each.takes()) for each in others):
-        why.append(f"Room for {_count(taken, 'pod')} of gangs that wait already is kept out of it.")
-    why += [] if told is None else _decided(told, placed)
-    return Explained(placed, _landings(gang, plan, view, shape, room), tuple(why))
+    if planned_pods := sum(len(each.takes()) for each in others):
+        why.append(f"Room for {_count(planned_pods, 'pod')} of gangs that wait already is kept out of it.")
+    why += [] if chain is None else _decided(chain, fits)
+    return Explained(fits, _landings(gang, plan, view, shape, room), tuple(why))
 
 
 def _pods(gang: Gang, now_s: float) -> list[Pod]:
     notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.least), labels.KOORD_TOTAL: str(gang.pods)}
     if gang.tier is not None:
         notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
-    asked = {**gang.requests, gang.resource: str(gang.gpus)}
+    requests = {**gang.requests, gang.resource: str(gang.gpus)}
     tolerated = [*gang.tolerations, gang.resource]  # the latter as the API server's ExtendedResourceToleration does
     spec = {
         "schedulerName": _SCHEDULER,
         "priority": gang.priority,
-        "containers": [{"name": "main", "resources": {"requests": asked, "limits": asked}}],
+        "containers": [{"name": "main", "resources": {"requests": requests, "limits": requests}}],
         "nodeSelector": dict(gang.selector),
         "tolerations": [{"key": each, "operator": "Exists"} for each in tolerated],
     }
@@ -226,10 +226,10 @@ def _without_map(gang: Gang, room: int, map_fault: str) -> list[str]:
 
 
 def _verdict(gang: Gang, plan: GangPlan, fabric: Fabric) -> str:
-    asked = f"{gang.pods}x{gang.gpus} GPUs"
+    size = f"{gang.pods}x{gang.gpus} GPUs"
     if not plan.hosts:
-        told = f": {plan.refusal.reason.value}, {plan.refusal.detail}" if plan.refusal else ""
-        return f"{asked} find no place now{told}."
+        reason = f": {plan.refusal.reason.value}, {plan.refusal.detail}" if plan.refusal else ""
+        return f"{size} find no place now{reason}."
     hosts = sorted(set(plan.hosts.values()))
     where = f"on {_count(len(hosts), 'node')}"
     if plan.tier == 0:
@@ -238,8 +238,8 @@ def _verdict(gang: Gang, plan: GangPlan, fabric: Fabric) -> str:
         name = "/".join(fabric.names[plan.tier][fabric.switch_of[plan.tier][hosts[0]]])
         where += f" under {f'switch {name}' if name else 'the top of the map'} (tier {plan.tier})"
     if len(plan.hosts) < gang.pods:
-        return f"{asked}: {len(plan.hosts)} of its pods would land {where}; the others find no place now."
-    return f"{asked} would land {where}."
+        return f"{size}: {len(plan.hosts)} of its pods would land {where}; the others find no place now."
+    return f"{size} would land {where}."
 
 
 def _reasons(gang: Gang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
@@ -276,18 +276,24 @@ def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
     counts = Counter({why: number for why, number in refusals(nodes, shape).items() if why})
     if not counts:
         return []
-    told = ", ".join(f"{number} {why}" for why, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+    text = ", ".join(f"{number} {why}" for why, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     number = sum(counts.values())
-    return [f"{number} of {_count(len(nodes), 'node')} {'takes' if number == 1 else 'take'} no such pod: {told}."]
+    return [f"{number} of {_count(len(nodes), 'node')} {'takes' if number == 1 else 'take'} no such pod: {text}."]
 
 
 def chain_of(
-    gang: Gang, pods: Sequence[Pod], seen: Autoscaler, nodes: Sequence[Node], policy: Policy, gpus: Gpus, now_s: float
+    gang: Gang,
+    pods: Sequence[Pod],
+    autoscaler: Autoscaler,
+    nodes: Sequence[Node],
+    policy: Policy,
+    gpus: Gpus,
+    now_s: float,
 ) -> Chain | None:
     """Return how the autoscaler would decide on the gang as nobody's job; None where it makes nothing of it."""
     for pod in pods:
-        seen.put_pod(pod)
-    observed = seen.observation(now_s)
+        autoscaler.put_pod(pod)
+    observed = autoscaler.observation(now_s)
     steps = decide(observed, policy, now_s)
     return chain(
         JobKey("Pod", gang.namespace, _NAME),
@@ -297,25 +303,25 @@ def chain_of(
         now_s,
         nodes,
         gpus,
-        beside=Beside(seen.bare_gangs()),
+        beside=Beside(autoscaler.bare_gangs()),
     )
 
 
-def _decided(told: Chain, placed: bool) -> list[str]:
-    queue = told.queue
+def _decided(chain: Chain, fits: bool) -> list[str]:
+    queue = chain.queue
     limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
     found = [f"Queue {queue.name}: {limit}."]
-    if placed and told.reason not in _HINDER:
+    if fits and chain.reason not in _HINDER:
         return found  # the scheduler may place it at once; the autoscaler may have meant that room for an older job
-    found.append(f"Autoscaler: {told.reason.value}. {told.means}")
-    if told.helped_by:
+    found.append(f"Autoscaler: {chain.reason.value}. {chain.means}")
+    if chain.helped_by:
         found.append(
-            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in told.helped_by) + "."
+            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in chain.helped_by) + "."
         )
     return found
 
 
-def listing(told: Explained) -> Listing[Landing]:
+def listing(explained: Explained) -> Listing[Landing]:
     """Return the answer in all forms: a table of nodes, and the sentences under it."""
     return Listing(
         (
@@ -326,11 +332,11 @@ def listing(told: Explained) -> Listing[Landing]:
             Column("FREE", lambda row: str(row.free_gpus), number=True),
             Column("RANKS", lambda row: ranges(row.ranks)),
         ),
-        told.landings,
+        explained.landings,
         lambda row: f"node/{row.node}",
         "no place",
-        told.why,
-        document=asdict(told),
+        explained.why,
+        document=asdict(explained),
     )
 
 

@@ -75,12 +75,12 @@ def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
     notes, about = meta.get("annotations") or {}, f"{kind}/{meta.get('name')}"
     found = []
     if (size := notes.get(labels.WROTE_WORKERS)) and (at := notes.get(labels.RESIZED_AT)):
-        told = f"to {size} workers"
+        text = f"to {size} workers"
         if submitted := notes.get(labels.SUBMITTED_WORKERS):
-            told += f", submitted with {submitted}"
+            text += f", submitted with {submitted}"
         if gained := notes.get(labels.GAINED):
-            told += f"; lending had won it {gained} s"
-        found.append(HistoryRow(_moment(at), "annotation", "Resized", about, told))
+            text += f"; lending had won it {gained} s"
+        found.append(HistoryRow(_moment(at), "annotation", "Resized", about, text))
     for key, word, means in _LASTING:
         if (value := notes.get(key)) and value != "false":
             found.append(HistoryRow("", "annotation", word, about, f"{key}={value}: {means}"))
@@ -109,12 +109,12 @@ def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
     return rows, unread
 
 
-def in_order(told: Iterable[HistoryRow]) -> list[HistoryRow]:
+def in_order(history_rows: Iterable[HistoryRow]) -> list[HistoryRow]:
     """Sort by time; what has none, and holds now, comes last."""
-    return sorted(told, key=lambda row: (not row.at, row.at, row.source, row.reason))
+    return sorted(history_rows, key=lambda row: (not row.at, row.at, row.source, row.reason))
 
 
-def listing(told: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Listing[HistoryRow]:
+def listing(history_rows: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Listing[HistoryRow]:
     """Return the decisions in all forms."""
     return Listing(
         (
@@ -126,7 +126,7 @@ def listing(told: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Listing[Hi
             Column("ON", lambda row: row.object, wide=True),
             Column("TEXT", lambda row: row.text),
         ),
-        told,
+        history_rows,
         lambda row: "/".join(("decision", row.source, row.reason, row.object, row.since or row.at)),
         "nothing was told of it: Events live for an hour, and it bears no annotation of a change",
         notes,

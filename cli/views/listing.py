@@ -77,7 +77,7 @@ def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
     """Write a listing in one of FORMS, without the last line's end. headers: a table has a line over its columns."""
     if form in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
-        return written(values, form)
+        return encoded(values, form)
     if form == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)
     table = _table(listing, form == "wide")[0 if headers else 1 :]
@@ -86,7 +86,7 @@ def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
     return "\n".join([*(table or [listing.empty]), *map(printable, listing.notes)])
 
 
-def written(values: Any, form: str) -> str:
+def encoded(values: Any, form: str) -> str:
     """Write values as JSON or YAML, without the last line's end."""
     return json.dumps(values, indent=2) if form == "json" else _yaml(values)
 
@@ -130,8 +130,8 @@ def _table(listing: Listing[Any], wide: bool) -> list[str]:
 def _yaml(value: Any) -> str:
     import yaml
 
-    told: str = yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True)
-    return told.rstrip("\n")
+    text: str = yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True)
+    return text.rstrip("\n")
 
 
 def _plain(value: Any) -> Any:

@@ -40,36 +40,38 @@ class QueueRow:
     namespaces: tuple[str, ...] = ()  # of the jobs in it
 
 
-def rows(seen: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus) -> list[QueueRow]:
+def rows(observation: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus) -> list[QueueRow]:
     """Return every queue that is described, or that a job is in, by name. gpus: the resources that count as a GPU."""
-    of: dict[str, list[JobState]] = {name: [] for name in seen.queues if not bounds_several(name)}
-    for each in seen.jobs:
+    of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
+    for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
-    told_of = {each.job.key for each in seen.jobs}
+    told_of = {each.job.key for each in observation.jobs}
     bare: dict[str, list[BareGang]] = {}
     for gang in gangs.values():
         if gang.key not in told_of:
             bare.setdefault(gang.queue, []).append(gang)
             of.setdefault(gang.queue, [])
-    return [_row(name, seen.queues.get(name), jobs, bare.get(name, []), gpus) for name, jobs in sorted(of.items())]
+    return [
+        _row(name, observation.queues.get(name), jobs, bare.get(name, []), gpus) for name, jobs in sorted(of.items())
+    ]
 
 
 def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[BareGang], gpus: Gpus) -> QueueRow:
-    told = queue or Queue(name)
-    held = sum(each.placed * each.job.shape.gpus(gpus) + _beside(each, gpus) for each in jobs)
-    held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.placed)
-    used = total(told.used, gpus) if queue is not None else held
-    share = bound(told.deserved, gpus)
+    spec = queue or Queue(name)
+    held_gpus = sum(each.placed * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
+    held_gpus += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.placed)
+    used = total(spec.used, gpus) if queue is not None else held_gpus
+    share = bound(spec.deserved, gpus)
     waiting = [each for each in jobs if each.waits]
     return QueueRow(
         name,
-        told.open,
+        spec.open,
         share,
-        bound(told.limit, gpus),
+        bound(spec.limit, gpus),
         used,
         sum(max(0, each.placed - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
         0 if share is None else max(0, used - share),
-        free(told.limit, told.used, gpus),
+        free(spec.limit, spec.used, gpus),
         len(jobs) - len(waiting) + len(bare),
         len(waiting),
         sum(max(0, each.job.bounds.least - each.placed - each.done) * each.job.shape.gpus(gpus) for each in waiting),
@@ -77,8 +79,10 @@ def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[BareGa
     )
 
 
-def _beside(seen: JobState, gpus: Gpus) -> int:
-    return sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.other_roles, strict=False))
+def _other_role_gpus(job_state: JobState, gpus: Gpus) -> int:
+    return sum(
+        pods * shape.gpus(gpus) for pods, (shape, _) in zip(job_state.beside, job_state.job.other_roles, strict=False)
+    )
 
 
 def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:
@@ -86,20 +90,20 @@ def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:
     return tuple(sorted(own | {key.namespace for key in keys}))
 
 
-def written(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
+def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
     """Return the queues that the autoscaler's ConfigMaps tell of. A page that cannot be read is left out."""
     found = []
     for page in pages:
         data = page.get("data") or {}
         try:
             status = json.loads(data["status"])
-            found.append(_written(str(data["queue"]), status))
+            found.append(_status_row(str(data["queue"]), status))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return sorted(found, key=lambda row: row.queue)
 
 
-def _written(name: str, status: Mapping[str, Any]) -> QueueRow:
+def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
     gpus, jobs = status.get("gpus") or {}, status["jobs"]
     used, share = int(gpus.get("used", 0)), gpus.get("deserved")
     return QueueRow(
@@ -117,28 +121,28 @@ def _written(name: str, status: Mapping[str, Any]) -> QueueRow:
     )
 
 
-def listing(told: list[QueueRow], notes: tuple[str, ...] = ()) -> Listing[QueueRow]:
+def listing(queue_rows: list[QueueRow], notes: tuple[str, ...] = ()) -> Listing[QueueRow]:
     """Return the queues in all forms."""
     return Listing(
         (
             Column("QUEUE", lambda row: row.queue + ("" if row.open else " (closed)")),
-            Column("SHARE", lambda row: _said(row.share_gpus), number=True),
-            Column("LIMIT", lambda row: _said(row.limit_gpus), number=True),
+            Column("SHARE", lambda row: _amount_text(row.share_gpus), number=True),
+            Column("LIMIT", lambda row: _amount_text(row.limit_gpus), number=True),
             Column("USED", lambda row: str(row.used_gpus), number=True),
             Column("LENT", lambda row: str(row.lent_gpus), number=True),
             Column("BORROWED", lambda row: str(row.borrowed_gpus), number=True),
-            Column("FREE", lambda row: _said(row.free_gpus), number=True),
+            Column("FREE", lambda row: _amount_text(row.free_gpus), number=True),
             Column("RUNNING", lambda row: str(row.running), number=True),
             Column("WAITING", lambda row: str(row.waiting), number=True),
             Column("WANTED", lambda row: str(row.wanted_gpus), wide=True, number=True),
             Column("NAMESPACES", lambda row: ",".join(row.namespaces), wide=True),
         ),
-        told,
+        queue_rows,
         lambda row: f"queue/{row.queue}",
         "no queue is described, and no job asks for GPUs",
         notes,
     )
 
 
-def _said(amount: int | None) -> str:
+def _amount_text(amount: int | None) -> str:
     return "-" if amount is None else str(amount)

@@ -91,10 +91,10 @@ _KEYS: Mapping[str, Callable[[Held], str]] = {
 }
 
 
-def rows(by: str, held: Iterable[Held], offers: Sequence[Offer]) -> list[TopRow]:
+def rows(by: str, holdings: Iterable[Held], offers: Sequence[Offer]) -> list[TopRow]:
     """Return who holds most first; of nodes all that offer GPUs, the fullest first. by: one of BY."""
     sums: dict[str, _Sum] = {each.node: _Sum() for each in offers} if by == "node" else {}
-    for each in held:
+    for each in holdings:
         if by == "node" and not each.node:
             continue
         one = sums.setdefault(_KEYS[by](each), _Sum())
@@ -104,13 +104,13 @@ def rows(by: str, held: Iterable[Held], offers: Sequence[Offer]) -> list[TopRow]
             one.nodes.add(each.node)
         else:
             one.waiting_gpus += each.gpus
-    whole = sum(each.gpus for each in offers)
+    total_gpus = sum(each.gpus for each in offers)
     offered = {each.node: each for each in offers} if by == "node" else {}
     found = [
         TopRow(
             name,
             one.gpus,
-            round(one.gpus / whole, 4) if whole else 0.0,
+            round(one.gpus / total_gpus, 4) if total_gpus else 0.0,
             one.pods,
             len(one.nodes),
             one.waiting_gpus,
@@ -123,16 +123,16 @@ def rows(by: str, held: Iterable[Held], offers: Sequence[Offer]) -> list[TopRow]
     return sorted(found, key=lambda row: (-row.gpus, -row.waiting_gpus, row.name))
 
 
-def summary(held: Iterable[Held], offers: Sequence[Offer]) -> str:
+def summary(holdings: Iterable[Held], offers: Sequence[Offer]) -> str:
     """Say how full the cluster is."""
-    whole, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
-    used = sum(each.gpus for each in held if each.node)
-    share = f" ({used / whole:.0%})" if whole else ""
-    told = f"{used} of {whole} GPUs are held{share}, on {len(offers)} nodes"
-    return f"{told}; {closed} GPUs are on nodes that take no new pods" if closed else told
+    total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
+    used = sum(each.gpus for each in holdings if each.node)
+    share = f" ({used / total_gpus:.0%})" if total_gpus else ""
+    text = f"{used} of {total_gpus} GPUs are held{share}, on {len(offers)} nodes"
+    return f"{text}; {closed} GPUs are on nodes that take no new pods" if closed else text
 
 
-def listing(by: str, told: Sequence[TopRow], notes: tuple[str, ...] = ()) -> Listing[TopRow]:
+def listing(by: str, top_rows: Sequence[TopRow], notes: tuple[str, ...] = ()) -> Listing[TopRow]:
     """Return the rows in all forms. by: one of BY."""
     node = by == "node"
     columns: list[Column[TopRow]] = [
@@ -154,7 +154,7 @@ def listing(by: str, told: Sequence[TopRow], notes: tuple[str, ...] = ()) -> Lis
     if by == "job":
         columns.append(Column("QUEUE", lambda row: row.queue))
     empty = "no node offers GPUs" if node else "nobody asks for GPUs here"
-    return Listing(columns, told, lambda row: row.name if by == "job" else f"{by}/{row.name}", empty, notes)
+    return Listing(columns, top_rows, lambda row: row.name if by == "job" else f"{by}/{row.name}", empty, notes)
 
 
 def _offered(row: TopRow) -> str:

@@ -40,7 +40,7 @@ class Branch:
     """One switch, or one node. path: from the root, written as one text. tier: 0 of a node, 1 of a leaf switch.
 
     hosts: that the map has under it. missing: those of which there is no node. closed: nodes that take no new pods.
-    whole: nodes of which every GPU is free.
+    empty_nodes: nodes whose GPUs are all free.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Branch:
     gpus: int
     used_gpus: int
     free_gpus: int
-    whole: int
+    empty_nodes: int
     closed: tuple[str, ...]
 
 
@@ -66,12 +66,12 @@ def places(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[P
     return sorted(found, key=lambda each: natural(each.node))
 
 
-def rows(paths: Mapping[str, Path], there: Sequence[Place], with_nodes: bool) -> list[Branch]:
+def rows(paths: Mapping[str, Path], nodes: Sequence[Place], with_nodes: bool) -> list[Branch]:
     """Return the tree from the root down, depth first; last what is not on the map.
 
     paths: of the map, host -> its switches from the root down. with_nodes: every node has a line.
     """
-    by_key = {key: each for each in reversed(there) for key in each.keys}
+    by_key = {key: each for each in reversed(nodes) for key in each.keys}
     tier_of = heights(paths.values())
     below: dict[Path, list[str]] = {}
     for host, path in paths.items():
@@ -84,7 +84,7 @@ def rows(paths: Mapping[str, Path], there: Sequence[Place], with_nodes: bool) ->
             direct = sorted((host for host in below[path] if paths[host] == path), key=natural)
             found += [_branch(_leaf(path, host, by_key), len(path), 0, [host], by_key) for host in direct]
     on_map = {by_key[host].node for host in paths if host in by_key}
-    strangers = {each.node: each for each in there if each.node not in on_map and each.gpus}
+    strangers = {each.node: each for each in nodes if each.node not in on_map and each.gpus}
     if strangers:
         found.append(_branch(OFF_MAP, 0, 1, list(strangers), strangers))
         if with_nodes:
@@ -98,24 +98,24 @@ def _leaf(path: Path, host: str, by_key: Mapping[str, Place]) -> str:
 
 
 def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, Place]) -> Branch:
-    there = [by_key[host] for host in hosts if host in by_key]
+    nodes = [by_key[host] for host in hosts if host in by_key]
     return Branch(
         path,
         depth,
         tier,
         len(hosts),
         tuple(sorted((host for host in hosts if host not in by_key), key=natural)),
-        sum(each.gpus for each in there),
-        sum(each.used_gpus for each in there),
-        sum(each.free_gpus for each in there),
-        sum(each.gpus > 0 and each.free_gpus == each.gpus for each in there),
-        tuple(each.node for each in there if each.why),
+        sum(each.gpus for each in nodes),
+        sum(each.used_gpus for each in nodes),
+        sum(each.free_gpus for each in nodes),
+        sum(each.gpus > 0 and each.free_gpus == each.gpus for each in nodes),
+        tuple(each.node for each in nodes if each.why),
     )
 
 
-def listing(told: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch]:
+def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch]:
     """Return the tree in all forms."""
-    drawn = dict(zip((each.path for each in told), _drawn(told), strict=True))
+    drawn = dict(zip((each.path for each in branches), _drawn(branches), strict=True))
     return Listing(
         (
             Column("SWITCH", lambda row: drawn[row.path]),
@@ -124,28 +124,28 @@ def listing(told: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch
             Column("GPUS", lambda row: str(row.gpus), number=True),
             Column("USED", lambda row: str(row.used_gpus), number=True),
             Column("FREE", lambda row: str(row.free_gpus), number=True),
-            Column("WHOLE", lambda row: str(row.whole), number=True),
+            Column("WHOLE", lambda row: str(row.empty_nodes), number=True),
             Column("", _bar),
             Column("CLOSED", lambda row: _some(row.closed)),
             Column("MISSING", lambda row: _some(row.missing)),
         ),
-        told,
+        branches,
         lambda row: f"{'switch' if row.tier else 'node'}/{row.path}",
         "there is no map, and no node offers GPUs",
         tuple(notes),
     )
 
 
-def _drawn(told: Sequence[Branch]) -> Iterator[str]:
+def _drawn(branches: Sequence[Branch]) -> Iterator[str]:
     """Draw each line's place in the tree: what is after it decides on its corner."""
-    for at, each in enumerate(told):
+    for at, each in enumerate(branches):
         name = each.path.rsplit("/", 1)[-1]
         if not each.depth:
             yield name
             continue
         lines = []
         for depth in range(1, each.depth + 1):
-            after = next((other.depth for other in told[at + 1 :] if other.depth <= depth), 0)
+            after = next((other.depth for other in branches[at + 1 :] if other.depth <= depth), 0)
             corner = "├─ " if after == depth else "└─ "
             upright = "│  " if after == depth else "   "
             lines.append(corner if depth == each.depth else upright)

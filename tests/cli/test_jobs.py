@@ -50,7 +50,7 @@ def test_a_job_is_a_line():
     raw = job(worker=role(4), status=status)
     raw["metadata"]["creationTimestamp"] = rfc3339(NOW_S - 5_400)
     (row,) = told = rows(KINDS["PyTorchJob"], [raw], NOW_S)
-    assert (row.running, row.wanted, row.restarts, row.age_s) == (2, 4, 3, 5_400)
+    assert (row.running, row.replicas, row.restarts, row.age_s) == (2, 4, 3, 5_400)
     line = text(listing(told), "table").split("\n")[1]
     assert line.split() == [
         "ns",

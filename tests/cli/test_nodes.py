@@ -10,7 +10,7 @@ from tests.autoscaler.node_faults.fault_report_cache import Cluster
 from tests.autoscaler.node_faults.test_taints import Api
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.model import State
-from turnout.cli.nodes import NotTainted, freed, listing, rows
+from turnout.cli.nodes import NotTainted, listing, rows, without_taint
 from turnout.cli.views.listing import text
 from turnout.kube import labels
 from turnout.kube.node_health import CheckResult, utc_datetime
@@ -65,7 +65,7 @@ def test_who_was_cleared_is_told_only_on_request(cluster):
 @pytest.mark.asyncio
 async def test_what_is_freed_stays_free_whatever_pods_said_before(cluster, node):
     api = Api(cluster)
-    change = freed(api.nodes[node], labels.FAULTY, cluster.now_s + 5)
+    change = without_taint(api.nodes[node], labels.FAULTY, cluster.now_s + 5)
     await api.patch(f"/api/v1/nodes/{node}", change, "application/merge-patch+json", "turnout-cli")
     assert api.keys(node) == ["team"]
     cluster.tainted.discard(node)
@@ -84,7 +84,7 @@ async def test_what_is_freed_stays_free_whatever_pods_said_before(cluster, node)
 )
 def test_there_is_nothing_to_free(cluster, node, said):
     with pytest.raises(NotTainted, match=said):
-        freed(Api(cluster).nodes[node], labels.FAULTY, cluster.now_s)
+        without_taint(Api(cluster).nodes[node], labels.FAULTY, cluster.now_s)
 
 
 def test_a_taint_of_another_key_is_another_matter(cluster):
@@ -96,5 +96,5 @@ def test_a_record_of_the_future_is_not_forgotten(cluster):
     heard = utc_datetime(cluster.now_s + 50)
     record = model.Record(State.TAINTED, heard, heard)
     raw["metadata"]["annotations"][labels.NODE_RECORD] = model.write(record)
-    note = freed(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]
+    note = without_taint(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]
     assert model.read(note).heard == heard

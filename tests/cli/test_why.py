@@ -11,7 +11,7 @@ from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate, forecast
 from turnout.autoscaler.reporting.runtime_stats import Lives
 from turnout.cli.job_names import BadJobName, read
-from turnout.cli.why import NoSuchJob, known_words, lasting, meant, rows, start, title, with_account
+from turnout.cli.why import NoSuchJob, known_words, lasting, resolve_job, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
 from turnout.kube.reasons import AUTOSCALER
 
@@ -181,7 +181,7 @@ KEYS = [
 )
 def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, found):
     name = read(wanted, known_words())
-    assert meant(name._replace(namespace=name.namespace or namespace), KEYS) == found
+    assert resolve_job(name._replace(namespace=name.namespace or namespace), KEYS) == found
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, f
 )
 def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
     with pytest.raises(NoSuchJob) as error:
-        meant(read(wanted, known_words())._replace(namespace="x"), KEYS)
+        resolve_job(read(wanted, known_words())._replace(namespace="x"), KEYS)
     assert says in str(error.value)
 
 

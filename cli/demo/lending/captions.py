@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Said, Story, held, running
+from turnout.cli.demo.lending.model import LoggedDecision, Moment, MomentKind, Player, Story, held_gpus, running_gpus
 from turnout.cli.demo.lending.summary import wait_of, waited
 
 # Of jobs that are left alone: what somebody would ask about. Changes of size are told whatever their reason.
@@ -21,7 +21,7 @@ def line(story: Story, moment: Moment) -> str:
         case MomentKind.LEAVES:
             return f"{moment.letter} is done and leaves"
         case MomentKind.SAYS:
-            return _decided(moment.said) if moment.said else ""
+            return _decided(moment.decision) if moment.decision else ""
         case MomentKind.RUNS:
             return _runs(story, moment)
         case MomentKind.RESTS:
@@ -41,28 +41,29 @@ def _workers(count: int) -> str:
     return f"{count} worker{'s' if count > 1 else ''}"
 
 
-def _decided(said: Said) -> str:
-    if said.written:
-        text = f"{said.letter} {'grows' if said.workers > said.was else 'shrinks'} from {said.was} to {said.workers}"
-    elif said.reason in _WAITS:
-        text = f"{said.letter} waits"
-    elif said.reason in _STAYS:
-        text = f"{said.letter} stays at {said.workers}"
+def _decided(decision: LoggedDecision) -> str:
+    if decision.is_written:
+        verb = "grows" if decision.workers > decision.workers_before else "shrinks"
+        text = f"{decision.letter} {verb} from {decision.workers_before} to {decision.workers}"
+    elif decision.reason in _WAITS:
+        text = f"{decision.letter} waits"
+    elif decision.reason in _STAYS:
+        text = f"{decision.letter} stays at {decision.workers}"
     else:
         return ""
-    return f"{text}: {said.detail}" if said.detail else text
+    return f"{text}: {decision.detail}" if decision.detail else text
 
 
 def _runs(story: Story, moment: Moment) -> str:
     letter, changes = moment.letter, story.changes(moment.letter)
-    text = f"{letter} runs with {_workers(running(moment.seats, letter))}"
+    text = f"{letter} runs with {_workers(running_gpus(moment.seats, letter))}"
     wait = wait_of(story, letter)
     if wait is not None and story.first(MomentKind.RUNS, letter) is moment:
         return f"{text}, {waited(wait)}"
-    came = next(m for m in reversed(story.moments) if m.word in _PAST)
-    who = "it" if came.letter == letter else came.letter
-    text += f", {moment.at_s - came.at_s:.2f} s after {who} {_PAST[came.word]}"
-    if len(changes) > 1 and came.word is MomentKind.LEAVES:
+    last_change = next(m for m in reversed(story.moments) if m.word in _PAST)
+    who = "it" if last_change.letter == letter else last_change.letter
+    text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.word]}"
+    if len(changes) > 1 and last_change.word is MomentKind.LEAVES:
         since_s = changes[-1].at_s - changes[-2].at_s
         text += f"; its size changed {since_s:.1f} s after the last time, and {story.cooldown_s:g} s is its cooldown"
     return text
@@ -70,10 +71,10 @@ def _runs(story: Story, moment: Moment) -> str:
 
 def _rests(story: Story, moment: Moment) -> str:
     """Say how all jobs stand since the autoscaler's last decision on this one."""
-    words = [m for m in story.moments if m.said and m.said.letter == moment.letter]
-    there = [p.letter for p in story.players if held(moment.seats, p.letter)]
-    now = {letter: held(moment.seats, letter) for letter in there}
-    same = bool(words) and all(held(words[-1].seats, letter) == has for letter, has in now.items())
+    words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
+    present = [p.letter for p in story.players if held_gpus(moment.seats, p.letter)]
+    now = {letter: held_gpus(moment.seats, letter) for letter in present}
+    same = bool(words) and all(held_gpus(words[-1].seats, letter) == has for letter, has in now.items())
     has = ", ".join(f"{letter} has {count}" for letter, count in now.items())
     idle = story.gpus - len(moment.seats)
     what = "nothing has changed" if same else "this has changed"

@@ -16,7 +16,7 @@ from turnout.cli.commands.extender_process import own_extender
 from turnout.cli.commands.extender_process import running as extending
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import GPUS, PLAYERS, A, B, C, D
-from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Story, running
+from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Story, running_gpus
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
@@ -68,38 +68,40 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
                 await _Acts(loan, stage).all()
             except StoryFailed as error:
                 raise StoryFailed(f"{error}\nThe autoscaler's last words:\n{autoscaler.last_words}") from error
-        told = story(stage.moments)
-    if faults := missing(told, lends=A.letter, served=B.letter, too_large=C.letter, refused=D.letter):
+        lending_story = story(stage.moments)
+    if faults := missing(lending_story, lends=A.letter, served=B.letter, too_large=C.letter, refused=D.letter):
         raise StoryFailed("the story did not happen as it is told: " + "; ".join(faults))
-    screen.close(told)
-    return told
+    screen.close(lending_story)
+    return lending_story
 
 
 @asynccontextmanager
 async def _stage(
-    loan: Loan, screen: LendingScreen, told: Callable[[Moment], None]
+    loan: Loan, screen: LendingScreen, on_moment: Callable[[Moment], None]
 ) -> AsyncIterator[tuple[Testbed, AutoscalerProcess]]:
     """Start the API, the two programs beside one another, and the scheduler; end them in the other order."""
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
-        made = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
-        stage = Testbed(made, told, loan.patience_s)
+        cluster = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
+        stage = Testbed(cluster, on_moment, loan.patience_s)
         await stage.set_up()
-        screen.say(f"A Kubernetes API is up at {made.address}; the extender and the autoscaler are starting ...")
-        autoscaler = await ends.enter_async_context(_programs(loan, made, folder, stage))
+        screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
+        autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
         screen.say("The extender is ready, and the autoscaler leads.")
         stage.raise_curtain()
         yield stage, autoscaler
 
 
 @asynccontextmanager
-async def _programs(loan: Loan, made: LocalCluster, folder: Path, stage: Testbed) -> AsyncIterator[AutoscalerProcess]:
+async def _programs(
+    loan: Loan, cluster: LocalCluster, folder: Path, stage: Testbed
+) -> AsyncIterator[AutoscalerProcess]:
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
         lending(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
-        extending(loan.extender, config, configmap, folder, made.session) as up,
+        extending(loan.extender, config, configmap, folder, cluster.session) as up,
     ):
-        made.schedule(Settings(extender=Extender(weight=loan.weight)), ExtenderClient(made.session, up.url))
+        cluster.schedule(Settings(extender=Extender(weight=loan.weight)), ExtenderClient(cluster.session, up.url))
         yield autoscaler
 
 
@@ -129,15 +131,15 @@ class _Acts:
         """Wait until it runs with so many, and let that be seen."""
         stage = self._stage
         what = f"{player.letter} runs with {workers} workers"
-        await stage.until(lambda: running(stage.seats, player.letter) == workers, what)
+        await stage.until(lambda: running_gpus(stage.seats, player.letter) == workers, what)
         stage.note(MomentKind.RUNS, player.letter)
         await asyncio.sleep(self._loan.pause_s)
 
     async def _is_told(self, player: Player, reason: Reason) -> None:
         """Wait until the autoscaler gives this reason, and see for a while that nobody is disturbed."""
-        said = self._stage.said
+        decisions = self._stage.decisions
         what = f"{player.letter} is told {reason.value}"
-        await self._stage.until(lambda: player.letter in said and said[player.letter].reason is reason, what)
+        await self._stage.until(lambda: player.letter in decisions and decisions[player.letter].reason is reason, what)
         await asyncio.sleep(self._loan.rest_s)
         self._stage.note(MomentKind.RESTS, player.letter)
         await asyncio.sleep(self._loan.pause_s)

@@ -6,31 +6,31 @@ import json
 from collections.abc import Sequence
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Player, Said
+from turnout.cli.demo.lending.model import LoggedDecision, Player
 
 _DECIDED, _RESIZED = "decided", "resized"
 
 
-def decision(line: str, players: Sequence[Player]) -> Said | None:
+def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
     """The decision that a line tells of; None for a line about anything else."""
     try:
-        told = json.loads(line)
+        fields = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(told, dict) or told.get("event") not in (_DECIDED, _RESIZED):
+    if not isinstance(fields, dict) or fields.get("event") not in (_DECIDED, _RESIZED):
         return None
     letters = {player.name: player.letter for player in players}
-    letter = letters.get(_name(told["job"]))
+    letter = letters.get(_name(fields["job"]))
     if letter is None:
         return None
-    return Said(
+    return LoggedDecision(
         letter,
-        was=told["was"],
-        workers=told["workers"],
-        reason=Reason(told["reason"]),
-        detail=told.get("detail", ""),
-        for_=letters.get(_name(told.get("for_job", "")), ""),
-        written=told["event"] == _RESIZED,
+        workers_before=fields["was"],
+        workers=fields["workers"],
+        reason=Reason(fields["reason"]),
+        detail=fields.get("detail", ""),
+        for_=letters.get(_name(fields.get("for_job", "")), ""),
+        is_written=fields["event"] == _RESIZED,
     )
 
 

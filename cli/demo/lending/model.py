@@ -44,19 +44,19 @@ Seats = Sequence[Seat]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LoggedDecision:
     """A decision as the autoscaler logged it. written: it has changed the job's size.
 
     for_: the sign of the job that it makes room for, "" for none.
     """
 
     letter: str
-    was: int
+    workers_before: int
     workers: int
     reason: Reason
     detail: str = ""
     for_: str = ""
-    written: bool = False
+    is_written: bool = False
 
 
 class MomentKind(Enum):
@@ -78,7 +78,7 @@ class Moment:
     word: MomentKind
     letter: str = ""
     seats: tuple[Seat, ...] = ()
-    said: Said | None = None
+    decision: LoggedDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +97,27 @@ class Story:
         """The first such moment from a time on."""
         return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
 
-    def here(self, letter: str) -> bool:
+    def is_present(self, letter: str) -> bool:
         """True if a job has arrived and not left."""
         words = [
             m.word for m in self.moments if m.letter == letter and m.word in (MomentKind.ARRIVES, MomentKind.LEAVES)
         ]
         return bool(words) and words[-1] is MomentKind.ARRIVES
 
-    def last_said(self, letter: str) -> Said | None:
+    def last_decision(self, letter: str) -> LoggedDecision | None:
         """The autoscaler's last word on a job."""
-        return next((m.said for m in reversed(self.moments) if m.said and m.said.letter == letter), None)
+        return next((m.decision for m in reversed(self.moments) if m.decision and m.decision.letter == letter), None)
 
     def changes(self, letter: str = "") -> list[Moment]:
         """The moments in which a size was written; of one job, or of all."""
-        return [m for m in self.moments if m.said and m.said.written and letter in ("", m.said.letter)]
+        return [m for m in self.moments if m.decision and m.decision.is_written and letter in ("", m.decision.letter)]
 
 
-def held(seats: Seats, letter: str) -> int:
+def held_gpus(seats: Seats, letter: str) -> int:
     """How many GPUs a job holds."""
     return sum(seat.letter == letter for seat in seats)
 
 
-def running(seats: Seats, letter: str) -> int:
+def running_gpus(seats: Seats, letter: str) -> int:
     """How many of its workers run and may stay."""
     return sum(seat.letter == letter and seat.runs for seat in seats)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from turnout.cli.demo.lending.model import MomentKind, Player, Seats, Story, held
+from turnout.cli.demo.lending.model import MomentKind, Player, Seats, Story, held_gpus
 
 FREE = "·"
 _MARKS = {MomentKind.ARRIVES: "+", MomentKind.LEAVES: "-"}
@@ -39,14 +39,14 @@ def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: i
     least = {player.letter: player.least for player in players}
     signs = ""
     for node in nodes:
-        here = [s.letter if s.index < least[s.letter] else s.letter.lower() for s in sorted(seats) if s.node == node]
-        signs += "".join(here).ljust(gpus, FREE)
+        letters = [s.letter if s.index < least[s.letter] else s.letter.lower() for s in sorted(seats) if s.node == node]
+        signs += "".join(letters).ljust(gpus, FREE)
     return signs
 
 
 def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
     """Count the GPUs that each holds."""
-    amounts = [(player, held(seats, player.letter)) for player in players]
+    amounts = [(player, held_gpus(seats, player.letter)) for player in players]
     return [Bar(player.letter, min(has, player.least), max(0, has - player.least)) for player, has in amounts]
 
 

@@ -78,8 +78,8 @@ class LendingScreen:
         text = line(story, moment)
         if text:
             found = [self._strip(story, moment.seats, leaf) for leaf in self._leaves]
-            why = moment.said.reason.value if moment.said else ""
-            what = Text(text, style="" if moment.said else "bold")
+            why = moment.decision.reason.value if moment.decision else ""
+            what = Text(text, style="" if moment.decision else "bold")
             self._row(f"{moment.at_s:.1f}", found, why, what)
         if self._live is not None:
             self._live.update(_board(story, moment), refresh=True)
@@ -137,9 +137,9 @@ def _board(story: Story, moment: Moment) -> Group:
     """A bar a job that is there, and the last word on it."""
     lines = [Text()]
     for bar in bars(moment.seats, story.players):
-        if story.here(bar.letter) or bar.own:
-            said = story.last_said(bar.letter)
-            lines.append(_bar(bar, story.player(bar.letter).least, said.reason.value if said else ""))
+        if story.is_present(bar.letter) or bar.own:
+            decision = story.last_decision(bar.letter)
+            lines.append(_bar(bar, story.player(bar.letter).least, decision.reason.value if decision else ""))
     idle = story.gpus - len(moment.seats)
     lines.append(Text(f"     {FREE * idle * _SIGNS:<{story.gpus * _SIGNS}}  {idle} idle", style="dim"))
     return Group(*lines)
@@ -151,8 +151,8 @@ def _bar(bar: Bar, least: int, why: str) -> Text:
     text.append("▒" * bar.lent * _SIGNS, style="dim")
     text.append(" " * (GPUS - bar.own - bar.lent) * _SIGNS)
     needed = f"{bar.own} needed" if bar.own == least else f"{bar.own} of {least} needed"
-    told = needed + (f", {bar.lent} lent" if bar.lent else "")
-    text.append(f"  {told:<20}{why}", style="not bold")
+    numbers = needed + (f", {bar.lent} lent" if bar.lent else "")
+    text.append(f"  {numbers:<20}{why}", style="not bold")
     return text
 
 

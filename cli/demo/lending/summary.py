@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, MomentKind, Story, held
+from turnout.cli.demo.lending.model import Moment, MomentKind, Story, held_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Sums:
     growths: int
     shrinks: int
     given: int  # workers, by all the shrinks
-    waits: tuple[Wait, ...]
+    waiting_times: tuple[Wait, ...]
 
     @property
     def all_gpu_s(self) -> float:
@@ -50,7 +50,7 @@ class Sums:
     @property
     def longest(self) -> Wait | None:
         """The longest wait for GPUs that were lent; None when nobody had to."""
-        return max(self.waits, key=lambda wait: wait.whole_s, default=None)
+        return max(self.waiting_times, key=lambda wait: wait.whole_s, default=None)
 
 
 def added_up(story: Story) -> Sums:
@@ -59,75 +59,77 @@ def added_up(story: Story) -> Sums:
     for before, after in pairwise(story.moments):
         passed_s = after.at_s - before.at_s
         for player in story.players:
-            has = held(before.seats, player.letter)
+            has = held_gpus(before.seats, player.letter)
             own += passed_s * min(has, player.least)
             lent += passed_s * max(0, has - player.least)
         idle += passed_s * (story.gpus - len(before.seats))
-    changes = [moment.said for moment in story.changes() if moment.said]
-    less = [said.was - said.workers for said in changes if said.workers < said.was]
-    waits = (wait_of(story, player.letter) for player in story.players)
-    return Sums(own, lent, idle, len(changes) - len(less), len(less), sum(less), tuple(w for w in waits if w))
+    changes = [moment.decision for moment in story.changes() if moment.decision]
+    less = [each.workers_before - each.workers for each in changes if each.workers < each.workers_before]
+    waiting_times = (wait_of(story, player.letter) for player in story.players)
+    return Sums(own, lent, idle, len(changes) - len(less), len(less), sum(less), tuple(w for w in waiting_times if w))
 
 
 def wait_of(story: Story, letter: str) -> Wait | None:
     """How long a job waited for workers of another to leave; None when none left for it, or it does not run yet."""
     runs = story.first(MomentKind.RUNS, letter)
-    told = next((m for m in story.changes() if m.said and m.said.for_ == letter), None)
-    if runs is None or told is None or told.said is None or told.said.reason is not Reason.MAKES_ROOM:
+    change = next((m for m in story.changes() if m.decision and m.decision.for_ == letter), None)
+    if runs is None or change is None or change.decision is None or change.decision.reason is not Reason.MAKES_ROOM:
         return None
-    said = told.said
-    since = turn(story, letter, told.at_s)
+    decision = change.decision
+    since = turn(story, letter, change.at_s)
     left = since.letter if since.word is MomentKind.LEAVES else ""
     away = _when_few(story, since, left, 0) if left else since
-    away = min(away or told, told, key=lambda moment: moment.at_s)
-    gone = _when_few(story, told, said.letter, said.workers) or runs
+    away = min(away or change, change, key=lambda moment: moment.at_s)
+    pods_gone = _when_few(story, change, decision.letter, decision.workers) or runs
     return Wait(
         letter,
         since,
-        said.letter,
-        said.was - said.workers,
+        decision.letter,
+        decision.workers_before - decision.workers,
         away.at_s - since.at_s,
-        told.at_s - away.at_s,
-        gone.at_s - told.at_s,
-        runs.at_s - gone.at_s,
+        change.at_s - away.at_s,
+        pods_gone.at_s - change.at_s,
+        runs.at_s - pods_gone.at_s,
     )
 
 
 def _when_few(story: Story, since: Moment, letter: str, few: int) -> Moment | None:
     """The first moment in which a job holds no more than so many."""
-    return next((m for m in story.moments if m.at_s >= since.at_s and held(m.seats, letter) <= few), None)
+    return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
 def turn(story: Story, letter: str, before_s: float) -> Moment:
     """The moment a job's turn came: when it arrived, or when the last one left before it was served."""
-    came = [
+    arrivals = [
         m
         for m in story.moments
         if m.at_s <= before_s and (m.word is MomentKind.LEAVES or (m.word is MomentKind.ARRIVES and m.letter == letter))
     ]
-    arrived = next(m for m in came if m.word is MomentKind.ARRIVES)
-    return max((m for m in came if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
+    arrived = next(m for m in arrivals if m.word is MomentKind.ARRIVES)
+    return max((m for m in arrivals if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
 
 
 def waited(wait: Wait) -> str:
     """A wait in words."""
-    came = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
+    cause = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
     parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
     parts += [
         f"{wait.told_s:.2f} s until {wait.giver} was told",
         f"{wait.gone_s:.2f} s until {wait.given} of its workers had gone",
         f"{wait.start_s:.2f} s to start",
     ]
-    return f"{wait.whole_s:.2f} s after {came}: {', '.join(parts)}"
+    return f"{wait.whole_s:.2f} s after {cause}: {', '.join(parts)}"
 
 
 def sentence(story: Story, sums: Sums) -> str:
     """Tell the outcome in one sentence, for a reader who has not watched."""
-    autoscalers = [p.letter for p in story.players if any(held(m.seats, p.letter) > p.least for m in story.moments)]
+    autoscalers = [
+        p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.least for m in story.moments)
+    ]
     if not autoscalers:
         return "Nothing was lent."
-    told = f"{' and '.join(autoscalers)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
-    if not sums.waits:
-        return f"{told}, and nobody needed them back."
-    who = ", ".join(f"{wait.letter} ran {wait.whole_s:.2f} s after its turn had come" for wait in sums.waits)
-    return f"{told}, and gave back at once: {who}."
+    text = f"{' and '.join(autoscalers)} used {sums.lent_gpu_s:.0f} GPU-seconds that nobody else needed"
+    if not sums.waiting_times:
+        return f"{text}, and nobody needed them back."
+    who = ", ".join(f"{wait.letter} ran {wait.whole_s:.2f} s after its turn had come" for wait in sums.waiting_times)
+    return f"{text}, and gave back at once: {who}."

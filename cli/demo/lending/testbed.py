@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from turnout.cli.demo.lending.fixtures import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
 from turnout.cli.demo.lending.log_parser import decision
-from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Said, Seat
+from turnout.cli.demo.lending.model import LoggedDecision, Moment, MomentKind, Player, Seat
 from turnout.cli.demo.manifests import MAP_NAMESPACE
 from turnout.kube import labels
 from turnout.simulator.local_cluster import LocalCluster
@@ -24,59 +24,59 @@ class StoryFailed(Exception):
 class Testbed:
     """One cluster. told: called with each moment. said: the autoscaler's last decision on each job, by its sign."""
 
-    def __init__(self, made: LocalCluster, told: Callable[[Moment], None], patience_s: float) -> None:
-        self._made, self._told, self._patience_s = made, told, patience_s
+    def __init__(self, cluster: LocalCluster, on_moment: Callable[[Moment], None], patience_s: float) -> None:
+        self._cluster, self._on_moment, self._patience_s = cluster, on_moment, patience_s
         self._signs = {player.name: player.letter for player in PLAYERS}
         self._pods: dict[str, Seat] = {}
         self._news = asyncio.Event()
         self._began_s = asyncio.get_running_loop().time()
         self._silent = False
-        self.said: dict[str, Said] = {}
+        self.decisions: dict[str, LoggedDecision] = {}
         self.moments: list[Moment] = []
 
     async def set_up(self) -> None:
         """Make the namespaces, the nodes, the map and the queue, and the controller of the jobs."""
         where = places()
         for name in (NAMESPACE, MAP_NAMESPACE):
-            await self._made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            await self._cluster.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         maps = f"/api/v1/namespaces/{MAP_NAMESPACE}/configmaps"
-        await self._made.api.call("POST", maps, topology_map(where))
-        await self._made.add_nodes(where, GPUS_PER_NODE)
-        await self._made.run_jobs()
-        await self._made.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue())
+        await self._cluster.api.call("POST", maps, topology_map(where))
+        await self._cluster.add_nodes(where, GPUS_PER_NODE)
+        await self._cluster.run_jobs()
+        await self._cluster.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue())
 
     def raise_curtain(self) -> None:
         """The story begins now: times count from here."""
         self._began_s = asyncio.get_running_loop().time()
-        self._made.background.start(self._watch())
+        self._cluster.background.start(self._watch())
 
     async def arrive(self, player: Player) -> Moment:
         """Its owner submits a job."""
-        told = self.note(MomentKind.ARRIVES, player.letter)
-        await self._made.api.call("POST", _JOBS, job(player))
-        return told
+        moment = self.note(MomentKind.ARRIVES, player.letter)
+        await self._cluster.api.call("POST", _JOBS, job(player))
+        return moment
 
     async def leave(self, player: Player) -> Moment:
         """Its owner is done with it."""
-        told = self.note(MomentKind.LEAVES, player.letter)
-        await self._made.api.call("DELETE", f"{_JOBS}/{player.name}")
-        return told
+        moment = self.note(MomentKind.LEAVES, player.letter)
+        await self._cluster.api.call("DELETE", f"{_JOBS}/{player.name}")
+        return moment
 
     def hear(self, line: str) -> None:
         """The autoscaler has said something; nothing at all means that it has ended."""
         self._silent = not line
-        said = decision(line, PLAYERS)
-        if said is not None:
-            self.said[said.letter] = said
-            self.note(MomentKind.SAYS, said.letter, said)
+        logged = decision(line, PLAYERS)
+        if logged is not None:
+            self.decisions[logged.letter] = logged
+            self.note(MomentKind.SAYS, logged.letter, logged)
         self._news.set()
 
-    def note(self, word: MomentKind, letter: str = "", said: Said | None = None) -> Moment:
+    def note(self, word: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> Moment:
         """Write down that something happens now."""
         at_s = asyncio.get_running_loop().time() - self._began_s
-        moment = Moment(at_s, word, letter, self.seats, said)
+        moment = Moment(at_s, word, letter, self.seats, logged)
         self.moments.append(moment)
-        self._told(moment)
+        self._on_moment(moment)
         return moment
 
     @property
@@ -97,7 +97,7 @@ class Testbed:
             raise StoryFailed(f"this was not so within {self._patience_s:g} s: {what}") from error
 
     async def _watch(self) -> None:
-        async for word, now in self._made.api.changes(_PODS):
+        async for word, now in self._cluster.api.changes(_PODS):
             if word == "SYNCED":
                 continue
             meta, spec, status = now.obj["metadata"], now.obj["spec"], now.obj.get("status") or {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from turnout.cli.check.facts import samples
-from turnout.cli.check.model import Seen, Word
+from turnout.cli.check.model import ClusterFacts, Word
 from turnout.cli.check.verdicts import lines
 from turnout.kube.times import rfc3339
 
@@ -50,7 +50,7 @@ def the_map(text):
     return {"gpu-team": {"data": {"topology_config": text}}}
 
 
-FINE = Seen(
+FINE = ClusterFacts(
     ours="0.1.0",
     now_s=NOW_S,
     server_version="v1.35.4",

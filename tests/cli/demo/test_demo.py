@@ -21,7 +21,7 @@ from turnout.cli.demo.manifests import map_text
 from turnout.cli.demo.rewire import recable
 from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, scene
 from turnout.cli.demo.screen import Screen
-from turnout.cli.demo.summary import Asking, Pair, Tally, asked_sentence, sentence
+from turnout.cli.demo.summary import ExtenderCall, Pair, Tally, asked_sentence, sentence
 from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import build
 from turnout.topology.sources.parse import read
@@ -114,7 +114,7 @@ def test_the_sentence_is_true_whatever_comes_out(ours, theirs, says):
 
 
 def test_questions_without_an_answer_are_told():
-    asked = (Asking("filter", 3, 0.001, ""), Asking("filter", 3, 0.002, "down"))
+    asked = (ExtenderCall("filter", 3, 0.001, ""), ExtenderCall("filter", 3, 0.002, "down"))
     told = asked_sentence(Tally((), Pair({}, {}), asked))
     assert "2 times (2 filter, 0 prioritize)" in told
     assert "1 went without an answer" in told
@@ -131,11 +131,11 @@ async def test_an_extender_without_an_opinion_places_as_the_default_does():
     tally = await perform(show, Screen(Console(file=out, width=110)))
     assert tally.scores.ours == tally.scores.theirs
     assert len(tally.scores.ours) == 4
-    assert {asking.verb for asking in tally.asked} == {"filter", "prioritize"}
+    assert {asking.verb for asking in tally.calls} == {"filter", "prioritize"}
     baseline = Baseline(scene(5, 4), 5)
     for act in scene(5, 4).acts:
         baseline.play(act)
-    assert baseline.placed.keys() == {f"job-{letter}" for letter in "abcd"}
+    assert baseline.placements.keys() == {f"job-{letter}" for letter in "abcd"}
 
 
 def test_our_extender_places_gangs_under_fewer_switches_than_the_default():

@@ -56,7 +56,9 @@ def children(process):
 async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
     out, shown = screen()
     story = await lend(Loan(pause_s=0.1, rest_s=0.3, cooldown_s=1.0), shown)
-    words = [(m.said.letter, m.said.was, m.said.workers, m.said.reason) for m in story.changes()]
+    words = [
+        (m.decision.letter, m.decision.workers_before, m.decision.workers, m.decision.reason) for m in story.changes()
+    ]
     assert words == [
         ("A", 2, 12, Reason.IDLE_ROOM),
         ("A", 12, 10, Reason.MAKES_ROOM),
@@ -66,8 +68,8 @@ async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
     sits = {seat.node for seat in story.first(MomentKind.RUNS, "B").seats if seat.letter == "B"}
     assert sits == {"gpu-3", "gpu-4"}  # one leaf: the autoscaler takes back where the extender can place whole
     sums = added_up(story)
-    assert [wait.letter for wait in sums.waits] == ["B", "C"]
-    assert sums.waits[0].whole_s < 5.0  # half a second on an idle machine
+    assert [wait.letter for wait in sums.waiting_times] == ["B", "C"]
+    assert sums.waiting_times[0].whole_s < 5.0  # half a second on an idle machine
     assert sums.lent_gpu_s > 10
     text = out.getvalue()
     assert f"longest wait for lent GPUs  {sums.longest.whole_s:.2f} s" in text

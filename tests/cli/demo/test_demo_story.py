@@ -11,7 +11,7 @@ from turnout.cli.demo.lending.captions import line
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import PLAYERS
 from turnout.cli.demo.lending.log_parser import decision
-from turnout.cli.demo.lending.model import Moment, MomentKind, Said, Seat, Story
+from turnout.cli.demo.lending.model import LoggedDecision, Moment, MomentKind, Seat, Story
 from turnout.cli.demo.lending.picture import Bar, bars, chart, runs, strip
 from turnout.cli.demo.lending.summary import added_up, sentence, wait_of, waited
 
@@ -26,7 +26,7 @@ def at(at_s, word, letter="", said=None, **held):
 
 
 def says(at_s, letter, was, workers, reason, for_="", detail="", **held):
-    said = Said(letter, was, workers, reason, detail, for_, written=was != workers)
+    said = LoggedDecision(letter, was, workers, reason, detail, for_, is_written=was != workers)
     return at(at_s, MomentKind.SAYS, letter, said, **held)
 
 
@@ -64,7 +64,7 @@ def story(moments=AS_TOLD):
 def but(at_s, **changes):
     """The story in which one decision was another."""
     moved = changes.pop("moved", at_s)
-    told = [replace(m, at_s=moved, said=replace(m.said, **changes)) if m.at_s == at_s else m for m in AS_TOLD]
+    told = [replace(m, at_s=moved, decision=replace(m.decision, **changes)) if m.at_s == at_s else m for m in AS_TOLD]
     return story(sorted(told, key=lambda moment: moment.at_s))
 
 
@@ -141,7 +141,7 @@ def test_gpu_seconds_are_what_was_held_for_how_long():
 def test_sums_count_changes_and_the_longest_wait():
     sums = added_up(story())
     assert (sums.growths, sums.shrinks, sums.given) == (2, 2, 8)
-    assert [wait.letter for wait in sums.waits] == ["B", "C"]
+    assert [wait.letter for wait in sums.waiting_times] == ["B", "C"]
     assert sums.longest.letter == "C"
     told = sentence(story(), sums)
     assert "B ran 0.60 s after its turn had come, C ran 1.00 s after" in told
@@ -235,13 +235,13 @@ def test_each_moment_is_told_as_what_it_was(at_s, told):
         ),
         pytest.param(
             {"event": "decided", "job": "VolcanoJob/team/job-c", "was": 12, "workers": 12, "reason": "NeedsMore"},
-            Said("C", 12, 12, Reason.NEEDS_MORE),
+            LoggedDecision("C", 12, 12, Reason.NEEDS_MORE),
             id="left alone",
         ),
         pytest.param(
             {"event": "resized", "job": "VolcanoJob/team/job-a", "was": 12, "workers": 10, "reason": "MakesRoom"}
             | {"detail": "2 workers leave", "for_job": "VolcanoJob/team/job-b"},
-            Said("A", 12, 10, Reason.MAKES_ROOM, "2 workers leave", "B", written=True),
+            LoggedDecision("A", 12, 10, Reason.MAKES_ROOM, "2 workers leave", "B", is_written=True),
             id="resized",
         ),
     ],

@@ -153,7 +153,7 @@ async def told_of(drawn, wanted):
     """Tell of one waiting job, or of all where none is named."""
     settings = Settings()
     view = await look(Served(drawn.items), settings, "default")
-    keys = {each.job.key for each in view.seen.jobs} | set(view.gangs)
+    keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
     told = {key: found(settings, view, key) for key in sorted(keys) if wanted in (None, key)}
     return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waits"}
 

@@ -24,7 +24,7 @@ async def answers(source):
     """Ask about every job and gang of a cluster: what is told, by key, its moment left out."""
     settings = Settings()
     view = await look(source, settings, "default")
-    keys = {each.job.key for each in view.seen.jobs} | set(view.gangs)
+    keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
     told = {key: found(settings, view, key) for key in sorted(keys)}
     return {key: _still(each) if isinstance(each, Chain) else each for key, each in told.items()}
 

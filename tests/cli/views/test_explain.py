@@ -53,7 +53,7 @@ def filled(*names, gpus=8):
 )
 def test_a_gang_lands_under_the_lowest_switch_that_holds_it(asked, pods, nodes, says):
     found = told(asked, pods)
-    assert found.placed
+    assert found.fits
     assert len(found.landings) == nodes
     assert found.why[0].endswith(says)
     assert sum(each.pods for each in found.landings) == int(asked.split("x")[0])
@@ -87,7 +87,7 @@ def test_the_tiers_below_say_why_it_is_not_there():
 )
 def test_a_gang_without_a_place_is_told_why(asked, more, pods, says):
     found = told(asked, pods, **more)
-    assert not found.placed
+    assert not found.fits
     assert found.landings == ()
     assert says in found.why[0]
     assert any(each.startswith("Autoscaler: NeedsMore.") for each in found.why)
@@ -106,8 +106,8 @@ def test_room_that_waiting_gangs_are_to_get_is_not_offered():
 
 def test_a_more_important_gang_goes_before_those_that_wait():
     waits = [see(each) for each in cluster.koordinator_gang("first", 4)]
-    assert not told("4x8", waits).placed
-    assert told("4x8", waits, priority=1000).placed
+    assert not told("4x8", waits).fits
+    assert told("4x8", waits, priority=1000).fits
 
 
 def test_nodes_that_take_no_such_pod_are_counted():
@@ -118,7 +118,7 @@ def test_nodes_that_take_no_such_pod_are_counted():
 
 def test_without_a_map_the_scheduler_chooses_alone():
     found = told("4x8", lines="")
-    assert (found.placed, found.landings) == (True, ())
+    assert (found.fits, found.landings) == (True, ())
     assert found.why[:2] == (
         "4x8 GPUs have room now: 5 such pods would fit.",
         "kube-scheduler chooses alone: there is no map.",
@@ -144,7 +144,7 @@ def test_a_gang_that_makes_no_sense_is_refused(asked, more, says):
 
 def test_programs_get_the_verdict_with_the_nodes():
     document = listing(told("2x8")).document
-    assert document["placed"] is True
+    assert document["fits"] is True
     assert [each["node"] for each in document["landings"]] == ["n1", "n2"]
     assert text(listing(told("9x8")), "table").startswith("no place\n9x8 GPUs find no place now")
 

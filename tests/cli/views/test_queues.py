@@ -9,7 +9,7 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.reporting.never import BareGang
 from turnout.autoscaler.reporting.queue_status import pages
 from turnout.cli.views.listing import text
-from turnout.cli.views.queues import listing, rows, written
+from turnout.cli.views.queues import listing, rows, status_rows
 from turnout.jobs.model import JobKey
 
 GPUS = (GPU,)
@@ -46,7 +46,7 @@ def test_gangs_that_are_nobodys_job_count_in_their_queue():
 def test_what_the_autoscaler_wrote_down_tells_the_same():
     at = world([8, 8], LENDS, WAITS, queues={"q": {"limit": 12, "deserved": 6}})
     wrote = pages(at, decide(at, POLICY, 1_000_000.0), GPUS, dry_run=False)
-    (row,) = written([{"data": page} for page in wrote.values()])
+    (row,) = status_rows([{"data": page} for page in wrote.values()])
     ours = told(at)["q"]
     fields = (
         "queue",
@@ -74,7 +74,7 @@ def test_what_the_autoscaler_wrote_down_tells_the_same():
     ],
 )
 def test_a_page_that_cannot_be_read_is_left_out(data):
-    assert written([{"data": data}]) == []
+    assert status_rows([{"data": data}]) == []
 
 
 def test_the_table_has_a_line_a_queue_and_says_where_nothing_is_known():

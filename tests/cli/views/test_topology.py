@@ -27,7 +27,7 @@ def test_each_switch_sums_up_what_is_under_it():
     assert list(found) == ["psw-1", "psw-1/asw-1", "psw-1/asw-2", "psw-2", "psw-2/asw-3"]
     top, leaf = found["psw-1"], found["psw-1/asw-1"]
     assert (top.tier, top.hosts, top.gpus, top.used_gpus, top.free_gpus) == (2, 3, 24, 11, 5)
-    assert (leaf.tier, leaf.gpus, leaf.used_gpus, leaf.free_gpus, leaf.whole) == (1, 16, 11, 5, 0)
+    assert (leaf.tier, leaf.gpus, leaf.used_gpus, leaf.free_gpus, leaf.empty_nodes) == (1, 16, 11, 5, 0)
 
 
 def test_what_is_on_a_closed_node_is_not_free():

@@ -14,29 +14,31 @@ _MOST_SAID = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Partly:
+class LimitedView:
     """A job by itself, in pods. there: that exist; has: with a node. said: what its scheduler says of the others.
 
     missing: what may not be listed in the whole cluster.
     """
 
     job: str
-    least: int
-    there: int
-    has: int
-    said: tuple[str, ...]
+    min_workers: int
+    pods: int
+    placed_pods: int
+    scheduler_messages: tuple[str, ...]
     missing: tuple[str, ...]
-    waits_s: float | None
+    waited_s: float | None
 
     @classmethod
-    def of(cls, seen: JobState, pods: Iterable[Pod], there: int, missing: tuple[str, ...], now_s: float) -> Partly:
+    def of(
+        cls, job_state: JobState, pods: Iterable[Pod], pod_count: int, missing: tuple[str, ...], now_s: float
+    ) -> LimitedView:
         """Gather what a job's own pods tell."""
         pods = list(pods)
-        created_s = unix_s(seen.job.created)
-        said = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
-        least, has = seen.job.bounds.least, sum(bool(pod.spec.node_name) for pod in pods)
+        created_s = unix_s(job_state.job.created)
+        messages = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
+        least, has = job_state.job.bounds.least, sum(bool(pod.spec.node_name) for pod in pods)
         waits_s = max(0.0, now_s - created_s) if created_s is not None and has < least else None
-        return cls(str(seen.job.key), least, there, has, tuple(said)[:_MOST_SAID], missing, waits_s)
+        return cls(str(job_state.job.key), least, pod_count, has, tuple(messages)[:_MOST_SAID], missing, waits_s)
 
 
 def refusal(pod: Pod) -> str:
@@ -45,18 +47,20 @@ def refusal(pod: Pod) -> str:
     return next((each.message for each in conditions if each.status == "False"), "")
 
 
-def title(told: Partly) -> str:
+def title(view: LimitedView) -> str:
     """The job, and how it stands as far as its own pods tell."""
-    stands = "waits for its min" if told.has < told.least else "runs"
-    since = "" if told.waits_s is None else f", for {lasting(told.waits_s)}"
-    return f"{told.job} {stands}{since}, as far as you may see"
+    state = "waits for its min" if view.placed_pods < view.min_workers else "runs"
+    since = "" if view.waited_s is None else f", for {lasting(view.waited_s)}"
+    return f"{view.job} {state}{since}, as far as you may see"
 
 
-def rows(told: Partly) -> list[Row]:
+def rows(view: LimitedView) -> list[Row]:
     """Tell what is known, and what is not."""
-    gang = f"it needs {count(told.least, 'worker')}; {count(told.there, 'pod')} exist, {told.has} with a node"
-    if 0 < told.there < told.least:
-        gang += f": it waits for {count(told.least - told.there, 'more member')}"
+    gang = (
+        f"it needs {count(view.min_workers, 'worker')}; {count(view.pods, 'pod')} exist, {view.placed_pods} with a node"
+    )
+    if 0 < view.pods < view.min_workers:
+        gang += f": it waits for {count(view.min_workers - view.pods, 'more member')}"
     found = [("gang", gang)]
-    found += [("scheduler", text) for text in told.said]
+    found += [("scheduler", text) for text in view.scheduler_messages]
     return found

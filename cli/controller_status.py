@@ -40,11 +40,11 @@ class Pod:
     role: str
     index: int
     phase: str
-    waits: str = ""
+    scheduler_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class JobEvent:
     """An Event on the job. at_s: since 1970, of the last time that it was said."""
 
     reason: str
@@ -53,12 +53,12 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class JobChildren:
     """All that lies beside the job's object. group: the phase of its PodGroup, None where it has none."""
 
     pods: tuple[Pod, ...] = ()
     group: str | None = None
-    said: tuple[Said, ...] = ()
+    events: tuple[JobEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +69,36 @@ class Account:
     next: str = ""
 
 
-def account(kind: Kind, raw: Object, name: str, there: There, now_s: float) -> Account:
+def account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
     """Say how a job stands. raw: its object. name: KIND/NAMESPACE/NAME, as commands take it. now_s: since 1970."""
-    found = _account(kind, raw, name, there, now_s)
+    found = _account(kind, raw, name, children, now_s)
     return Account(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
 
 
-def _account(kind: Kind, raw: Object, name: str, there: There, now_s: float) -> Account:
+def _account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
     status = _mapping(raw.get("status"))
-    told = conditions.listed(kind.vocabulary.read(status))
-    if (end := _ended(told, view, now_s)) is not None:
+    listed_conditions = conditions.listed(kind.vocabulary.read(status))
+    if (end := _end_account(listed_conditions, view, now_s)) is not None:
         return end
     if isinstance(view, JobView) and view.elsewhere:
         return Account(f"it is left to {view.elsewhere}, which its managedBy names", "ask that controller")
-    if not told:  # a status is written once the children are there
-        held_up = _refusal(there.said, view, now_s) if isinstance(view, JobView) else None
-        return held_up or _new(kind, view, meta, now_s)
-    if (behind := _behind(meta, status)) is not None:
+    if not listed_conditions:  # a status is written once the children are there
+        held_up = _refusal(children.events, view, now_s) if isinstance(view, JobView) else None
+        return held_up or _unhandled_account(kind, view, meta, now_s)
+    if (behind := _stale_account(meta, status)) is not None:
         return behind
     if isinstance(view, Refused):
         return Account(f"its change is not taken: {view.why}", "mend that field: until then its pods stay as they are")
-    return _held(kind, view, raw, name, there, now_s) or _goes_on(view, status, there, now_s)
+    return _hold_account(kind, view, raw, name, children, now_s) or _running_account(view, status, children, now_s)
 
 
-def _ended(told: Sequence[Object], view: JobView | Refused, now_s: float) -> Account | None:
-    last = next((each for each in told if each.get("type") in _ENDS and each.get("status") == "True"), None)
+def _end_account(listed_conditions: Sequence[Object], view: JobView | Refused, now_s: float) -> Account | None:
+    last = next(
+        (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
+    )
     if last is None:
         return None
     since = _since(last.get("lastTransitionTime"), now_s)
@@ -112,7 +114,7 @@ def _ended(told: Sequence[Object], view: JobView | Refused, now_s: float) -> Acc
 _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
-def _new(kind: Kind, view: JobView | Refused, meta: Object, now_s: float) -> Account:
+def _unhandled_account(kind: Kind, view: JobView | Refused, meta: Object, now_s: float) -> Account:
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
     wrong = f"; it will be refused: {view.why}" if isinstance(view, Refused) else ""
@@ -122,38 +124,40 @@ def _new(kind: Kind, view: JobView | Refused, meta: Object, now_s: float) -> Acc
     return Account(text, f"see that turnout-controller runs with --kinds {kind.kind}, or that kind's own operator")
 
 
-def _behind(meta: Object, status: Object) -> Account | None:
+def _stale_account(meta: Object, status: Object) -> Account | None:
     """Tell of a change that a controller which notes generations has not taken in."""
-    seen, now = status.get("observedGeneration"), meta.get("generation")
-    if not isinstance(seen, int) or not isinstance(now, int) or seen >= now:
+    observed, current = status.get("observedGeneration"), meta.get("generation")
+    if not isinstance(observed, int) or not isinstance(current, int) or observed >= current:
         return None
-    text = f"its controller has seen generation {seen} of {now}: the last change is not taken in"
+    text = f"its controller has seen generation {observed} of {current}: the last change is not taken in"
     return Account(text, "see that its controller runs, and what its log says of this job")
 
 
-def _held(kind: Kind, view: JobView, raw: Object, name: str, there: There, now_s: float) -> Account | None:
+def _hold_account(
+    kind: Kind, view: JobView, raw: Object, name: str, children: JobChildren, now_s: float
+) -> Account | None:
     """Tell what holds a job up, None for nothing that its controller knows."""
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
             return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
         return Account("it is suspended", f"turnout unsuspend {name}")
-    if _lacks(view, there.pods):
-        found = _refusal(there.said, view, now_s) or _unadmitted(view, there)
+    if _lacks(view, children.pods):
+        found = _refusal(children.events, view, now_s) or _unadmitted(view, children)
         if found is not None:
             return found
-    return _waiting(kind, view, raw, name, there.pods, now_s)
+    return _waiting(kind, view, raw, name, children.pods, now_s)
 
 
 def _lacks(view: JobView, pods: Iterable[Pod]) -> bool:
     """True if a replica has no pod."""
-    there = {(pod.role, pod.index) for pod in pods}
-    return any((role.label, index) not in there for role in view.roles for index in range(role.replicas))
+    existing = {(pod.role, pod.index) for pod in pods}
+    return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
 
-def _refusal(said: Iterable[Said], view: JobView, now_s: float) -> Account | None:
+def _refusal(events: Iterable[JobEvent], view: JobView, now_s: float) -> Account | None:
     """Tell the newest refusal of the API server, or the name that somebody else has."""
     words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
-    last = max((each for each in said if each.reason in words), key=lambda each: each.at_s, default=None)
+    last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
     if last is None:
         return None
     when = f"{lasting(now_s - last.at_s)} ago"
@@ -165,10 +169,10 @@ def _refusal(said: Iterable[Said], view: JobView, now_s: float) -> Account | Non
     return Account(text, "whoever set what refuses it can tell why; it is tried again by itself")
 
 
-def _unadmitted(view: JobView, there: There) -> Account | None:
-    if there.group is None or there.group not in ("", "Pending") or there.pods:
+def _unadmitted(view: JobView, children: JobChildren) -> Account | None:
+    if children.group is None or children.group not in ("", "Pending") or children.pods:
         return None
-    where = f"PodGroup {view.namespace}/{view.name} is {there.group or 'new'}"
+    where = f"PodGroup {view.namespace}/{view.name} is {children.group or 'new'}"
     queue = view.gang.queue or "default"
     return Account(
         f"its pods are made once its gang is admitted: {where}",
@@ -199,22 +203,23 @@ def _ordered(kind: Kind, view: JobView, role: Role, pods: Sequence[Pod]) -> Acco
     others = [each for each in view.roles if each is not role]
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
     if kind.kind == COLOSSALAI:
-        wanted = sum(each.replicas for each in others)
+        other_pods = sum(each.replicas for each in others)
         return Account(
-            f"its launcher is made once all {count(wanted, 'worker')} run: {run} of them",
-            "; ".join(dict.fromkeys(pod.waits for pod in pods if pod.waits)) or "wait for its workers' images",
+            f"its launcher is made once all {count(other_pods, 'worker')} run: {run} of them",
+            "; ".join(dict.fromkeys(pod.scheduler_message for pod in pods if pod.scheduler_message))
+            or "wait for its workers' images",
         )
     if kind.kind == MINDSPORE and not pods:
         return Account("its pods wait for the address of its Scheduler's Service", "wait for a few seconds")
     return None
 
 
-def _goes_on(view: JobView, status: Object, there: There, now_s: float) -> Account:
+def _running_account(view: JobView, status: Object, children: JobChildren, now_s: float) -> Account:
     """Tell of a job that nothing holds up."""
-    run = sum(pod.phase == "Running" for pod in there.pods)
-    wanted = sum(role.replicas for role in view.roles)
-    text = f"{run} of {count(wanted, 'pod')} run"
-    if view.kind == COLOSSALAI and any(pod.role == LAUNCHER and pod.phase == "Running" for pod in there.pods):
+    run = sum(pod.phase == "Running" for pod in children.pods)
+    replicas = sum(role.replicas for role in view.roles)
+    text = f"{run} of {count(replicas, 'pod')} run"
+    if view.kind == COLOSSALAI and any(pod.role == LAUNCHER and pod.phase == "Running" for pod in children.pods):
         text += f"; its launcher begins once every sshd answers, after {ANSWER_S} s it gives up"
     if (begun_s := unix_s(status.get("startTime"))) is not None and view.policy.deadline_s is not None:
         left_s = begun_s + view.policy.deadline_s - now_s

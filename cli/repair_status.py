@@ -19,11 +19,11 @@ def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
     if not 0 < len(running) < least or len(running) == len(living):
         return None
     faults: list[str] = []
-    said = [found for pod in living if (found := repair_of(pod.metadata.annotations or {}, faults)) is not None]
-    repair = most_patient(said)
+    repairs = [found for pod in living if (found := repair_of(pod.metadata.annotations or {}, faults)) is not None]
+    repair = most_patient(repairs)
     holds = f"{len(running)} of the {least} that must run together have a node"
     if repair.remedy is Remedy.WAIT:
-        how = "none of them moves" if said else f"none of them moves, since no pod says {labels.REPAIR}"
+        how = "none of them moves" if repairs else f"none of them moves, since no pod says {labels.REPAIR}"
         return f"{holds}, and the rest waits for room near them: {how}"
     where = ", and as soon as all of it fits elsewhere" if repair.remedy is Remedy.MOVE else ""
     then = f"after {repair.after_s} s without room for the rest{where}, those that run are evicted"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controllers import elasticjobs, test_colossalaijob, test_msjob
 from tests.controllers.jobs import NOW_S, job, role
-from turnout.cli.controlled import Account, Pod, Said, There, account
+from turnout.cli.controller_status import Account, JobChildren, JobEvent, Pod, account
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
@@ -18,7 +18,7 @@ BAD = {"replicas": 1, "template": {"spec": {"containers": [{"name": "pytorch"}]}
 
 
 def stands(raw, *pods, group=None, said=(), kind="PyTorchJob", now_s=NOW_S):
-    return account(KINDS[kind], raw, NAME, There(pods, group, tuple(said)), now_s)
+    return account(KINDS[kind], raw, NAME, JobChildren(pods, group, tuple(said)), now_s)
 
 
 def ended(type_, message, run=None):
@@ -133,7 +133,7 @@ def test_of_one_that_has_ended_it_says_why_and_what_helps(raw, remedy):
 
 
 def refused(text=QUOTA, reason="CreationFailed", ago_s=10):
-    return Said(reason, text, NOW_S - ago_s)
+    return JobEvent(reason, text, NOW_S - ago_s)
 
 
 @pytest.mark.parametrize(
