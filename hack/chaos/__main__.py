@@ -1,4 +1,4 @@
-"""Strikes every kind of fault under seeds: `python -m hack.chaos --seed N --seeds M --faults K`.
+"""Strikes kinds of faults under seeds: `python -m hack.chaos --seed N --seeds M --faults K`.
 
 A training job on the local cluster meets K faults of a schedule; each other kind has a scenario. Prints what was done,
 a table of times, a table of fault kinds, seeds and invariants, and one line of JSON. Exit code 1 where an invariant was
@@ -42,7 +42,7 @@ class Asked:
         """Read numbers and names of kinds, and names of faults. Raises KeyError or ValueError."""
         kinds = [Kind(int(word)) if word.isdecimal() else Kind[word.upper()] for word in words if _is_kind(word)]
         named = [Fault[word.upper()] for word in words if not _is_kind(word) and word != _JOB]
-        by_job = [fault for fault, kind in OF_JOB.items() if kind in kinds and kind not in registry.STRUCK_HERE]
+        by_job = [fault for fault, kind in OF_JOB.items() if kind in kinds and kind not in registry.SCENARIOS]
         wide = tuple(Fault) if _JOB in words else ()
         return cls(tuple(kinds), tuple(dict.fromkeys((*named, *by_job, *wide))), tuple(named))
 
@@ -61,7 +61,7 @@ class Settings:
 def main(argv: Sequence[str] | None = None) -> int:
     """Play the schedules one after the other."""
     default = Settings()
-    parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike every kind of fault, by seeds.")
+    parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike kinds of faults, by seeds.")
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
     parser.add_argument("--seeds", type=int, default=default.seeds, help="how many schedules (%(default)s)")
     parser.add_argument("--faults", type=int, default=default.faults, help="of the training job, each (%(default)s)")

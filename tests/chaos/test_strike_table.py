@@ -8,29 +8,35 @@ from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault
 from hack.chaos.history import Record
 from hack.chaos.invariants import Invariant, Violation
-from hack.chaos.scenarios.registry import STRUCK_HERE
+from hack.chaos.scenarios.registry import SCENARIOS
 from hack.chaos.strike_table import Check, Row, Strike, code, never_struck, rows, table
 
 HELD, BROKEN = Check("nobody is lost"), Check("nobody is lost", ("2 of 3 are gone",))
-SILENT = Kind.WATCH_SILENT
+CUT = Kind.PARTITION
 
 
 @pytest.mark.parametrize(
     ("asked", "strikes", "missing", "ends_with"),
     [
-        pytest.param([SILENT], [Strike(SILENT, 1, 2, (HELD,))], (), 0, id="it struck and all held"),
-        pytest.param([SILENT], [], (SILENT,), 1, id="it never struck"),
-        pytest.param([SILENT], [Strike(SILENT, 1, 0, (HELD,))], (SILENT,), 1, id="it was tried and hit nobody"),
-        pytest.param([SILENT], [Strike(SILENT, 1, 2)], (SILENT,), 1, id="it struck and nothing was checked"),
-        pytest.param([SILENT], [Strike(SILENT, 1, 2, (BROKEN,))], (), 1, id="it struck and an invariant was violated"),
+        pytest.param([CUT], [Strike(CUT, 1, 2, (HELD,))], (), 0, id="it struck and all held"),
+        pytest.param([CUT], [], (CUT,), 1, id="it never struck"),
+        pytest.param([CUT], [Strike(CUT, 1, 0, (HELD,))], (CUT,), 1, id="it was tried and hit nobody"),
+        pytest.param([CUT], [Strike(CUT, 1, 2)], (CUT,), 1, id="it struck and nothing was checked"),
+        pytest.param([CUT], [Strike(CUT, 1, 2, (BROKEN,))], (), 1, id="it struck and an invariant was violated"),
         pytest.param(
-            [SILENT],
-            [Strike(SILENT, 1, 1, (HELD,)), Strike(SILENT, 2, 1, (BROKEN,))],
+            [CUT],
+            [Strike(CUT, 1, 1, (HELD,)), Strike(CUT, 2, 1, (BROKEN,))],
             (),
             1,
             id="one seed of two violates it",
         ),
-        pytest.param([Kind.MAP], [Strike(SILENT, 1, 2, (HELD,))], (Kind.MAP,), 1, id="another kind struck instead"),
+        pytest.param(
+            [Kind.LEADER_PAUSED],
+            [Strike(CUT, 1, 2, (HELD,))],
+            (Kind.LEADER_PAUSED,),
+            1,
+            id="another kind struck instead",
+        ),
     ],
 )
 def test_a_kind_that_was_asked_for_strikes_and_its_invariants_hold(asked, strikes, missing, ends_with):
@@ -38,29 +44,28 @@ def test_a_kind_that_was_asked_for_strikes_and_its_invariants_hold(asked, strike
 
 
 def test_a_row_sums_the_seeds_of_an_invariant():
-    strikes = [Strike(SILENT, seed, 2, (HELD, Check("it ends"))) for seed in (1, 2)]
-    strikes.append(Strike(SILENT, 3, 1, (BROKEN,)))
-    assert rows([SILENT], strikes) == (
-        Row(SILENT, 3, 5, "nobody is lost", "VIOLATED"),
-        Row(SILENT, 3, 5, "it ends", "held"),
+    strikes = [Strike(CUT, seed, 2, (HELD, Check("it ends"))) for seed in (1, 2)]
+    strikes.append(Strike(CUT, 3, 1, (BROKEN,)))
+    assert rows([CUT], strikes) == (
+        Row(CUT, 3, 5, "nobody is lost", "VIOLATED"),
+        Row(CUT, 3, 5, "it ends", "held"),
     )
 
 
 def test_the_table_tells_each_kind_once_and_each_violation_with_its_seed():
-    strikes = [Strike(SILENT, 7, 2, (BROKEN, Check("it ends")))]
-    lines = [" ".join(line.split()) for line in table([Kind.UPGRADE, Kind.MAP, SILENT], strikes)]
+    strikes = [Strike(CUT, 7, 2, (BROKEN, Check("it ends")))]
+    lines = [" ".join(line.split()) for line in table([Kind.UPGRADE, Kind.LEADER_PAUSED, CUT], strikes)]
     assert lines == [
         "fault kind seeds struck invariant verdict",
-        "3 watch falls silent 1 2 nobody is lost VIOLATED",
+        "12 leader paused, then resumed 0 0 NEVER STRUCK",
+        "14 network cut, one way and both 1 2 nobody is lost VIOLATED",
         "it ends held",
-        "8 topology map broken 0 0 NEVER STRUCK",
         "20 chart upgraded and rolled back 0 0 NEVER STRUCK",
-        "VIOLATED: watch falls silent, seed 7: nobody is lost: 2 of 3 are gone",
+        "VIOLATED: network cut, one way and both, seed 7: nobody is lost: 2 of 3 are gone",
     ]
 
 
-def test_the_kinds_are_those_of_the_table():
-    assert [kind.value for kind in Kind] == list(range(1, 23))
+def test_each_kind_has_a_title_and_each_fault_a_kind():
     assert set(TITLES) == set(Kind)
     assert set(OF_JOB) == set(Fault) - {Fault.AUTOSCALER}
 
@@ -82,8 +87,8 @@ def test_a_fault_of_the_job_that_hit_nobody_has_not_struck():
 @pytest.mark.parametrize(
     ("words", "kinds", "faults", "named"),
     [
-        pytest.param("3", [Kind.WATCH_SILENT], [], [], id="a kind by its number"),
-        pytest.param("watch_silent", [Kind.WATCH_SILENT], [], [], id="a kind by its name"),
+        pytest.param("14", [Kind.PARTITION], [], [], id="a kind by its number"),
+        pytest.param("partition", [Kind.PARTITION], [], [], id="a kind by its name"),
         pytest.param("pod,node", [], [Fault.POD, Fault.NODE], [Fault.POD, Fault.NODE], id="faults of the job"),
         pytest.param("job", [], list(Fault), [], id="all faults of the job, of which a schedule draws some"),
         pytest.param(
@@ -101,4 +106,4 @@ def test_what_is_asked_for_is_read(words, kinds, faults, named):
 
 
 def test_each_kind_is_struck_by_a_scenario_or_by_the_job():
-    assert {*STRUCK_HERE, *OF_JOB.values()} == set(Kind)
+    assert {*SCENARIOS, *OF_JOB.values()} == set(Kind)

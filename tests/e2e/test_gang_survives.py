@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
+import signal
 
 import aiohttp
 import pytest
@@ -35,6 +37,17 @@ async def test_an_extender_that_dies_in_mid_gang_does_not_stop_scheduling(stage)
     assert len(await stage.landed("wide", 8, within_s=15)) == 8
     stage.start_extender()
     await stage.eventually(lambda: stage.metric("turnout_unenforced_pods") >= 8)
+
+
+@pytest.mark.slow
+async def test_an_extender_that_hangs_delays_pods_and_does_not_stop_scheduling(stage):
+    """The scheduler waits for its timeout, and then goes on without the extender."""
+    await stage.build()
+    stage.start_extender()
+    stage.start_scheduler()
+    os.kill(stage.plane.pid("extender"), signal.SIGSTOP)
+    await stage.submit(*cluster.koordinator_gang("bert", 2))
+    assert len(await stage.landed("bert", 2, within_s=60)) == 2
 
 
 async def test_after_a_kill_in_mid_gang_the_rest_lands_in_the_same_leaf(stage):

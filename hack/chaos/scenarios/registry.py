@@ -12,15 +12,7 @@ from pathlib import Path
 from hack.chaos.chart import changes, upgrades
 from hack.chaos.controllers import strikes
 from hack.chaos.fault_kinds import Kind
-from hack.chaos.scenarios import (
-    api_faults,
-    arbiter_cut,
-    certificates,
-    checkpoint_faults,
-    cluster_faults,
-    leavers,
-    partition,
-)
+from hack.chaos.scenarios import arbiter_cut, partition
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import Stood
 from hack.controlplane.errors import ControlPlaneError
@@ -28,7 +20,7 @@ from turnout.cli.commands.child_env import ChildFailed
 from turnout.cli.commands.terminal import ended_by_sigterm
 from turnout.simulator.cluster.runtime.clients import ApiError
 
-Play = Callable[[int, Path, Sequence[Kind]], Sequence[Strike]]
+Play = Callable[[int, Path], Sequence[Strike]]
 
 # What a scenario may end with when it cannot run here, or never comes to its end: its kinds have not struck then.
 _FAILURES = (
@@ -37,48 +29,25 @@ _FAILURES = (
 )
 
 
-def _api(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
-    return [asyncio.run(ended_by_sigterm(api_faults.play(seed, kind))) for kind in kinds]
-
-
-def _cluster(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
-    return asyncio.run(ended_by_sigterm(cluster_faults.play(seed, folder, kinds)))
-
-
-def _partition(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+def _partition(seed: int, folder: Path) -> Sequence[Strike]:
     return [partition.play(seed, folder / "agents"), asyncio.run(arbiter_cut.play(seed, folder / "arbiter"))]
 
 
-def _leavers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
-    return [leavers.play(seed)]
-
-
-def _certificates(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
-    return [asyncio.run(certificates.play(seed))]
-
-
-def _controllers(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+def _controllers(seed: int, folder: Path) -> Sequence[Strike]:
     folder.mkdir(parents=True)
     return [asyncio.run(ended_by_sigterm(strikes.play(seed, folder)))]
 
 
-def _chart(seed: int, folder: Path, kinds: Sequence[Kind]) -> Sequence[Strike]:
+def _chart(seed: int, folder: Path) -> Sequence[Strike]:
     asked = asyncio.run(ended_by_sigterm(changes.play(seed, folder / "asked")))
     return [asked, upgrades.play(seed, folder / "training")]
 
 
-_BY: Mapping[str, tuple[Play, frozenset[Kind]]] = {
-    "api": (_api, frozenset(api_faults.INJECTORS)),
-    "cluster": (_cluster, frozenset(cluster_faults.INJECTORS)),
-    "controllers": (_controllers, frozenset({Kind.LEADER_PAUSED})),
-    "partition": (_partition, frozenset({Kind.PARTITION})),
-    "checkpoint": (checkpoint_faults.play, frozenset(checkpoint_faults.SCENARIOS)),
-    "leavers": (_leavers, frozenset({Kind.LEAVERS})),
-    "chart": (_chart, frozenset({Kind.UPGRADE})),
-    "certificates": (_certificates, frozenset({Kind.CERTIFICATE})),
+SCENARIOS: Mapping[Kind, tuple[str, Play]] = {
+    Kind.LEADER_PAUSED: ("controllers", _controllers),
+    Kind.PARTITION: ("partition", _partition),
+    Kind.UPGRADE: ("chart", _chart),
 }
-
-STRUCK_HERE = frozenset(kind for _, kinds in _BY.values() for kind in kinds)
 
 
 def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], list[str]]:
@@ -88,14 +57,11 @@ def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], 
     that could not run here or did not come to its end.
     """
     found, failed = list[Strike](), list[str]()
-    for name, (each, can) in _BY.items():
-        wanted = [kind for kind in kinds if kind in can]
-        if not wanted:
-            continue
+    for name, scenario in (SCENARIOS[kind] for kind in kinds if kind in SCENARIOS):
         home = folder / f"{name}-{seed}"
         shutil.rmtree(home, ignore_errors=True)
         try:
-            strikes = each(seed, home, wanted)
+            strikes = scenario(seed, home)
         except _FAILURES as error:
             failed.append(f"{name}, seed {seed}: {_told(error)}; see {home}")
             continue

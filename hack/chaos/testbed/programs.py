@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,7 +11,6 @@ from pathlib import Path
 import aiohttp
 
 from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, MAP_NAME, MAP_NAMESPACE, ROOT
-from hack.chaos.testbed.shifted_clock import ShiftedClock
 from turnout.cli.commands.child_env import ChildFailed, die_with_parent, environment
 from turnout.cli.commands.extender_process import free_port
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
@@ -26,7 +24,6 @@ class Programs:
     """Programs that run beside the job. kubeconfig: of the local cluster; folder: for their logs."""
 
     def __init__(self, api: ApiClient, session: aiohttp.ClientSession, kubeconfig: Path, folder: Path) -> None:
-        self.clock = ShiftedClock(folder / "clock")
         self._api, self._session, self._kubeconfig, self._folder = api, session, kubeconfig, folder
         self._ports = free_port(), free_port()
         self._extender: subprocess.Popen[bytes] | None = None
@@ -58,31 +55,6 @@ class Programs:
         """One more replica."""
         flags = ("--act", f"--cooldown-s={COOLDOWN_S:g}", "--restart-s=0", f"--lease-seconds={LEASE_S:g}")
         self._autoscalers.append(self._start("autoscaler", *flags, "--metrics-bind", "127.0.0.1:0"))
-
-    @property
-    def alive(self) -> list[int]:
-        """The process ids of programs that run."""
-        there = (*self._autoscalers, *filter(None, (self._extender,)))
-        return [each.pid for each in there if each.poll() is None]
-
-    def signal_extender(self, number: signal.Signals) -> None:
-        """Send a signal to the extender."""
-        if self._extender is not None:
-            self._extender.send_signal(number)
-
-    async def ready(self) -> bool:
-        """True if the extender says that it can answer."""
-        return await self._ready()
-
-    async def map_faults(self) -> float:
-        """Read how many faults the extender has found in the newest map; -1 if it does not say."""
-        with suppress(aiohttp.ClientError):
-            async with self._session.get(f"http://127.0.0.1:{self._ports[1]}/metrics") as response:
-                lines = (await response.text()).splitlines()
-                return next(
-                    (float(line.split()[-1]) for line in lines if line.startswith("turnout_topology_faults ")), -1.0
-                )
-        return -1.0
 
     def kill_extender(self) -> None:
         """At once."""
@@ -131,10 +103,9 @@ class Programs:
 
     def _start(self, package: str, *flags: str) -> subprocess.Popen[bytes]:
         self._count += 1
-        command = (sys.executable, "-m", "hack.chaos.testbed.shifted_clock", str(self.clock.path))
         with (self._folder / f"{package}-{self._count}.log").open("wb") as log:
             return subprocess.Popen(
-                [*command, f"turnout.{package}", "--kubeconfig", str(self._kubeconfig), *flags],
+                [sys.executable, "-m", f"turnout.{package}", "--kubeconfig", str(self._kubeconfig), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
