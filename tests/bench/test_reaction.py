@@ -10,7 +10,7 @@ import pytest
 from hack.bench.reaction.run import FORMS, Plan, measured
 from hack.bench.reaction.scene import JOBS, PODS, Size
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.long]  # what they measure runs in `make bench`
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.slow]
 
 
 async def test_every_gang_brings_one_shrink_and_the_cluster_stays_full(control_plane):

@@ -5,7 +5,7 @@ import pytest
 from hack.bench.throughput.run import SETUPS, WORKLOADS
 from hack.bench.throughput.trials import Cluster
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.long]  # what they measure runs in `make bench`
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("load", WORKLOADS)

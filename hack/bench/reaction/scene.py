@@ -56,14 +56,14 @@ def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
     """Every pod, each on its node. made: the jobs, as the API server has them."""
     places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
     for job, index in ((job, index) for job in made for index in range(size.workers)):
-        meta = job["metadata"]
+        meta, template = job["metadata"], job["spec"]["template"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
         mark = {labels.JOB_INDEX: str(index)}
         yield _pod(
             f"{meta['name']}-{index}",
             size.gpus,
             next(places),
-            labels={"job-name": meta["name"], **mark},
+            labels={**template["metadata"]["labels"], **mark},  # by which the job selects its pods
             annotations=mark,
             ownerReferences=[owner],
         )
@@ -81,10 +81,11 @@ def gang(name: str, size: Size) -> list[Raw]:
 def group(name: str, size: Size, phase: str) -> Raw:
     """A PodGroup of Volcano, whose pods are not made before there is room for them."""
     asks = {GPU: str(size.gpus * size.asked)}
+    owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]},  # it would make the pods
         "spec": {"minMember": size.asked, "minResources": asks},
         "status": {"phase": phase},
     }
