@@ -1,6 +1,6 @@
-"""`python -m hack.bench NAME ... [--quick]` runs benchmarks, `--all` every one: one after the other, each by itself.
+"""`python -m hack.bench NAME ... [--quick|--smallest]` runs benchmarks, `--all` every one, each by itself.
 
-A benchmark is a folder here whose module `run` has a `run(quick) -> Outcome`. It prints tables for people and, as its
+A benchmark is a folder here whose module `run` has a `run(scale) -> Outcome`. It prints tables for people and, as its
 last line, one JSON object, which also goes to build/bench/NAME.json. The exit status is 0 whatever is met; 3 for a
 strict one that misses a target; 1 for a benchmark that broke.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from hack.bench.support.outcome import MISSED, Outcome, Table
+from hack.bench.support.outcome import MISSED, Outcome, Scale, Table
 
 RESULTS = Path("build/bench")
 
@@ -30,21 +30,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its baselines.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or several of {', '.join(names)}")
     parser.add_argument("--all", action="store_true", help="run every benchmark")
-    parser.add_argument("--quick", action="store_true", help="the same measurement, smaller: a minute or two")
+    sizes = parser.add_mutually_exclusive_group()
+    for scale, text in ((Scale.QUICK, "the same measurement, smaller: a minute or two"), (Scale.SMALLEST, "only run")):
+        sizes.add_argument(f"--{scale.value}", dest="scale", action="store_const", const=scale, help=text)
+    parser.set_defaults(scale=Scale.FULL)
     chosen = parser.parse_args(argv)
     if unknown := sorted({*chosen.names} - {*names}):
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(names)}")
     if chosen.all == bool(chosen.names):
         parser.error("name benchmarks, or --all")
     if chosen.all or len(chosen.names) > 1:
-        return run_each(names if chosen.all else chosen.names, chosen.quick)
+        return run_each(names if chosen.all else chosen.names, chosen.scale)
     (name,) = chosen.names
-    return shown_status(name, runner(name)(chosen.quick))
+    return shown_status(name, runner(name)(chosen.scale), save=chosen.scale is not Scale.SMALLEST)
 
 
-def shown_status(name: str, outcome: Outcome) -> int:
+def shown_status(name: str, outcome: Outcome, save: bool = True) -> int:
     """Show an outcome, and return the exit status that it stands for."""
-    show(name, outcome)
+    show(name, outcome, save)
     return MISSED if outcome.strict and not all(target.met for target in outcome.targets) else 0
 
 
@@ -53,9 +56,9 @@ def names_of_benchmarks() -> list[str]:
     return sorted(run.parent.name for run in Path(__file__).parent.glob("*/run.py"))
 
 
-def runner(name: str) -> Callable[[bool], Outcome]:
+def runner(name: str) -> Callable[[Scale], Outcome]:
     """Return a benchmark's run."""
-    run: Callable[[bool], Outcome] = importlib.import_module(f"hack.bench.{name}.run").run
+    run: Callable[[Scale], Outcome] = importlib.import_module(f"hack.bench.{name}.run").run
     return run
 
 
@@ -63,14 +66,14 @@ def _status(command: Sequence[str]) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def run_each(names: Sequence[str], quick: bool, status_of: Callable[[Sequence[str]], int] = _status) -> int:
+def run_each(names: Sequence[str], scale: Scale, status_of: Callable[[Sequence[str]], int] = _status) -> int:
     """Run each in its own process, so that none measures what another left behind. A broken one stops no other.
 
     status_of: runs a command and returns its exit status.
     """
     broken, missed = [], False
     for name in names:
-        command = [sys.executable, "-m", "hack.bench", name, *(["--quick"] if quick else [])]
+        command = [sys.executable, "-m", "hack.bench", name, *([] if scale is Scale.FULL else [f"--{scale.value}"])]
         status = status_of(command)
         missed |= status == MISSED
         if status not in (0, MISSED):
@@ -86,8 +89,8 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=140)
 
 
-def show(name: str, outcome: Outcome) -> None:
-    """Print an outcome and keep it in build/bench."""
+def show(name: str, outcome: Outcome, save: bool = True) -> None:
+    """Print an outcome. save: write it to build/bench, too."""
     console = _console()
     console.rule(outcome.title)
     for table in outcome.tables:
@@ -97,8 +100,9 @@ def show(name: str, outcome: Outcome) -> None:
     if outcome.targets:
         console.print(drawn(_targets(outcome)))
     line = as_json(name, outcome)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(line + "\n")
+    if save:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(line + "\n")
     print(line)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hack.bench.__main__ import as_json, main, names_of_benchmarks, run_each, runner, show, shown_status
 from hack.bench.placement import baselines, exact, instances, streams, trickling
 from hack.bench.placement.run import ours
-from hack.bench.support.outcome import MISSED, Outcome, Table, Target
+from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target
 from tests.topology.world import fabric, room
 from turnout.topology.cost import cost
 
@@ -70,11 +70,11 @@ def test_several_names_run_one_after_the_other_in_processes_of_their_own():
         ran.append(command[2:])
         return {"recovery": MISSED, "why": 1}.get(command[3], 0)
 
-    assert run_each(["recovery", "placement"], True, status) == MISSED
+    assert run_each(["recovery", "placement"], Scale.QUICK, status) == MISSED
     assert ran == [["hack.bench", "recovery", "--quick"], ["hack.bench", "placement", "--quick"]]
-    assert run_each(["placement", "why", "recovery"], False, status) == 1
+    assert run_each(["placement", "why", "recovery"], Scale.FULL, status) == 1
     assert ran[2:] == [["hack.bench", "placement"], ["hack.bench", "why"], ["hack.bench", "recovery"]]
-    assert run_each(["placement"], False, status) == 0
+    assert run_each(["placement"], Scale.FULL, status) == 0
 
 
 def test_the_committed_streams_are_what_the_generator_makes():

@@ -13,28 +13,13 @@ from hypothesis import strategies as st
 from hack.bench.__main__ import as_json
 from hack.bench.checkpoint.lower_bound import Copy, Warm, split
 from hack.bench.checkpoint.ours import NOT_BUILT
-from hack.bench.checkpoint.plan import Plan, SceneResult
+from hack.bench.checkpoint.plan import SceneResult
 from hack.bench.checkpoint.results import BROKE, Results
-from hack.bench.checkpoint.run import LARGE, SMALL, measured
+from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, measured
 from hack.bench.checkpoint.scenes.runner import SCENES
 from hack.bench.checkpoint.scenes.stalls import BASELINES, part
-from hack.bench.checkpoint.state import Size, bytes_of, differ, make, tensors
+from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
 
-TINY = Size(width=32, layers=2, words=64)
-PLAN = Plan(
-    size=TINY,
-    small=TINY,
-    wide=TINY,
-    firsts=1,
-    steady=1,
-    loops=1,
-    loop_s=0.01,
-    persists=1,
-    worlds=((2, 3),),
-    loads=1,
-    sent_bytes=1 << 20,
-    sockets=1,
-)
 FLOORS = ["floor 1", "floor 2"]
 ROWS = {
     "first save": [*FLOORS, *BASELINES, "dcp.async_save: second", "ours", "ours: prepare", "ours, not prepared"],
@@ -71,7 +56,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcome(places):
-    return measured(PLAN, *places)
+    return measured(SMALLEST, *places)
 
 
 @pytest.fixture(scope="module")

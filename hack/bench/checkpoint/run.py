@@ -21,7 +21,7 @@ from hack.bench.checkpoint.plan import Places, Plan
 from hack.bench.checkpoint.results import Results
 from hack.bench.checkpoint.scenes.runner import played
 from hack.bench.checkpoint.state import Size
-from hack.bench.support.outcome import Outcome
+from hack.bench.support.outcome import Outcome, Scale
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")
 REMOVE_S = 10.0
@@ -55,11 +55,26 @@ QUICK = Plan(
     sent_bytes=256 << 20,
     sockets=5,
 )
+TINY = Size(width=32, layers=2, words=64)
+SMALLEST = Plan(
+    size=TINY,
+    small=TINY,
+    wide=TINY,
+    firsts=1,
+    steady=1,
+    loops=1,
+    loop_s=0.01,
+    persists=1,
+    worlds=((2, 3),),
+    loads=1,
+    sent_bytes=1 << 20,
+    sockets=1,
+)
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Measure everything."""
-    return measured(QUICK if quick else FULL)
+    return measured(scale.pick(FULL, QUICK, SMALLEST))
 
 
 def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:

@@ -17,17 +17,17 @@ from statistics import median
 
 from hack.bench.controllers.audit import Audit
 from hack.bench.controllers.results import Results
-from hack.bench.controllers.scene import FULL, QUICK, Size
+from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, Size
 from hack.bench.controllers.sides import Side
 from hack.bench.controllers.trials import Rest, Trial, deletions, opened, rest, trial
-from hack.bench.support.outcome import Outcome
+from hack.bench.support.outcome import Outcome, Scale
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
 
 
-def run(quick: bool) -> Outcome:
-    """Measure. quick: fewer and smaller jobs, each controller once."""
-    return asyncio.run(measure(QUICK if quick else FULL)).outcome(quick)
+def run(scale: Scale) -> Outcome:
+    """Measure: unless in full, fewer and smaller jobs, each controller once."""
+    return asyncio.run(measure(scale.pick(FULL, QUICK, SMALLEST))).outcome(scale is not Scale.FULL)
 
 
 async def measure(size: Size) -> Results:

@@ -41,6 +41,7 @@ class Size:
 
 FULL = Size(jobs=500, workers=8, lost=200, deleted=20, steady=5000, steady_s=60.0, times=2)
 QUICK = Size(jobs=40, workers=4, lost=40, deleted=5, steady=500, steady_s=15.0)
+SMALLEST = Size(jobs=4, workers=2, lost=2, deleted=1, steady=4, steady_s=1.0, turns=1)
 
 
 def cluster() -> Iterator[Raw]:

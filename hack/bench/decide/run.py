@@ -21,7 +21,7 @@ import numpy as np
 
 from hack.bench.decide import cluster, feeder
 from hack.bench.decide.results import Results
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import interpolated
 from turnout.autoscaler.__main__ import settle
 from turnout.autoscaler.capacity import Capacity
@@ -32,20 +32,18 @@ from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
 NODES, PER_NODE, JOBS, QUEUES, RUNS = 12_500, 8, 10_000, 50, 40
-QUICK_RUNS = 10
-CHANGES, QUICK_CHANGES = 40_000, 12_000
 WAITERS = 3
 NOW_S = 1_000_000.0
 SCENES = ("at rest", "a hundred wait", "a tenth is free")
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Decide many times on clusters of several seeds."""
     rows: list[tuple[str, ...]] = []
     figures: dict[str, float] = {}
     p99s: list[float] = []
     for scene in SCENES:
-        times, steps = zip(*_timed(scene, QUICK_RUNS if quick else RUNS), strict=True)
+        times, steps = zip(*_timed(scene, scale.pick(RUNS, 10, 1)), strict=True)
         p50, p99 = statistics.median(times) * 1e3, interpolated(times, 0.99) * 1e3
         p99s.append(p99)
         name = scene.replace(" ", "_")
@@ -56,7 +54,8 @@ def run(quick: bool) -> Outcome:
     note = (
         f"{JOBS:,} jobs, {NODES * PER_NODE:,} GPUs on {NODES:,} nodes, {QUEUES} queues, {len(times)} decisions a scene."
     )
-    fed = _fed(JOBS, NODES, QUICK_CHANGES if quick else CHANGES)
+    jobs, nodes = scale.pick((JOBS, NODES), (JOBS, NODES), (20, 25))
+    fed = _fed(jobs, nodes, scale.pick(40_000, 12_000, 4_000))
     figures |= fed.figures()
     targets += fed.targets()
     return Outcome("decide: time to decide", (table, fed.table()), figures, targets, (note, fed.note()))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from turnout.launcher.linux import die_with
 
@@ -23,15 +24,17 @@ _CHUNK = 1 << 18
 class Caller:
     """One kept connection to a server on loopback."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)  # the embedded API server has a token in its path
+        self._prefix = parts.path.rstrip("/")
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
         # Without it a request in two segments waits 40 ms for an acknowledgement. Go sets it too.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, method: str, path: str, body: bytes) -> tuple[bytes, float]:
         """Send a request; give the answer's body and its time in seconds. Raises RuntimeError unless it is 2xx."""
         head = (
-            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode()
         start_s = time.perf_counter()
@@ -95,10 +98,15 @@ def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
     raise RuntimeError("a child did not come up")
 
 
+def url_of(port: int) -> str:
+    """Return the URL of a server on a port of loopback."""
+    return f"http://127.0.0.1:{port}"
+
+
 def ready(port: int) -> str:
     """Give the answer of the pages on a port once they are ready; "" before."""
     try:
-        caller = Caller(port)
+        caller = Caller(url_of(port))
     except OSError:
         return ""
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from hack.bench.extender import cluster
-from hack.bench.extender.caller import Caller, appears, child, memory_mib, ready, until
+from hack.bench.extender.caller import Caller, appears, child, memory_mib, ready, until, url_of
 from hack.bench.extender.cluster import Gang, Raw
 from turnout.cli.commands.extender_process import free_port
 
@@ -95,8 +95,8 @@ def _processes(
     """Callers of the API, ours, the no-op and the pages of ours; the process of ours and how long it took to start."""
     with ExitStack() as stack:
 
-        def caller(port: int) -> Caller:
-            one = Caller(port)
+        def caller(url: str) -> Caller:
+            one = Caller(url)
             stack.callback(one.close)
             return one
 
@@ -112,8 +112,8 @@ def _processes(
         ours = stack.enter_context(child("ours", str(folder / "ours.times"), *flags))
         until(lambda: ready(pages), ours)
         start_s = time.monotonic() - begun_s
-        ports = [int(server.rpartition(":")[2]), int(appears(port_file, ours)), int(appears(noop_file, noop))]
-        yield caller(ports[0]), caller(ports[1]), caller(ports[2]), caller(pages), ours, start_s
+        ours_url, noop_url = url_of(int(appears(port_file, ours))), url_of(int(appears(noop_file, noop)))
+        yield caller(server), caller(ours_url), caller(noop_url), caller(url_of(pages)), ours, start_s
 
 
 class _Stream:

@@ -21,7 +21,7 @@ from hack.bench.gates.rates import Rate, rates
 from hack.bench.gates.stream import APART_S, send
 from hack.bench.gates.takeover import takeovers
 from hack.bench.placement import streams
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from hack.controlplane.tools import cache
 from hack.controlplane.tools.parts import NEXT
@@ -32,12 +32,13 @@ RELEASES = ("", NEXT)
 TAKEOVER_S = 5.0  # within which a replica takes over
 
 
-def run(quick: bool) -> Outcome:
-    """Measure. quick: one seed of 15 gangs, 256 nodes; else ten seeds of 40 gangs, 1,000 and 5,000 nodes.
+def run(scale: Scale) -> Outcome:
+    """Measure. Quick: one seed of 15 gangs, 256 nodes; in full: ten seeds of 40 gangs, 1,000 and 5,000 nodes.
 
     Kueue runs beside where the environment names its manager, over the first three seeds.
     """
-    seeds, gangs = ((1,), 15) if quick else (tuple(range(1, 11)), GANGS)
+    quick = scale is not Scale.FULL
+    seeds, gangs = scale.pick((tuple(range(1, 11)), GANGS), ((1,), 15), ((1,), 1))
     least = beside.best_fit(seeds, gangs)
     cells = [
         _cell(way, apart, seeds, gangs, release)
@@ -47,9 +48,9 @@ def run(quick: bool) -> Outcome:
         if not (quick and release and (way, apart) != ("gates", "together"))
     ]
     kueue = beside.run(os.environ, cells, seeds[: beside.SEEDS], gangs)
-    speed = asyncio.run(rates([(256, 256, 1)] if quick else [(1000, 1000, 3), (5000, 800, 1)]))
-    waiting = asyncio.run(crowd(20 if quick else 500))
-    killed = asyncio.run(takeovers(1 if quick else 10))
+    speed = asyncio.run(rates(scale.pick([(1000, 1000, 3), (5000, 800, 1)], [(256, 256, 1)], [(192, 16, 1)])))
+    waiting = asyncio.run(crowd(scale.pick(500, 20, 20)))
+    killed = asyncio.run(takeovers(scale.pick(10, 1, 1)))
     return _told(least, cells, kueue, speed, waiting, killed, gangs)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.bench.hangs.world import World
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank, rank_above
 from turnout.launcher.health.hang_detector import KNOWN_WELL, RARE, HangLimits, Progress, ProgressWatch, limit_s, look
 from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat
@@ -28,30 +28,28 @@ from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import files, merge
 from turnout.launcher.health.step_histogram import BUCKETS, bucket_of
 
-STEPS, QUICK_STEPS = 34_000, 2_000  # of each rank
-TRIALS, QUICK_TRIALS = 9, 2
 RANKS = 3
 LONG_S = 4.0  # what the rarest thousandth of the steps takes at least in the replay
 MERGED = 1_024
 PLACES = ("fetch", "compute", "write")
 
 
-def measure(quick: bool) -> Outcome:
+def measure(scale: Scale) -> Outcome:
     """Record, hang, replay and merge: the part of hack/bench/health/run.py about hangs."""
     with tempfile.TemporaryDirectory(prefix="turnout-hangs-") as folder:
-        return asyncio.run(_run(Path(folder), quick))
+        return asyncio.run(_run(Path(folder), scale))
 
 
-async def _run(folder: Path, quick: bool) -> Outcome:
+async def _run(folder: Path, scale: Scale) -> Outcome:
     world = World(folder, RANKS, HangLimits())
     quickly = World(folder, RANKS, HangLimits(floor_s=1.0))
     try:
         await world.warm()
-        await world.train(QUICK_STEPS if quick else STEPS, limit_s=560)
+        await world.train(scale.pick(34_000, 2_000, KNOWN_WELL + 100), limit_s=560)
         alarms = len(world.told("process_hung"))
         record = array("d", (folder / "record").read_bytes())
         figures = {"live_alarms": float(alarms)} | _recorded(record)
-        figures |= await _trials(quickly, QUICK_TRIALS if quick else TRIALS)
+        figures |= await _trials(quickly, scale.pick(9, 2, 1))
         figures |= _replayed(record) | _merged(quickly.stacks) | _cost(folder)
     finally:
         await world.close()

@@ -13,7 +13,7 @@ from math import log2
 from hack.bench.hangs.measure import measure
 from hack.bench.health import trials
 from hack.bench.health.trials import Said, Scene, Trial, extra_groups, innocents
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 
 ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
 SCENES = (ISSUE, Scene("third", 64, dead=16, tired=2, far=2, cut=1), Scene("few", 8, dead=2))
@@ -72,9 +72,9 @@ class Results:
         return Table(f"{told}: {len(self.trials)} floors", columns, rows)
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Measure both, in as many floors and steps as there is time for."""
-    nodes, hangs = _nodes(quick), measure(quick)
+    nodes, hangs = _nodes(scale.pick(400, 40, 2)), measure(scale)
     return Outcome(
         title="health: who is found and who is blamed before a step, and in one that never ends",
         tables=(*nodes.tables, *hangs.tables),
@@ -84,8 +84,8 @@ def run(quick: bool) -> Outcome:
     )
 
 
-def _nodes(quick: bool) -> Outcome:
-    found = [_found(scene, 40 if quick else 400) for scene in SCENES]
+def _nodes(times: int) -> Outcome:
+    found = [_found(scene, times) for scene in SCENES]
     issue = found[0]
     a_suspect = max(len(each.extra) / len(each.suspects) for each in issue.trials)
     figures = {name: value for each in found for name, value in each.figures().items()}

@@ -13,18 +13,19 @@ from concurrent.futures import ProcessPoolExecutor
 
 from hack.bench.lending import scenes
 from hack.bench.lending.scenes import CLUSTERS, SCENES, Result, Scene, Task, clusters, replayed
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from turnout.simulator.replay import trace_files
 
 QUICK_JOBS, SEEDS = 700, 3
 Results = Mapping[Scene, Sequence[Result]]
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Replay every scene on every cluster, those that dice have labelled with several seeds."""
+    quick, jobs = scale is not Scale.FULL, scale.pick(0, QUICK_JOBS, 8)
     names = clusters()
     tasks = [
-        Task(name, scene, seed, QUICK_JOBS if quick else 0)
+        Task(name, scene, seed, jobs)
         for scene in SCENES
         for name in names
         for seed in range(SEEDS if scene.thrown and not quick else 1)

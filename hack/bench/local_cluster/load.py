@@ -40,8 +40,8 @@ class Load:
 
 
 @contextmanager
-def started(*flags: str) -> Iterator[tuple[float, int, int]]:
-    """Start a local cluster in a new folder; give how long it took to be ready, its port and its process."""
+def started(*flags: str) -> Iterator[tuple[float, str, int]]:
+    """Start a local cluster in a new folder; give how long it took to be ready, its URL and its process."""
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew
@@ -51,7 +51,8 @@ def started(*flags: str) -> Iterator[tuple[float, int, int]]:
         took_s = time.monotonic() - began_s
         try:
             note = json.loads(Path(folder, "turnout/local/state.json").read_text())
-            yield took_s, int(note["url"].rpartition(":")[2]), int(note["pid"])
+            config = json.loads(Path(folder, "turnout/local/kubeconfig").read_text())
+            yield took_s, str(config["clusters"][0]["cluster"]["server"]), int(note["pid"])
         finally:
             subprocess.run([*command, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
 
@@ -64,20 +65,20 @@ def start_s() -> float:
 
 def filled(nodes: int, pods: int) -> Load:
     """Fill a local cluster and watch it run."""
-    with started("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, port, pid):
-        return asyncio.run(asyncio.wait_for(_fill(port, pid, pods), _LONGEST_S))
+    with started("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, url, pid):
+        return asyncio.run(asyncio.wait_for(_fill(url, pid, pods), _LONGEST_S))
 
 
-async def _fill(port: int, pid: int, pods: int) -> Load:
+async def _fill(url: str, pid: int, pods: int) -> Load:
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "hack.bench.local_cluster.watchers", str(port), str(WATCHERS), str(pods)),
+        *(sys.executable, "-m", "hack.bench.local_cluster.watchers", url, str(WATCHERS), str(pods)),
         stdout=asyncio.subprocess.PIPE,
     )
     assert child.stdout is not None
     try:
         await child.stdout.readline()
         began_s = time.time()
-        await _create(port, pods)
+        await _create(f"{url}/api/v1/namespaces/default/pods", pods)
         created_s = time.time() - began_s
         told = json.loads(await child.stdout.readline())
     finally:
@@ -96,10 +97,9 @@ async def _fill(port: int, pid: int, pods: int) -> Load:
     )
 
 
-async def _create(port: int, pods: int) -> None:
-    """Create pods as fast as they are taken."""
+async def _create(url: str, pods: int) -> None:
+    """Create pods as fast as they are taken. url: of the collection."""
     numbers = iter(range(pods))
-    url = f"http://127.0.0.1:{port}/api/v1/namespaces/default/pods"
 
     async def some(session: aiohttp.ClientSession) -> None:
         for number in numbers:

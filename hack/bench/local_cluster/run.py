@@ -9,15 +9,14 @@ import os
 import statistics
 
 from hack.bench.local_cluster.load import WATCHERS, Load, filled, start_s
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 
 NODES, PODS, STARTS = 1_000, 10_000, 5
-QUICK_NODES, QUICK_PODS, QUICK_STARTS = 200, 1_500, 3
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Start it some times, then fill it once. The first start, which may compile modules, does not count."""
-    nodes, pods, starts = (QUICK_NODES, QUICK_PODS, QUICK_STARTS) if quick else (NODES, PODS, STARTS)
+    nodes, pods, starts = scale.pick((NODES, PODS, STARTS), (200, 1_500, 3), (4, 8, 1))
     ready = [start_s() for _ in range(starts + 1)][1:]
     one = filled(nodes, pods)
     figures = {
@@ -31,7 +30,9 @@ def run(quick: bool) -> Outcome:
         "extender_mib": one.extender_mib,
     }
     tables = (_starts(ready), _fill(nodes, pods, one))
-    return Outcome("local_cluster: a cluster in one process", tables, figures, _targets(figures), _notes(quick))
+    return Outcome(
+        "local_cluster: a cluster in one process", tables, figures, _targets(figures), _notes(scale is not Scale.FULL)
+    )
 
 
 def _starts(ready: list[float]) -> Table:

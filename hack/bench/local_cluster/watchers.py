@@ -1,4 +1,4 @@
-"""Watchers of pods, many in one process: `python -m hack.bench.local_cluster.watchers PORT HOW_MANY PODS`.
+"""Watchers of pods, many in one process: `python -m hack.bench.local_cluster.watchers URL HOW_MANY PODS`.
 
 Each has a connection of its own and reads every byte; it counts pods that have come to run rather than decoding them,
 so that what is measured is the server. Prints `ready` once all watch, then one JSON line: when each had seen all pods
@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 import time
+from urllib.parse import urlsplit
 
 RUNS = b'"phase":"Running"'
 _PATH = "/api/v1/pods?watch=1&resourceVersion=1&allowWatchBookmarks=true"
@@ -19,7 +20,8 @@ _PATH = "/api/v1/pods?watch=1&resourceVersion=1&allowWatchBookmarks=true"
 class Watcher(asyncio.Protocol):
     """One watch."""
 
-    def __init__(self, pods: int) -> None:
+    def __init__(self, path: str, pods: int) -> None:
+        self.path = path
         self.pods, self.seen, self.bytes, self.done_s = pods, 0, 0, 0.0
         self.begun, self.done = asyncio.Event(), asyncio.Event()
         self._tail = b""
@@ -27,7 +29,7 @@ class Watcher(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
         assert isinstance(transport, asyncio.Transport)
-        transport.write(f"GET {_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        transport.write(f"GET {self.path}{_PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
     def data_received(self, data: bytes) -> None:
         """Count; a word that two blocks share is seen once, with the second."""
@@ -46,12 +48,13 @@ class Watcher(asyncio.Protocol):
         self.done.set()
 
 
-async def watch(port: int, how_many: int, pods: int) -> None:
+async def watch(url: str, how_many: int, pods: int) -> None:
     """Watch until all have seen everything, or were cut off."""
     loop = asyncio.get_running_loop()
-    watchers = []
+    watchers, parts = [], urlsplit(url)
+    address = parts.hostname or "", parts.port or 0
     for _ in range(how_many):
-        _, watcher = await loop.create_connection(lambda: Watcher(pods), "127.0.0.1", port)
+        _, watcher = await loop.create_connection(lambda: Watcher(parts.path, pods), *address)
         watchers.append(watcher)
     await asyncio.gather(*(each.begun.wait() for each in watchers))
     print("ready", flush=True)
@@ -62,4 +65,4 @@ async def watch(port: int, how_many: int, pods: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(watch(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(watch(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

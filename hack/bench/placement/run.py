@@ -29,7 +29,7 @@ from hack.bench.placement import (
 )
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import gangs as meshes
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.model import Ask, Entry, Placement
@@ -39,13 +39,13 @@ _CLOSES_S = 5.0  # CP-SAT's time for one instance
 _CEILINGS = (0.85, 0.9, 0.95)
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Measure single decisions, streams and speed."""
-    single = _single(80 if quick else 800)
-    flowing = {full: _streams(full) for full in ((streams.FULL,) if quick else _CEILINGS)}
-    trickled = trickling.measure(ours, range(1, 4) if quick else streams.SEEDS)
-    inner = _within_and_beside(quick)
-    speed = _speed(9 if quick else 31, 20 if quick else 200)
+    single = _single(scale.pick(800, 80, 2))
+    flowing = {full: _streams(full) for full in scale.pick(_CEILINGS, (streams.FULL,), (streams.FULL,))}
+    trickled = trickling.measure(ours, scale.pick(streams.SEEDS, range(1, 4), range(1, 2)))
+    inner = _within_and_beside(scale)
+    speed = _speed(*scale.pick((31, 200), (9, 20), (1, 1)))
     worst = max(flowing[streams.FULL], key=lambda row: row.ours - row.best_fit)
     figures = {
         **single.figures(),
@@ -81,12 +81,12 @@ def run(quick: bool) -> Outcome:
     )
 
 
-def _within_and_beside(quick: bool) -> Outcome:
+def _within_and_beside(scale: Scale) -> Outcome:
     """Measure what is within one gang, and gangs beside others."""
-    meshed = meshes.measure(range(60 if quick else 400))
-    runs = layered.measure(60, 40) if quick else layered.measure(500, 200)
-    many = many_streams.measure(many_streams.SEEDS[:50] if quick else many_streams.SEEDS)
-    found = preemptions.measure(60 if quick else 1_000)
+    meshed = meshes.measure(range(scale.pick(400, 60, 2)))
+    runs = layered.measure(*scale.pick((500, 200), (60, 40), (2, 2)))
+    many = many_streams.measure(many_streams.SEEDS[: scale.pick(None, 50, 2)])
+    found = preemptions.measure(scale.pick(1_000, 60, 2))
     figures = {**meshes.figures(meshed), **runs.figures(), **many.figures(), **found.figures()}
     targets = (*meshes.targets(meshed), *runs.targets(), *many.targets(), *found.targets())
     return Outcome("within gangs and beside others", (meshes.table(meshed),), figures, targets)

@@ -22,7 +22,7 @@ from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
 from hack.bench.preprocess.results import Findings, Merge, Run, figures, tables, targets
 from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Side
-from hack.bench.support.outcome import Outcome
+from hack.bench.support.outcome import Outcome, Scale
 
 DISK = Path("/var/tmp")
 MB, GB = 1_000_000, 1_000_000_000
@@ -46,12 +46,13 @@ FULL = Plan(
     GB, 64 * MB, rounds=5, memory=((GB, 1), (4 * GB, 1), (4 * GB, 4)), long_bytes=500 * MB, long_rounds=3, merges=5
 )
 QUICK = Plan(64 * MB, 2 * MB, rounds=2, memory=((64 * MB, 1),), long_bytes=32 * MB, long_rounds=1, merges=3)
+SMALLEST = Plan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_bytes=1 * MB, long_rounds=1, merges=1)
 
 
-def run(quick: bool) -> Outcome:
-    """Measure. quick: less text, and fewer rounds."""
+def run(scale: Scale) -> Outcome:
+    """Measure: unless in full, less text and fewer rounds."""
     with tempfile.TemporaryDirectory(prefix="turnout-preprocess-", dir=DISK) as folder:
-        return measured(Path(folder), QUICK if quick else FULL, full=not quick)
+        return measured(Path(folder), scale.pick(FULL, QUICK, SMALLEST), full=scale is Scale.FULL)
 
 
 def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:

@@ -15,7 +15,7 @@ from statistics import median
 
 from hack.bench.reaction.scene import Size
 from hack.bench.reaction.testbed import Testbed, opened
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import interpolated
 from hack.controlplane.plane import ControlPlane
 
@@ -35,6 +35,7 @@ class Plan:
 
 
 FULL, QUICK, LARGE_PLAN = Plan(100, 10, 100), Plan(20, 2, 40), Plan(30, 3, 0)
+SMALLEST = Size(jobs=12, workers=3, gpus=2, others=4), Plan(singles=1, bursts=1, baselines=2, together=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,10 @@ class Results:
     peak_mib: float
 
 
-def run(quick: bool) -> Outcome:
-    """Measure at 1,000 jobs; unless quick, then at 10,000 jobs and 100,000 GPUs as well."""
-    found = asyncio.run(measure(SIZE, QUICK if quick else FULL))
-    large = None if quick else asyncio.run(measure(LARGE, LARGE_PLAN))
+def run(scale: Scale) -> Outcome:
+    """Measure at 1,000 jobs; in full, then at 10,000 jobs and 100,000 GPUs as well."""
+    found = asyncio.run(measure(*scale.pick((SIZE, FULL), (SIZE, QUICK), SMALLEST)))
+    large = asyncio.run(measure(LARGE, LARGE_PLAN)) if scale is Scale.FULL else None
     return _told(found, large)
 
 

@@ -18,7 +18,7 @@ from hack.bench.recovery import ours, torchrun
 from hack.bench.recovery.driver import PLAN, Begin, Trial, told
 from hack.bench.recovery.recovery import Act
 from hack.bench.recovery.results import OURS, Results
-from hack.bench.support.outcome import Outcome
+from hack.bench.support.outcome import Outcome, Scale
 from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
 from turnout.cli.commands.terminal import ended_by_sigterm
@@ -33,6 +33,7 @@ QUICK: Mapping[str, Begin] = {
     OURS[0]: partial(ours.begun, clocks=SHORT),
     "torchrun": partial(torchrun.begun, conf=TORCH_SHORT),
 }
+SMALLEST: Mapping[str, Begin] = {OURS[0]: QUICK[OURS[0]]}
 FULL: Mapping[str, Begin] = {
     **QUICK,
     OURS[1]: partial(ours.begun, clocks=USUAL),
@@ -40,10 +41,10 @@ FULL: Mapping[str, Begin] = {
 }
 
 
-def run(quick: bool) -> Outcome:
-    """All acts: some times with each launcher, one after the other; quick: once, with short clocks only."""
+def run(scale: Scale) -> Outcome:
+    """All acts, with each launcher in turn; unless in full once, with short clocks; the smallest: ours alone."""
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
-    played = _played(QUICK if quick else FULL, 1 if quick else TIMES)
+    played = _played(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1))
     found = asyncio.run(ended_by_sigterm(played))
     title = "recovery: a job is resized, a process of it killed, a node lost"
     return Outcome(title, [found.table()], found.figures(), found.targets(), [*_notes(), *found.notes()])

@@ -23,9 +23,9 @@ from hack.bench.rendezvous.jobs import Launcher
 from hack.bench.rendezvous.mount_namespace import Names
 from hack.bench.rendezvous.ours import KNOCKING
 from hack.bench.rendezvous.phase_times import Fault
-from hack.bench.rendezvous.results import LARGE, LARGEST, MOST_GROWTH, MOST_SLOWED, TOGETHER, Results, best_s, ratio
+from hack.bench.rendezvous.results import FULL_CROWDS, MOST_GROWTH, MOST_SLOWED, Crowds, Results, best_s, ratio
 from hack.bench.rendezvous.testbed import Testbed
-from hack.bench.support.outcome import Outcome
+from hack.bench.support.outcome import Outcome, Scale
 
 LIMITS_S = {"floor": 20.0, "ours": 60.0, "nvrx": 60.0, "c10d": 60.0}
 LIMIT_OF_A_FAULT_S = 30.0
@@ -37,8 +37,9 @@ BATCHES = 3  # a ratio of ours to ours that fails is measured twice again: the m
 class Plan:
     """How often each is done. sizes: meetings of ours, the floor and NVRx; c10d: meetings of torch's.
 
-    large: meetings of 4,096, each beside one of 1,024. deaths: meetings in which one agent dies. named: pairs of
-    meetings, with names and without. faults: kills by launcher. shrinks: launchers that lose a whole agent.
+    large: meetings of crowds.large, each beside one of crowds.together. deaths: meetings in which one agent dies.
+    named: pairs of meetings, with names and without. faults: kills by launcher. shrinks: launchers that lose a whole
+    agent.
     """
 
     sizes: Sequence[int]
@@ -49,11 +50,13 @@ class Plan:
     named: int
     faults: Sequence[tuple[Launcher, int]]
     shrinks: Sequence[Launcher] = ()
+    crowds: Crowds = FULL_CROWDS
 
 
-QUICK = Plan((64, TOGETHER), 3, (64,), 2, 2, 3, ((jobs.OURS, 3), (jobs.TORCH, 3)))
+QUICK = Plan((64, FULL_CROWDS.together), 3, (64,), 2, 2, 3, ((jobs.OURS, 3), (jobs.TORCH, 3)))
+SMALLEST = Plan((4,), 1, (4,), 1, 1, 1, ((jobs.OURS, 1),), crowds=Crowds(4, 6, 8))
 FULL = Plan(
-    sizes=(64, 256, TOGETHER, 2_048),
+    sizes=(64, 256, FULL_CROWDS.together, 2_048),
     times=7,
     c10d=(64, 128),
     large=5,
@@ -64,9 +67,9 @@ FULL = Plan(
 )
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Measure everything."""
-    plan = QUICK if quick else FULL
+    plan = scale.pick(FULL, QUICK, SMALLEST)
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
         return measured(plan, Path(name))
 
@@ -90,7 +93,7 @@ def measured(plan: Plan, scratch: Path) -> Outcome:
     shrinks = {
         launcher.name: jobs.lost_agent(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S) for launcher in plan.shrinks
     }
-    found = Results(meetings, beside, deaths, named, unnamed, restarts, shrinks)
+    found = Results(meetings, beside, deaths, named, unnamed, restarts, shrinks, crowds=plan.crowds)
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes.append(f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.")
     title = "rendezvous: agents that meet, deaths that are noticed, processes that start again"
@@ -118,14 +121,14 @@ def _meetings(
             gather("c10d", agents)
         for _ in range(BATCHES):
             for _ in range(plan.large):
-                gather("floor", LARGE)
-                beside.append(ours.meet("ours", TOGETHER, LIMITS_S["ours"]))
-                gather("ours", LARGE)
-            if ratio(best_s(meetings["ours", LARGE]), best_s(beside)) <= MOST_GROWTH:
+                gather("floor", plan.crowds.large)
+                beside.append(ours.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
+                gather("ours", plan.crowds.large)
+            if ratio(best_s(meetings["ours", plan.crowds.large]), best_s(beside)) <= MOST_GROWTH:
                 break
         for kind in ("floor", "ours"):
-            gather(kind, LARGEST)
-        deaths = [ours.meet("ours", TOGETHER, LIMITS_S["ours"], one_dies=True) for _ in range(plan.deaths)]
+            gather(kind, plan.crowds.largest)
+        deaths = [ours.meet("ours", plan.crowds.together, LIMITS_S["ours"], one_dies=True) for _ in range(plan.deaths)]
     return dict(meetings), beside, deaths
 
 
@@ -139,8 +142,8 @@ def _with_names_and_without(plan: Plan, scratch: Path) -> tuple[list[WorldTimes]
         answer = silent.meet("lookup", 1, 2.0)
         for _ in range(BATCHES):
             for _ in range(plan.named):
-                named.append(files.meet("ours", TOGETHER, LIMITS_S["ours"]))
-                unnamed.append(silent.meet("ours", TOGETHER, LIMITS_S["ours"]))
+                named.append(files.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
+                unnamed.append(silent.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
             if ratio(best_s(unnamed), best_s(named)) <= MOST_SLOWED:
                 break
     return named, unnamed, f"One plain look-up with the silent name server: {answer.why or f'{answer.took_s:.3f} s'}."

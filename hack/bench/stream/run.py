@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hack.bench.gates.stream import APART_S, send
 from hack.bench.placement import baselines, streams
 from hack.bench.placement.baselines import Hosts, Room
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric
 
@@ -40,10 +40,10 @@ class Row:
     failed: int
 
 
-def run(quick: bool) -> Outcome:
-    """Send the first gangs of the streams through real schedulers. quick: one seed, fewer gangs, shuffled alone."""
-    seeds, gangs = ((1,), 10) if quick else (tuple(streams.SEEDS)[:10], 40)
-    ways = [(apart, order) for apart in APART_S for order in ORDERS if not quick or ORDERS[order]]
+def run(scale: Scale) -> Outcome:
+    """Send the first gangs of the streams through real schedulers; unless in full: one seed, fewer gangs, shuffled."""
+    seeds, gangs = scale.pick((tuple(streams.SEEDS)[:10], 40), ((1,), 10), ((1,), 4))
+    ways = [(apart, order) for apart in APART_S for order in ORDERS if scale is Scale.FULL or ORDERS[order]]
     rows = [_measured(seeds, gangs, apart, order) for apart, order in ways]
     lines = [
         (row.way, f"{row.best_fit:.3f}", f"{row.paid:.3f}", f"{row.best_fit_leaves:.3f}", f"{row.leaves:.3f}",

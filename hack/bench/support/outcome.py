@@ -5,9 +5,24 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
 
 MISSED = 3  # exit status
+Picked = TypeVar("Picked")
 _OPS: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+
+
+class Scale(Enum):
+    """How much a benchmark measures."""
+
+    FULL = "full"  # the sizes that targets name
+    QUICK = "quick"  # the same measurement in a minute or two
+    SMALLEST = "smallest"  # seconds: shows that the benchmark runs, measures nothing
+
+    def pick(self, full: Picked, quick: Picked, smallest: Picked) -> Picked:
+        """Return the value of this scale."""
+        return {Scale.FULL: full, Scale.QUICK: quick, Scale.SMALLEST: smallest}[self]
 
 
 @dataclass(frozen=True, slots=True)

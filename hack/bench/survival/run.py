@@ -10,17 +10,16 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.survival.trial import LIMIT_S, Death, Result
 from hack.bench.survival.trial import run as run_trial
 
-TRIALS, QUICK_TRIALS = 200, 5
 AT_ONCE = 2
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Run each kind of death several times."""
-    times = QUICK_TRIALS if quick else TRIALS
+    times = scale.pick(200, 5, 1)
     results = {death: _trials(death, times) for death in Death}
     rows, figures = [], dict[str, float]()
     for death, found in results.items():

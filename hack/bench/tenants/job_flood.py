@@ -43,9 +43,9 @@ def job(namespace: str, name: str, workers: int, more: Raw | None = None) -> Raw
     return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": role}, **(more or {})}}
 
 
-def flooded(quick: bool) -> tuple[Told, Told]:
+def flooded(flood: int, honest: int) -> tuple[Told, Told]:
     """Give what honest jobs waited beside a flood of jobs of ours, and beside one of jobs that are another's."""
-    return asyncio.run(_flooded(*((200, 6) if quick else (1_000, 20))))
+    return asyncio.run(_flooded(flood, honest))
 
 
 async def _flooded(flood: int, honest: int) -> tuple[Told, Told]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import rank_above
 from hack.bench.tenants import lending_attacks, lending_story, words_story
 from hack.bench.tenants.attacks import ATTACKS, nothing
@@ -23,8 +23,11 @@ from hack.bench.tenants.lending_story import LendingStory
 from hack.bench.tenants.served import NODES, Asked, served
 from hack.bench.tenants.story import TENANTS, Size, Told, tell
 
-FULL = Size(nodes=200, seconds=900, every_s=10, at_once=2, quick=False)
-QUICK = Size(nodes=100, seconds=600, every_s=12, at_once=1, quick=True)
+SIZES = {
+    Scale.FULL: Size(nodes=200, seconds=900, every_s=10, at_once=2, quick=False),
+    Scale.QUICK: Size(nodes=100, seconds=600, every_s=12, at_once=1, quick=True),
+    Scale.SMALLEST: Size(nodes=16, seconds=140, every_s=12, at_once=1, quick=True),
+}
 LENDING_S, GAP_S = 2_400, 20
 LEAST_RATIO, MOST_MS = 0.98, 100.0
 GANGS = ("attack on the extender", "wait s", "beside s", "as soon", "least", "together", "neutral", "fair share says")
@@ -71,16 +74,16 @@ class Row:
         return self.name, *times, f"{self.least:.3f}", f"{self.together:.3f}", f"{self.faults}", self.fair
 
 
-def run(quick: bool) -> Outcome:
+def run(scale: Scale) -> Outcome:
     """Play every attack, each beside the run without it, then ask over HTTP while nothing else runs here."""
-    seeds = 4 if quick else 16
+    quick, seeds = scale is not Scale.FULL, scale.pick(16, 4, 1)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        gangs = list(pool.map(_gangs, range(-1, len(ATTACKS)), [quick] * (len(ATTACKS) + 1)))
+        gangs = list(pool.map(_gangs, range(-1, len(ATTACKS)), [SIZES[scale]] * (len(ATTACKS) + 1)))
         of_jobs = range(-1, len(lending_attacks.ATTACKS))
         jobs = list(pool.map(_jobs, of_jobs, [seeds] * len(of_jobs)))
         words = list(pool.map(_words, range(len(_WORDS))))
-    words.append(_flooded(quick))
-    asked = dict(_asked(quick))
+    words.append(_flooded(*scale.pick((1_000, 20), (200, 6), (4, 1))))
+    asked = dict(_asked(quick, *scale.pick((3, 1_000), (2, 150), (1, 2))))
     figures = dict(_figures(gangs, jobs, words, asked))
     tables = (
         Table("gangs of honest tenants in a full cluster", GANGS, [row.texts() for row in gangs]),
@@ -88,7 +91,7 @@ def run(quick: bool) -> Outcome:
         Table("what honest tenants say and submit", WORDS, [row.texts() for row in words]),
         Table(f"questions at {NODES:,} nodes", ASKED, [_told(name, each) for name, each in asked.items()]),
     )
-    size = QUICK if quick else FULL
+    size = SIZES[scale]
     notes = (
         f"Gangs: {size.nodes} nodes. Jobs: {lending_story.NODES} nodes of 8 GPUs, {seeds} seeds. beside: the same run "
         "with as many plain pods instead. least: of the worst-off honest tenant; together: of all of them.",
@@ -100,9 +103,8 @@ def run(quick: bool) -> Outcome:
     )
 
 
-def _gangs(number: int, quick: bool) -> Row:
+def _gangs(number: int, size: Size) -> Row:
     """Play one attack on the extender; -1 for none."""
-    size = QUICK if quick else FULL
     if number < 0:
         alone = tell(size, nothing)
         return Row("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
@@ -147,17 +149,16 @@ def _words(number: int) -> Row:
     return Row(name, fair, wait_s, beside_s, share, told.lost, share)
 
 
-def _flooded(quick: bool) -> Row:
+def _flooded(flood: int, honest: int) -> Row:
     """Flood the job controllers, while nothing else runs here."""
     name = "a flood of jobs at turnout-controller"
     print(name, file=sys.stderr, flush=True)
-    told, beside = flooded(quick)
+    told, beside = flooded(flood, honest)
     return Row(name, HALF, statistics.fmean(told.wait_s), statistics.fmean(beside.wait_s), 1.0, 0)
 
 
-def _asked(quick: bool) -> Iterator[tuple[str, Asked]]:
+def _asked(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Asked]]:
     """Ask beside each attack; the first answer is that without one."""
-    rounds, questions = (2, 150) if quick else (3, 1_000)
     with served() as extender:
         extender.beside(nothing, questions, quick)  # warms up
         yield "none", _best([extender.beside(nothing, questions, quick) for _ in range(rounds)])

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 
 from hack.bench.extender import cluster
-from hack.bench.extender.caller import Caller, appears, child, ready, until
+from hack.bench.extender.caller import Caller, appears, child, ready, until, url_of
 from hack.bench.tenants import objects
 from hack.bench.tenants.attacks import FLIP_S, NAMESPACE, Attack
 from hack.bench.tenants.objects import Raw
@@ -50,7 +50,7 @@ class Asked:
 class Served:
     """An extender at work, and callers of it. Use `served()`."""
 
-    def __init__(self, stack: ExitStack, api: int, verbs: int, pages: int, process: int) -> None:
+    def __init__(self, stack: ExitStack, api: str, verbs: str, pages: str, process: int) -> None:
         self._stack, self._verbs, self._pages = stack, verbs, pages
         self._waits = Path(f"/proc/{process}/schedstat")
         self._api, self._ours = self._caller(api), self._caller(verbs)
@@ -58,8 +58,8 @@ class Served:
         self._names, self._gangs = names.encode(), cluster.gangs(3)
         self._api.json("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
 
-    def _caller(self, port: int) -> Caller:
-        made = Caller(port)
+    def _caller(self, url: str) -> Caller:
+        made = Caller(url)
         self._stack.callback(made.close)
         return made
 
@@ -173,5 +173,5 @@ def served() -> Iterator[Served]:
         flags += ["--configmap", f"{cluster.MAP_NAMESPACE}/{cluster.MAP_NAME}"]
         ours = stack.enter_context(child("ours", str(folder / "times"), *flags))
         until(lambda: ready(pages), ours)
-        made = Served(stack, int(server.rpartition(":")[2]), int(appears(port_file, ours)), pages, ours.pid)
-        yield made
+        verbs = url_of(int(appears(port_file, ours)))
+        yield Served(stack, server, verbs, url_of(pages), ours.pid)

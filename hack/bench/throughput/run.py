@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.throughput.trials import (
     BENCH_FLAGS,
     BOTH,
@@ -50,26 +50,26 @@ ALONE = "scheduler alone, all nominated"
 ALONE_NONE = "scheduler alone, none nominated"
 
 
-def run(quick: bool) -> Outcome:
-    """Measure. quick: 1,000 nodes, 500 pods, three configurations, once; else the whole matrix, three times."""
-    results = asyncio.run(_measure(quick))
-    return _told(results, quick)
+def run(scale: Scale) -> Outcome:
+    """Measure. Quick: 1,000 nodes, 500 pods, three configurations, once; else the whole matrix, three times."""
+    results = asyncio.run(_measure(scale))
+    return _told(results, scale is not Scale.FULL)
 
 
-def _sizes(quick: bool) -> list[tuple[int, int, int]]:
+def _sizes(scale: Scale) -> list[tuple[int, int, int]]:
     """(nodes, pods, repetitions)"""
-    return [(1000, 500, 1)] if quick else [(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)]
+    return scale.pick([(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)], [(1000, 500, 1)], [(16, 16, 1)])
 
 
-async def _measure(quick: bool) -> dict[Cell, list[Result]]:
+async def _measure(scale: Scale) -> dict[Cell, list[Result]]:
     found: dict[Cell, list[Result]] = {}
-    for nodes, pods, times in _sizes(quick):
+    for nodes, pods, times in _sizes(scale):
         plane = ControlPlane(apiserver_flags=BENCH_FLAGS).start()
         try:
             cluster = Cluster(plane, nodes)
             await cluster.build()
             for again in range(times):
-                for cell, setup in _cells(nodes, quick):
+                for cell, setup in _cells(nodes, scale is not Scale.FULL):
                     result = await _one(cluster, cell, setup, pods)
                     found.setdefault(cell, []).append(result)
                     _progress(cell, again, result)

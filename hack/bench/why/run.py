@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from hack.bench.reaction import scene
 from hack.bench.reaction.scene import Size
-from hack.bench.support.outcome import Outcome, Table, Target
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
@@ -36,17 +36,18 @@ from turnout.kube.client.clock import RealClock
 from turnout.kube.errors import NotFound
 
 SIZE, QUICK = Size(jobs=1000, workers=4, gpus=1), Size(jobs=200, workers=4, gpus=1)
+SMALLEST = Size(jobs=8, workers=4, gpus=1)
 TIMES = 10
 GANG = "needs"
-TARGETS_S = {QUICK.jobs: 0.5, SIZE.jobs: 1.0}  # of CPU
+TARGETS_S = {SMALLEST.jobs: 0.5, QUICK.jobs: 0.5, SIZE.jobs: 1.0}  # of CPU
 HELP_S, HELPS = 0.15, 3
 ASKED = {"a job that runs": "Job/default/job-00007", "a gang that waits": f"Pod/default/{GANG}"}
 Timed = dict[str, list[float]]
 
 
-def run(quick: bool) -> Outcome:
-    """Measure. quick: 200 jobs."""
-    size = QUICK if quick else SIZE
+def run(scale: Scale) -> Outcome:
+    """Measure. Quick: 200 jobs."""
+    size = scale.pick(SIZE, QUICK, SMALLEST)
     plane = ControlPlane().start()
     try:
         with tempfile.TemporaryDirectory() as compiled:
