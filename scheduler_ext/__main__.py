@@ -43,7 +43,7 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock, docs=settings.docs_base_url)
         decision_events = DecisionEvents(events, settings.configmap, clock)
-        view = Extender(settings.rules(), clock, metrics, decision_events.tell)
+        view = Extender(settings.rules(), clock, metrics, decision_events.notify)
         informers = Informers(
             view,
             client,

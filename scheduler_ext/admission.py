@@ -15,11 +15,11 @@ import msgspec
 from turnout.jobs.gate import wants_gate
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.body_bounds import check
+from turnout.scheduler_ext.body_bounds import check_size
 from turnout.scheduler_ext.errors import BadRequest
 
 _GATES = "/spec/schedulingGates"
-_LONGEST_UID = 128
+_MAX_UID_CHARACTERS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class GateRule:
 
     schedulers: frozenset[str] = frozenset({"default-scheduler"})
     gpu_resources: tuple[str, ...] = GPU_RESOURCES
-    system: tuple[str, ...] = ("kube-",)  # beginnings of the names of namespaces
+    system_prefixes: tuple[str, ...] = ("kube-",)  # beginnings of the names of namespaces
 
 
 class _Request(msgspec.Struct):
@@ -56,13 +56,13 @@ class Review:
 
 def decode(body: bytes) -> Review:
     """Read a question. Raises BadRequest for one that has no uid, so that nobody can answer it, or is too large."""
-    check(body, "an AdmissionReview")
+    check_size(body, "an AdmissionReview")
     try:
         review = _reviews.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("no AdmissionReview") from None
     request = review.request
-    if not 0 < len(request.uid) <= _LONGEST_UID:
+    if not 0 < len(request.uid) <= _MAX_UID_CHARACTERS:
         raise BadRequest("an AdmissionReview without a uid")
     try:
         pod = _pods.decode(request.object) if request.operation == "CREATE" else None
@@ -71,10 +71,10 @@ def decode(body: bytes) -> Review:
     return Review(request.uid, request.namespace, pod)
 
 
-def gets_gate(review: Review, rule: GateRule) -> bool:
+def needs_gate(review: Review, rule: GateRule) -> bool:
     """True if the pod is to be created behind our gate."""
     pod = review.pod
-    if pod is None or pod.spec.node_name or review.namespace.startswith(rule.system):
+    if pod is None or pod.spec.node_name or review.namespace.startswith(rule.system_prefixes):
         return False
     return pod.spec.scheduler_name in rule.schedulers and wants_gate(pod, rule.gpu_resources)
 
@@ -83,12 +83,12 @@ def encode(review: Review, gate: bool) -> bytes:
     """Write the answer: allowed, with the gate where that is said."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": True}
     if gate and review.pod is not None:
-        patch = msgspec.json.encode([_added(bool(review.pod.spec.scheduling_gates))])
+        patch = msgspec.json.encode([_gate_patch(bool(review.pod.spec.scheduling_gates))])
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 
 
-def _added(others: bool) -> dict[str, Any]:
+def _gate_patch(others: bool) -> dict[str, Any]:
     gate = {"name": PLACEMENT_GATE}
     if others:
         return {"op": "add", "path": f"{_GATES}/-", "value": gate}

@@ -16,26 +16,26 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.body_bounds import check
+from turnout.scheduler_ext.body_bounds import check_size
 from turnout.scheduler_ext.errors import BadRequest
 from turnout.scheduler_ext.model import Answer, Victims
 
 MAX_FIELDS = 16  # of the outer object; extender/v1 has three
 MAX_NAMES = 200_000  # four times the largest cluster that we speak for
 MAX_MESSAGE_BYTES = 256
-FEW = 4  # to look up one by one; more are worth a set of all names
+MAX_LOOKUPS = 4  # to look up one by one; more are worth a set of all names
 MAX_SCORE = 10  # extender/v1 MaxExtenderPriority
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Args:
+class NodeArgs:
     """A decoded ExtenderArgs."""
 
     pod: Pod
     names: Sequence[str]
-    given: bytes  # the JSON of NodeNames or Nodes, as it came
+    raw_nodes: bytes  # the JSON of NodeNames or Nodes, as it came
     size_bytes: int
     nodes: Sequence[msgspec.Raw] | None = None  # the JSON of each node, if Nodes came
 
@@ -77,85 +77,85 @@ _COMMA = re.compile(rb"[ \t\r\n]*[,}]")
 _PLACE = re.compile(r"at `([^`]*)`")
 
 
-def decode_args(body: bytes) -> Args:
+def decode_args(body: bytes) -> NodeArgs:
     """Decode the body of filter or prioritize. Raises BadRequest, which names the fault and quotes nothing."""
-    fields = _outer(body)
+    fields = _outer_fields(body)
     pod = _pod(fields)
     if (given := fields.get("nodenames")) is not None:
         # Shorter than so many empty names it cannot hold more: only then is counting worth its time.
         if len(given) >= 3 * MAX_NAMES and given.count(b",") >= MAX_NAMES:
             raise BadRequest(f"NodeNames holds more than {MAX_NAMES} names")
-        names = _read(_NAMES, given, "NodeNames")
-        return Args(pod, names, given, len(body))
+        names = _decode(_NAMES, given, "NodeNames")
+        return NodeArgs(pod, names, given, len(body))
     if (given := fields.get("nodes")) is not None:
-        items = _folded(given, "Nodes").get("items")
-        nodes = [] if items is None else _read(_RAWS, items, "Nodes.items")
-        names = [_read(_OBJECT, node, "Nodes.items").metadata.name for node in nodes]
-        return Args(pod, names, given, len(body), nodes)
+        items = _lower_case_fields(given, "Nodes").get("items")
+        nodes = [] if items is None else _decode(_RAWS, items, "Nodes.items")
+        names = [_decode(_OBJECT, node, "Nodes.items").metadata.name for node in nodes]
+        return NodeArgs(pod, names, given, len(body), nodes)
     raise BadRequest("neither NodeNames nor Nodes is given")
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
     """Decode the body of preempt, in either form. Raises BadRequest."""
-    fields = _outer(body)
+    fields = _outer_fields(body)
     pod = _pod(fields)
     for key, what in (
         ("nodenametometavictims", "NodeNameToMetaVictims"),
         ("nodenametovictims", "NodeNameToVictims"),
     ):
         if (given := fields.get(key)) is not None:
-            by_node = _read(_FIELDS, given, what)
+            by_node = _decode(_FIELDS, given, what)
             return PreemptArgs(pod, {node: _victims(raw, what) for node, raw in by_node.items()}, len(body))
     raise BadRequest("neither NodeNameToVictims nor NodeNameToMetaVictims is given")
 
 
-def encode_filter(args: Args, answer: Answer) -> bytes:
+def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
     """Encode an ExtenderFilterResult in the form of the request.
 
     If nothing was narrowed, the request's own list goes back.
     """
     if answer.all_kept:
-        return _filter_result(args, args.given, b"null", b"null")
-    asked = _asked(args, [*answer.kept, *answer.no_room, *answer.forbidden])
-    kept = {name: "" for name in answer.kept if name in asked}
-    forbidden = {name: why for name, why in answer.forbidden.items() if name in asked and name not in kept}
+        return _encode_filter_result(args, args.raw_nodes, b"null", b"null")
+    requested = _requested_names(args, [*answer.nodes, *answer.no_room, *answer.forbidden])
+    nodes = {name: "" for name in answer.nodes if name in requested}
+    forbidden = {name: why for name, why in answer.forbidden.items() if name in requested and name not in nodes}
     no_room = {
         name: why
         for name, why in answer.no_room.items()
-        if name in asked and name not in kept and name not in forbidden
+        if name in requested and name not in nodes and name not in forbidden
     }
-    chosen = _chosen(args, [*kept])
+    chosen = _encode_nodes(args, [*nodes])
     # A result's fixed part is under 128 bytes. Every name fits, since each was in the request; what is left over is
     # shared by the messages, an entry being `"name":"message",`.
     failed = [*forbidden, *no_room]
     spare = 2 * args.size_bytes + 1024 - 128 - len(chosen) - len(msgspec.json.encode(failed))
     each = min(MAX_MESSAGE_BYTES, max(0, spare // max(1, len(failed)) - len(b':""')))
-    return _filter_result(args, chosen, _failures(no_room, each), _failures(forbidden, each))
+    return _encode_filter_result(args, chosen, _encode_failures(no_room, each), _encode_failures(forbidden, each))
 
 
-def encode_prioritize(args: Args, scores: Collection[tuple[str, int]]) -> bytes:
+def encode_prioritize(args: NodeArgs, scores: Collection[tuple[str, int]]) -> bytes:
     """Encode a HostPriorityList with scores 1..10 for names of the request; zeros are left out."""
-    asked = _asked(args, [host for host, _ in scores])
-    kept = {host: min(MAX_SCORE, score) for host, score in scores if score > 0 and host in asked}
-    room = 2 * args.size_bytes + 1024
-    answer = _priorities(kept.items())
-    if len(answer) <= room:
+    requested = _requested_names(args, [host for host, _ in scores])
+    allowed = {host: min(MAX_SCORE, score) for host, score in scores if score > 0 and host in requested}
+    max_bytes = 2 * args.size_bytes + 1024
+    answer = _encode_priorities(allowed.items())
+    if len(answer) <= max_bytes:
         return answer
-    best = sorted(kept.items(), key=lambda item: -item[1])
-    longest = max(len(_priorities([item])) for item in best)
-    return _priorities(best[: room // longest])
+    best = sorted(allowed.items(), key=lambda item: -item[1])
+    longest = max(len(_encode_priorities([item])) for item in best)
+    return _encode_priorities(best[: max_bytes // longest])
 
 
 def encode_preempt(args: PreemptArgs, chosen: Mapping[str, Victims]) -> bytes:
     """Encode an ExtenderPreemptionResult: only nodes and victims of the request, at least one victim per node."""
     result = {}
     for node, victims in chosen.items():
-        asked = args.victims.get(node)
-        if asked is None:
+        offered = args.victims.get(node)
+        if offered is None:
             continue
-        uids = [uid for uid in dict.fromkeys(victims.uids) if uid in asked.uids]
+        uids = [uid for uid in dict.fromkeys(victims.uids) if uid in offered.uids]
         if uids:
-            violations = max(0, min(victims.pdb_violations, asked.pdb_violations))
+            violations = max(0, min(victims.pdb_violations, offered.pdb_violations))
             result[node] = {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
     return msgspec.json.encode({"NodeNameToMetaVictims": result})
 
@@ -175,7 +175,7 @@ def clip(text: str, limit_bytes: int) -> str:
     return printed if printed.isprintable() else "".join(c if c.isprintable() else "?" for c in printed)
 
 
-def _outer(body: bytes) -> dict[str, bytes]:
+def _outer_fields(body: bytes) -> dict[str, bytes]:
     """Split the outer object into its fields. Raises BadRequest for a field that is given twice.
 
     Names become lower case, since Go ignores case, too. Fields that are null are left out.
@@ -185,7 +185,7 @@ def _outer(body: bytes) -> dict[str, bytes]:
             body.decode("utf-8")
         except UnicodeDecodeError:
             raise BadRequest("the body is not UTF-8") from None
-    fields = _read(_FIELDS, body, "the body")
+    fields = _decode(_FIELDS, body, "the body")
     if len(fields) > MAX_FIELDS:
         raise BadRequest(f"the body has more than {MAX_FIELDS} fields")
     position, found = body.index(b"{") + 1, dict[str, bytes]()
@@ -205,7 +205,7 @@ def _outer(body: bytes) -> dict[str, bytes]:
     return {key: value for key, value in found.items() if value != b"null"}
 
 
-def _read(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str) -> T:
     """Decode a value. Raises BadRequest, which says what is wrong and where, and quotes nothing."""
     try:
         return decoder.decode(raw)
@@ -221,52 +221,52 @@ def _read(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str)
 def _pod(fields: Mapping[str, bytes]) -> Pod:
     if "pod" not in fields:
         raise BadRequest("no Pod is given")
-    check(fields["pod"], "Pod")
-    return _read(_POD, fields["pod"], "Pod")
+    check_size(fields["pod"], "Pod")
+    return _decode(_POD, fields["pod"], "Pod")
 
 
-def _folded(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec.Raw]:
+def _lower_case_fields(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec.Raw]:
     """Decode an inner object with names in lower case. Of equal names the last one counts, as in Go."""
-    return {key.lower(): value for key, value in _read(_FIELDS, raw, what).items() if bytes(value) != b"null"}
+    return {key.lower(): value for key, value in _decode(_FIELDS, raw, what).items() if bytes(value) != b"null"}
 
 
 def _victims(raw: msgspec.Raw, what: str) -> Victims:
-    fields = _folded(raw, what)
-    violations = _read(_COUNT, fields["numpdbviolations"], what) if "numpdbviolations" in fields else 0
-    pods = _read(_RAWS, fields["pods"], what) if "pods" in fields else []
+    fields = _lower_case_fields(raw, what)
+    violations = _decode(_COUNT, fields["numpdbviolations"], what) if "numpdbviolations" in fields else 0
+    pods = _decode(_RAWS, fields["pods"], what) if "pods" in fields else []
     return Victims(tuple(_uid(pod, what) for pod in pods), violations)
 
 
 def _uid(raw: msgspec.Raw, what: str) -> str:
     """Return the UID of a MetaPod, or of a whole pod."""
-    fields = _folded(raw, what)
-    return _read(_TEXT, fields["uid"], what) if "uid" in fields else _read(_OBJECT, raw, what).metadata.uid
+    fields = _lower_case_fields(raw, what)
+    return _decode(_TEXT, fields["uid"], what) if "uid" in fields else _decode(_OBJECT, raw, what).metadata.uid
 
 
-def _asked(args: Args, named: Collection[str]) -> Collection[str]:
+def _requested_names(args: NodeArgs, named: Collection[str]) -> Collection[str]:
     """Return those of some names that the request holds."""
-    if len(named) <= FEW:
+    if len(named) <= MAX_LOOKUPS:
         return [name for name in named if name in args.names]
     return set(named).intersection(args.names)
 
 
-def _priorities(scores: Iterable[tuple[str, int]]) -> bytes:
+def _encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
     return msgspec.json.encode([_Priority(host, score) for host, score in scores])
 
 
-def _chosen(args: Args, kept: Sequence[str]) -> bytes:
+def _encode_nodes(args: NodeArgs, names: Sequence[str]) -> bytes:
     if args.nodes is None:
-        return msgspec.json.encode(kept)
+        return msgspec.json.encode(names)
     by_name = dict(zip(args.names, args.nodes, strict=True))
-    return b'{"metadata":{},"items":[' + b",".join(bytes(by_name[name]) for name in kept) + b"]}"
+    return b'{"metadata":{},"items":[' + b",".join(bytes(by_name[name]) for name in names) + b"]}"
 
 
-def _failures(why_by_name: Mapping[str, str], limit_bytes: int) -> bytes:
+def _encode_failures(why_by_name: Mapping[str, str], limit_bytes: int) -> bytes:
     clipped = {why: clip(why, limit_bytes) for why in set(why_by_name.values())}  # few messages, many names
     return msgspec.json.encode({name: clipped[why] for name, why in why_by_name.items()})
 
 
-def _filter_result(args: Args, chosen: bytes, no_room: bytes, forbidden: bytes) -> bytes:
+def _encode_filter_result(args: NodeArgs, chosen: bytes, no_room: bytes, forbidden: bytes) -> bytes:
     nodes, names = (b"null", chosen) if args.nodes is None else (chosen, b"null")
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
         nodes,

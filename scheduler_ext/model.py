@@ -20,7 +20,7 @@ from turnout.topology.accept import MapOutcome
 class Answer:
     """The answer to filter about the nodes in its request."""
 
-    kept: Sequence[str]  # in the order asked; names only from the request
+    nodes: Sequence[str]  # in the order asked; names only from the request
     no_room: Mapping[str, str] = field(default_factory=dict)  # name -> why; preemption may try these
     forbidden: Mapping[str, str] = field(default_factory=dict)  # name -> why; nothing that leaves would help
     all_kept: bool = False  # nothing narrowed: the request's list goes back as it came
@@ -69,7 +69,7 @@ class EventReason(Enum):
 class Notice:
     """A fact to report about a pod, the owner of pods, or the map when no object is meant."""
 
-    word: EventReason
+    reason: EventReason
     namespace: str = ""
     name: str = ""
     uid: str = ""  # "" when the map is meant
@@ -82,7 +82,7 @@ class Notice:
 class NoPlace:
     """Tells why a pod, or the first waiting pod of a gang, can go to no node at all."""
 
-    word: EventReason
+    reason: EventReason
     detail: str
     others_may_leave: bool  # True if it could go somewhere once pods of others have left
 

@@ -43,15 +43,15 @@ from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.gates.runtime.repairer import Repairer
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.planner.nominate import NominationChoices
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.health import Health
+from turnout.scheduler_ext.server.health import HealthPages
 from turnout.scheduler_ext.server.informers import Informers
 from turnout.scheduler_ext.server.listeners import WebhookPort
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.nomination_writer import Nominator
-from turnout.scheduler_ext.server.switch_path_writer import PathMarker
+from turnout.scheduler_ext.server.nomination_writer import NominationWriter
+from turnout.scheduler_ext.server.switch_path_writer import SwitchPathWriter
 from turnout.scheduler_ext.server.tls import TlsFiles
 from turnout.scheduler_ext.settings import add_common
 
@@ -108,11 +108,11 @@ class NominatorSettings:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
         parse_address(self.metrics_bind, "--metrics-bind")
 
-    def choices(self) -> Nominating:
+    def choices(self) -> NominationChoices:
         """Return the settings that decide on nominations."""
         schedulers, queues = frozenset(self.scheduler_name), frozenset(self.strict_queue)
         rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, queues, schedulers)
-        return Nominating(rules, schedulers, self.expire_s)
+        return NominationChoices(rules, schedulers, self.expire_s)
 
     def tls(self) -> TlsFiles | None:
         """Return the files of the webhook's certificate; None without a webhook."""
@@ -151,18 +151,20 @@ async def serve(settings: NominatorSettings) -> None:
         def leads() -> bool:
             return elector.is_leading
 
-        works = [Nominator(view, client, choices, clock, metrics.registry, leads).run]
+        works = [NominationWriter(view, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
         telling = [events.run, notices.run] if settings.gates or settings.repair else []
         if settings.gates:
-            evictor = Evictor(view, client, clock, metrics.registry, notices.tell, leads) if settings.preempt else None
-            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, leads, evictor)
+            evictor = (
+                Evictor(view, client, clock, metrics.registry, notices.notify, leads) if settings.preempt else None
+            )
+            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.notify, leads, evictor)
             works.append(gates.run)
         if settings.repair:
-            works.append(Repairer(view, client, clock, metrics.registry, notices.tell, leads).run)
+            works.append(Repairer(view, client, clock, metrics.registry, notices.notify, leads).run)
         if settings.annotate_switch_path:
-            works.append(PathMarker(view, client, clock, metrics.registry, leads).run)
+            works.append(SwitchPathWriter(view, client, clock, metrics.registry, leads).run)
         leading = lead(elector, informers.wait_for_sync, lambda: run_together(*works))
         await _answer(settings, view, metrics, clock, [informers.run(), leading, *(tell() for tell in telling)])
 
@@ -171,7 +173,7 @@ async def _answer(
     settings: NominatorSettings, view: Extender, metrics: Metrics, clock: Clock, works: list[Coroutine[Any, Any, None]]
 ) -> None:
     """Serve probes and metrics, and the webhook where one is wished, while everything else works."""
-    server = Health(view, metrics).server()
+    server = HealthPages(view, metrics).server()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(bind(*parse_address(settings.metrics_bind, "--metrics-bind")))
         if (tls := settings.tls()) is not None:
@@ -195,7 +197,7 @@ async def clear(client: Client) -> int:
     settings = NominatorSettings()
     view = Extender(settings.choices().rules, clock, metrics, _tell)
     informers = Informers(view, client, settings.configmap, clock, random.Random())
-    nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
+    nominator = NominationWriter(view, client, settings.choices(), clock, metrics.registry, lambda: True)
     watching = asyncio.create_task(informers.run())
     try:
         try:
@@ -271,7 +273,7 @@ def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> N
 
 def _tell(notice: Notice) -> None:
     """Write a notice to the debug log only. The extender writes the Events; here they would come twice."""
-    log.debug("told", extra={"reason": notice.word.value, "detail": notice.detail})
+    log.debug("told", extra={"reason": notice.reason.value, "detail": notice.detail})
 
 
 def _identity() -> str:

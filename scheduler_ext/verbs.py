@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from turnout.kube.times import rfc3339_micro
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.plan_cache import Plans
 from turnout.scheduler_ext.planner.seats import NoSeat, preemptible_nodes, scores_of, seat_of
 
 LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first FEW only
-FEW = 64
-MOST_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
+MAX_EXPLAINED_NAMES = 64
+MAX_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +28,29 @@ class Advice:
     answer: Answer
     node: str = ""  # where the pod now goes; "" when that is open
     notice: Notice | None = None  # for the pod's owner
-    again: bool = False  # a refusal that is not the last word: to be asked again at once
+    retry: bool = False  # a refusal that is not the last word: to be asked again at once
 
 
-NO_OPINION = Advice(Answer(kept=(), all_kept=True))
+NO_OPINION = Advice(Answer(nodes=(), all_kept=True))
 
 
-def filter(plan_cache: PlanCache, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Advice:
+def filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Advice:
     """Narrow the nodes to the one that the gang's plan names, or say why there is none. Never raises.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes.
     """
-    seat = seat_of(plan_cache, member, names, rules, now_s)
+    seat = seat_of(plans, member, names, rules, now_s)
     if seat.node:
-        return Advice(Answer(kept=(seat.node,)), seat.node)
+        return Advice(Answer(nodes=(seat.node,)), seat.node)
     if seat.elsewhere:
         return Advice(Answer((), {}, {names[0]: "planned elsewhere"}))  # the scheduler asks about all nodes next
     return NO_OPINION if seat.refused is None else _refusal(seat.refused, member, names)
 
 
-def refusal(plan_cache: PlanCache, member: Member, rules: Rules, now_s: float) -> NoSeat | None:
+def refusal(plans: Plans, member: Member, rules: Rules, now_s: float) -> NoSeat | None:
     """Say why the pod can go to none of all nodes; None if it can, or if there is no opinion. Never raises."""
-    plan_cache.view.settle(now_s)
-    return seat_of(plan_cache, member, plan_cache.view.fabric.hosts, rules, now_s).refused
+    plans.view.settle(now_s)
+    return seat_of(plans, member, plans.view.fabric.hosts, rules, now_s).refused
 
 
 def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) -> Answer:
@@ -62,41 +62,39 @@ def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) ->
     the time in the text makes every answer different. All nodes are forbidden, so that nothing is preempted on old
     state. An error would not do: an ignorable extender that fails is skipped, and a part of the gang would start.
     """
-    text = f"{EventReason.OLD_VIEW.value} at {rfc3339_micro(wall_s)}: {why.word.value}: {why.detail}"
-    return Answer((), forbidden=dict.fromkeys(names[:FEW], text), pause_s=pause_s)
+    text = f"{EventReason.OLD_VIEW.value} at {rfc3339_micro(wall_s)}: {why.reason.value}: {why.detail}"
+    return Answer((), forbidden=dict.fromkeys(names[:MAX_EXPLAINED_NAMES], text), pause_s=pause_s)
 
 
-def prioritize(
-    plan_cache: PlanCache, member: Member, names: Sequence[str], rules: Rules, now_s: float
-) -> list[tuple[str, int]]:
+def prioritize(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> list[tuple[str, int]]:
     """Return at most MOST_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
-    return scores_of(plan_cache, member, names, rules, now_s, MOST_SCORES)
+    return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
 
 def preempt(
-    plan_cache: PlanCache, member: Member, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
+    plans: Plans, member: Member, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
 ) -> Mapping[str, Victims]:
     """Keep only the nodes on which the whole gang could run once less important pods have left.
 
     An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, by which the time
     that others ran is counted; without it all ran alike.
     """
-    return {node: victims[node] for node in preemptible_nodes(plan_cache, member, victims, now_s, wall_s)}
+    return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}
 
 
 def _refusal(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:
     """Refuse every node: "no room" where others may leave for the pod, "forbidden" where nothing helps."""
-    text = f"{refused.word.value}: {refused.detail}"
+    text = f"{refused.reason.value}: {refused.detail}"
     helping, forbidden = refused.may_help, dict[str, str]()
     if helping is None:
         no_room = dict.fromkeys(names, text)
     else:
         no_room = {name: text for name in names if name in helping}
         forbidden = {name: text for name in _explained(names) if name not in no_room}
-    notice = Notice(refused.word, member.namespace, member.name, member.uid, refused.detail[:500])
-    return Advice(Answer((), no_room, forbidden), notice=notice, again=refused.again)
+    notice = Notice(refused.reason, member.namespace, member.name, member.uid, refused.detail[:500])
+    return Advice(Answer((), no_room, forbidden), notice=notice, retry=refused.retry)
 
 
 def _explained(names: Sequence[str]) -> Sequence[str]:
     """Return the names that need an explanation. A node in neither failure map counts as unresolvable, too."""
-    return names if len(names) <= LONG_LIST else names[:FEW]
+    return names if len(names) <= LONG_LIST else names[:MAX_EXPLAINED_NAMES]

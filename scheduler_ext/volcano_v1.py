@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VolcanoRequest:
     """A task's pod and the nodes that are asked about."""
 
     pod: Pod
@@ -65,23 +65,23 @@ _nodes = msgspec.json.Decoder(_Nodes)
 _of_job = msgspec.json.Decoder(_OfJob)
 
 
-def decode_predicate(body: bytes) -> Asked:
+def decode_predicate(body: bytes) -> VolcanoRequest:
     """Decode a PredicateRequest. Raises BadRequest, which quotes nothing of the body."""
-    asked = _read(_one_node, body)
-    return Asked(asked.task.pod, (asked.node.name,))
+    request = _decode(_one_node, body)
+    return VolcanoRequest(request.task.pod, (request.node.name,))
 
 
-def decode_prioritize(body: bytes) -> Asked:
+def decode_prioritize(body: bytes) -> VolcanoRequest:
     """Decode a PrioritizeRequest. Raises BadRequest."""
-    asked = _read(_nodes, body)
-    if len(asked.nodes) > MAX_NAMES:
+    request = _decode(_nodes, body)
+    if len(request.nodes) > MAX_NAMES:
         raise BadRequest(f"nodes holds more than {MAX_NAMES} nodes")
-    return Asked(asked.task.pod, tuple(node.name for node in asked.nodes))
+    return VolcanoRequest(request.task.pod, tuple(node.name for node in request.nodes))
 
 
 def decode_job(body: bytes) -> tuple[str, str]:
     """Return namespace and name of the PodGroup in a JobEnqueueableRequest. Raises BadRequest."""
-    namespace, slash, name = _read(_of_job, body).job.uid.partition("/")
+    namespace, slash, name = _decode(_of_job, body).job.uid.partition("/")
     if not (namespace and slash and name):
         raise BadRequest("the job's UID is not namespace/name")
     return namespace, name
@@ -90,29 +90,29 @@ def decode_job(body: bytes) -> tuple[str, str]:
 def encode_predicate(refused: NoPlace | None) -> bytes:
     """Encode a PredicateResponse. None: the task fits as far as we know."""
     if refused is None:
-        return _written({"status": "", "code": SUCCESS})
-    why = clip(f"{refused.word.value}: {refused.detail}", MAX_MESSAGE_BYTES)
-    return _written({"status": why, "code": UNSCHEDULABLE if refused.others_may_leave else UNRESOLVABLE})
+        return _encode({"status": "", "code": SUCCESS})
+    why = clip(f"{refused.reason.value}: {refused.detail}", MAX_MESSAGE_BYTES)
+    return _encode({"status": why, "code": UNSCHEDULABLE if refused.others_may_leave else UNRESOLVABLE})
 
 
-def encode_prioritize(asked: Asked, scores: Iterable[tuple[str, int]]) -> bytes:
+def encode_prioritize(request: VolcanoRequest, scores: Iterable[tuple[str, int]]) -> bytes:
     """Encode a PrioritizeResponse with scores above 0 for nodes of the request; the map is there even if empty."""
-    names = set(asked.names)
+    names = set(request.names)
     found = {name: POINT * score for name, score in scores if score > 0 and name in names}
-    return _written({"nodeScore": found, "errorMessage": ""})
+    return _encode({"nodeScore": found, "errorMessage": ""})
 
 
 def encode_vote(refused: NoPlace | None) -> bytes:
     """Encode a JobEnqueueableResponse: a job waits if it cannot start whatever leaves; else others decide."""
-    return _written({"status": REJECT if refused is not None and not refused.others_may_leave else ABSTAIN})
+    return _encode({"status": REJECT if refused is not None and not refused.others_may_leave else ABSTAIN})
 
 
-def _read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError):  # malformed, of wrong types, or not UTF-8
         raise BadRequest("the body is no request of Volcano's extender plugin") from None
 
 
-def _written(answer: dict[str, Any]) -> bytes:
+def _encode(answer: dict[str, Any]) -> bytes:
     return msgspec.json.encode(answer)

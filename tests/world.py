@@ -14,9 +14,9 @@ from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.plan_cache import Plans
 from turnout.topology.fabric import build
 from turnout.topology.model import DistanceRule
 from turnout.topology.sources.parse import read
@@ -105,11 +105,11 @@ REQUIRED = {labels.TOPOLOGY: "required"}
 
 
 class World:
-    """A GangView and its PlanCache. Nodes on leaves: a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
+    """A ClusterView and its Plans. Nodes on leaves: a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
 
     def __init__(self, *leaves, gpus=8, rules=None, off_map=0, mapped=True):
         self.rules = rules or Rules()
-        self.view = GangView(self.rules.gpu_resources)
+        self.view = ClusterView(self.rules.gpu_resources)
         self.now_s = 1000.0
         self.nodes, lines = [], []
         for leaf, size in enumerate(leaves):
@@ -124,7 +124,7 @@ class World:
         if mapped:
             self.view.set_map(self.fabric)
         rule = DistanceRule.LEAF_ONLY if self.rules.leaf_only else DistanceRule.ALL_TIERS
-        self.plan_cache = PlanCache(self.view, rule, self.rules.hold_incomplete)
+        self.plans = Plans(self.view, rule, self.rules.hold_incomplete)
 
     @property
     def names(self):
@@ -150,7 +150,7 @@ class World:
         """Ask filter, and believe the answer as the extender does. Gives the Advice."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = verbs.filter(self.plan_cache, self.member(pod_), names, self.rules, self.now_s)
+        advice = verbs.filter(self.plans, self.member(pod_), names, self.rules, self.now_s)
         if advice.node:
             self.view.assume(self.member(pod_), advice.node, self.now_s)
         return advice
@@ -158,13 +158,13 @@ class World:
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
         self.now_s += 0.01
-        return dict(verbs.prioritize(self.plan_cache, self.member(pod_), names or self.names, self.rules, self.now_s))
+        return dict(verbs.prioritize(self.plans, self.member(pod_), names or self.names, self.rules, self.now_s))
 
     def free(self, pod_):
         """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""
         self.view.settle(self.now_s)
         member, snapshot = self.member(pod_), self.view.snapshot
-        own = self.view.place_of(member)
+        own = self.view.node_of(member)
         return [n for n in self.names if n == own or snapshot.room_at(snapshot.row_of[n], member.shape) > 0]
 
     def bind(self, pod_, at):
@@ -177,7 +177,7 @@ class World:
         self.put(*(each for each in pods if each.metadata.uid not in self.view.pods))
         placed = {}
         for each in pods:
-            kept = self.fit(each).answer.kept
+            kept = self.fit(each).answer.nodes
             if kept:
                 self.bind(each, kept[0])
                 placed[each.metadata.name] = kept[0]
@@ -186,7 +186,7 @@ class World:
     def plan(self, pod_):
         """The plan of the pod's gang: {pod: node}."""
         self.view.settle(self.now_s)
-        plan = self.plan_cache.plan_of(self.member(pod_).belongs.key, self.now_s)
+        plan = self.plans.plan_of(self.member(pod_).membership.key, self.now_s)
         hosts = self.view.fabric.hosts
         return {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()} if plan else {}
 

@@ -15,7 +15,7 @@ from turnout.cli.commands.listing import Lists, Once
 from turnout.jobs.gang import POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.topology.accept import MAX_FAULTS_SHOWN, draft_map
 from turnout.topology.fabric import EMPTY, Fabric
 
@@ -36,7 +36,7 @@ class SchedulerView:
     unseen: those without which only the sizes of some gangs are not known.
     """
 
-    gangs: GangView
+    gangs: ClusterView
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     fabric: Fabric
@@ -52,7 +52,7 @@ async def look(client: Lists, wanted: Settings, namespace: str, *, sizes: bool =
     PodGroups and owners tell; without them only nodes, pods and the map are listed.
     """
     once, aside = Once(client, namespace), Once(client, namespace)
-    gangs = GangView(wanted.gpu_resource)
+    gangs = ClusterView(wanted.gpu_resource)
     nodes: list[Node] = []
     pods: list[Pod] = []
     maps: list[ConfigMap] = []

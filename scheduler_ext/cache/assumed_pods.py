@@ -30,14 +30,14 @@ class AssumedPods:
 
     def expire(self, now_s: float) -> list[str]:
         """Drop the assumptions that are too old, and return their uids."""
-        gone = []
+        expired = []
         for uid, (_, until_s) in self._assumed.items():
             if until_s > now_s:
                 break
-            gone.append(uid)
-        for uid in gone:
+            expired.append(uid)
+        for uid in expired:
             del self._assumed[uid]
-        return gone
+        return expired
 
     def __len__(self) -> int:
         return len(self._assumed)

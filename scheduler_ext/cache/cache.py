@@ -2,7 +2,7 @@
 left.
 
 Objects may be put in any order and any number of times; questions are about one gang at a time. The cache decides
-nothing: planner/plan_cache.py decides who gets which host. One thread changes the cache, never during a request.
+nothing: planner/plan_cache.py decides which gang gets which host. One thread changes the cache, never during a request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE_S = 30.0  # how long room is kept, after the last member came, for thos
 MOST_PATIENCE_S = 300.0  # since its first member came, once in a gang's life: whoever says another size gets no more
 
 
-class GangView:
+class ClusterView:
     """The state that the watches have shown.
 
     `touched` names the gangs that changed since the last look of the plan cache.
@@ -41,12 +41,14 @@ class GangView:
         self.snapshot = ClusterSnapshot()
         self.gangs: dict[GangKey, Gang] = {}
         self.pods: dict[str, Member] = {}
-        self.touched: set[GangKey] = set()
-        self.layout = 0  # raised when host ids change their meaning
+        self.changed_gangs: set[GangKey] = set()
+        self.layout_version = 0  # raised when host ids change their meaning
         self.assumed_pods = AssumedPods()
         self.preferences = Preferences(self.snapshot)
         self.levels = Levels(self.snapshot)
-        self.sent: dict[str, str] = {}  # uid -> node: nominations of ours that the watch has not shown yet
+        self.unconfirmed_nominations: dict[
+            str, str
+        ] = {}  # uid -> node: nominations of ours that the watch has not shown yet
         self.unreadable_pods = 0
         self.lifts_gates = False  # True if this process lifts our placement gates: such pods wait for a plan then
         self._gpu_resources = gpu_resources
@@ -54,10 +56,10 @@ class GangView:
         self._ips: dict[str, str] = {}
         self._stale_layout = True
         self._sizings: dict[GangKey, Sizing] = {}
-        self._arrived: dict[GangKey, None] = {}  # gangs that got a new member since the last look
-        self._expected: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
-        self._incomplete_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
-        self._look_at_s = math.inf  # when the first of them need not be waited for any more
+        self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs that got a new member since the last look
+        self._wait_until_s: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
+        self._incomplete_since_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
+        self._next_expiry_s = math.inf  # when the first of them need not be waited for any more
 
     # Sightings.
 
@@ -75,8 +77,8 @@ class GangView:
         old = self.pods.get(member.uid)
         if old == member:
             return None
-        joins = not member.silence or member.belongs.key.dialect != Dialect.ALONE.value
-        if old is not None and not (joins and old.belongs.key == member.belongs.key):
+        joins = not member.no_opinion_reason or member.membership.key.dialect != Dialect.ALONE.value
+        if old is not None and not (joins and old.membership.key == member.membership.key):
             self._leave(old)
         self.pods[member.uid] = member
         if member.node:
@@ -89,7 +91,7 @@ class GangView:
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that is gone or finished."""
         self.assumed_pods.forget(uid)
-        self.sent.pop(uid, None)
+        self.unconfirmed_nominations.pop(uid, None)
         self.snapshot.release(uid)
         member = self.pods.pop(uid, None)
         if member is not None:
@@ -101,20 +103,22 @@ class GangView:
         key = GangKey(meta.namespace, meta.name, dialect.value)
         spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
         if dialect is Dialect.KAI:
-            asked = kai.read_pod_group(spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint)
-            roles = tuple((subgroup_role(name), count) for name, count in asked.subgroups)
-            wish = asked.wish if asked.wish.source else wish_of_notes(notes)
-            self._size(key, Sizing(asked.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+            kai_group = kai.read_pod_group(
+                spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint
+            )
+            roles = tuple((subgroup_role(name), count) for name, count in kai_group.subgroups)
+            wish = kai_group.wish if kai_group.wish.source else wish_of_notes(notes)
+            self._set_sizing(key, Sizing(kai_group.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
             return
         least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
         fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
         wish = wish_of_group(*fields, notes)
         roles = tuple((role_of(task), count) for task, count in least_by_role(spec.min_task_member))
-        self._size(key, Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+        self._set_sizing(key, Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""
-        self._size(GangKey(namespace, name, dialect.value), None)
+        self._set_sizing(GangKey(namespace, name, dialect.value), None)
 
     def put_owner(self, kind: str, owner: Owner) -> None:
         """Add or update a Job or StatefulSet, which says how many pods it will have.
@@ -128,11 +132,11 @@ class GangView:
         else:
             total = spec.replicas if spec.replicas is not None else 1
         key = GangKey(meta.namespace, f"{kind}/{meta.name}", Dialect.OWNER.value)
-        self._size(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
+        self._set_sizing(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
 
     def drop_owner(self, kind: str, namespace: str, name: str) -> None:
         """Remove a Job or StatefulSet."""
-        self._size(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
+        self._set_sizing(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
 
     def put_node(self, node: Node) -> None:
         """Add or update a node."""
@@ -162,11 +166,11 @@ class GangView:
             member = self.pods.get(uid)
             if member is not None:
                 self._charge(member)
-                self.touched.add(member.belongs.key)
+                self.changed_gangs.add(member.membership.key)
         self._wait_for_members(now_s)
-        for key in self.touched:
+        for key in self.changed_gangs:
             gang = self.gangs.get(key)
-            if gang is not None and any(self.place_of(member) for member in gang.members.values()):
+            if gang is not None and any(self.node_of(member) for member in gang.members.values()):
                 gang.start(now_s, MOST_PATIENCE_S)
         if self._stale_layout:
             self._lay_out()
@@ -177,28 +181,28 @@ class GangView:
             return
         self.assumed_pods.assume(member.uid, node, now_s)
         self._charge(member)
-        self.touched.add(member.belongs.key)
+        self.changed_gangs.add(member.membership.key)
 
-    def disbelieve(self, member: Member) -> None:
+    def forget_assumed(self, member: Member) -> None:
         """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
         self.assumed_pods.forget(member.uid)
         self._charge(member)
-        self.touched.add(member.belongs.key)
+        self.changed_gangs.add(member.membership.key)
 
     def host_of(self, member: Member) -> int | None:
         """Return the host id that a member holds: bound, assumed, or nominated by another program.
 
         None while it holds none.
         """
-        return self.snapshot.row_of.get(self.place_of(member))
+        return self.snapshot.row_of.get(self.node_of(member))
 
-    def wish_of(self, member: Member) -> str:
+    def our_nomination(self, member: Member) -> str:
         """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet;
         else "".
         """
-        return self.sent.get(member.uid, member.nominated if member.ours else "")
+        return self.unconfirmed_nominations.get(member.uid, member.nominated if member.nominated_by_us else "")
 
-    def place_of(self, member: Member) -> str:
+    def node_of(self, member: Member) -> str:
         """Return the node on which a member takes room; "" for none.
 
         Our own nomination of a gang's member is only a plan, which a gang ahead may take back. Our own nomination of a
@@ -209,17 +213,19 @@ class GangView:
         assumed = self.assumed_pods.node_of(member.uid)
         if assumed:
             return assumed
-        if not self._alive(member.nominated) or (member.ours and member.belongs.key.dialect != Dialect.ALONE.value):
+        if not self._node_exists(member.nominated) or (
+            member.nominated_by_us and member.membership.key.dialect != Dialect.ALONE.value
+        ):
             return ""
         return member.nominated
 
-    def missing(self, gang: Gang) -> int:
+    def missing_pods(self, gang: Gang) -> int:
         """Count the members that are still to be created and that room is kept for.
 
         The count is 0 once no new member has come for PATIENCE_S, and once the gang was complete. So room is kept
         neither for pods that never come nor for pods that have ended.
         """
-        return max(0, gang.total - len(gang.living())) if gang.key in self._expected else 0
+        return max(0, gang.total - len(gang.living())) if gang.key in self._wait_until_s else 0
 
     def mapped_hosts(self) -> int:
         """Count the hosts that the map knows, with or without a node."""
@@ -227,15 +233,15 @@ class GangView:
 
     def waiting_gangs(self) -> Iterator[Gang]:
         """Yield the gangs with a waiting member, in no order."""
-        return (gang for gang in self.gangs.values() if any(m.waits for m in gang.members.values()))
+        return (gang for gang in self.gangs.values() if any(m.is_waiting for m in gang.members.values()))
 
     # Inside.
 
-    def _alive(self, node: str) -> bool:
+    def _node_exists(self, node: str) -> bool:
         return bool(node) and node in self.snapshot.nodes
 
     def _charge(self, member: Member) -> None:
-        node = self.place_of(member)
+        node = self.node_of(member)
         if node:
             self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))
         else:
@@ -246,28 +252,28 @@ class GangView:
 
         A gang that got a new member is waited for a while longer. A gang whose time is over is not waited for any more.
         """
-        for key in self._arrived:
+        for key in self._gangs_with_new_members:
             gang = self.gangs[key]
             if 0 < gang.announced <= len(gang.living()):
-                self._expected.pop(key, None)
+                self._wait_until_s.pop(key, None)
                 continue
-            since_s = self._incomplete_s.setdefault(key, now_s)
-            self._expected[key] = min(now_s + PATIENCE_S, since_s + MOST_PATIENCE_S)
-            self._look_at_s = min(self._look_at_s, self._expected[key])
-        self._arrived.clear()
-        if now_s < self._look_at_s:
+            since_s = self._incomplete_since_s.setdefault(key, now_s)
+            self._wait_until_s[key] = min(now_s + PATIENCE_S, since_s + MOST_PATIENCE_S)
+            self._next_expiry_s = min(self._next_expiry_s, self._wait_until_s[key])
+        self._gangs_with_new_members.clear()
+        if now_s < self._next_expiry_s:
             return
-        for key in [key for key, until_s in self._expected.items() if until_s <= now_s]:
-            del self._expected[key]
-            self.touched.add(key)
-        self._look_at_s = min(self._expected.values(), default=math.inf)
+        for key in [key for key, until_s in self._wait_until_s.items() if until_s <= now_s]:
+            del self._wait_until_s[key]
+            self.changed_gangs.add(key)
+        self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
 
     def _join(self, member: Member, version: str, new: bool) -> None:
         """Add a pod to its gang.
 
         new: True for a pod not known before. A known pod that changed its gang does not prolong the waiting.
         """
-        key = member.belongs.key
+        key = member.membership.key
         gang = self.gangs.get(key)
         if gang is None:
             gang = self.gangs[key] = Gang(
@@ -277,23 +283,23 @@ class GangView:
                 tier_of=self.levels.tier_of,
             )
         if new:
-            self._arrived[key] = None
+            self._gangs_with_new_members[key] = None
         gang.join(member)
-        self.touched.add(key)
+        self.changed_gangs.add(key)
 
     def _leave(self, member: Member) -> None:
-        key = member.belongs.key
+        key = member.membership.key
         gang = self.gangs.get(key)
         if gang is None or not gang.leave(member.uid):
             return
-        self.touched.add(key)
+        self.changed_gangs.add(key)
         if not gang.members:
             del self.gangs[key]
-            for kept in (self._expected, self._incomplete_s):
-                kept.pop(key, None)
-            self._arrived.pop(key, None)
+            for table in (self._wait_until_s, self._incomplete_since_s):
+                table.pop(key, None)
+            self._gangs_with_new_members.pop(key, None)
 
-    def _size(self, key: GangKey, sizing: Sizing | None) -> None:
+    def _set_sizing(self, key: GangKey, sizing: Sizing | None) -> None:
         if sizing is None:
             self._sizings.pop(key, None)
         else:
@@ -301,7 +307,7 @@ class GangView:
         gang = self.gangs.get(key)
         if gang is not None and gang.sizing != sizing:
             gang.sizing = sizing
-            self.touched.add(key)
+            self.changed_gangs.add(key)
 
     def _lay_out(self) -> None:
         """Lay the tables out again: the map's hosts under the names of their nodes, then the nodes off the map."""
@@ -312,7 +318,7 @@ class GangView:
         self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
         self.snapshot.set_row_order(self.fabric.hosts)
         self.levels.use(self.fabric)
-        self.layout += 1
+        self.layout_version += 1
         self._stale_layout = False
 
 

@@ -16,7 +16,7 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.repair import Repair, most_patient
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.parts import Part, parts_of
+from turnout.scheduler_ext.cache.parts import GangGroup, group_members
 from turnout.scheduler_ext.cache.pod_info import Member
 
 
@@ -24,41 +24,41 @@ from turnout.scheduler_ext.cache.pod_info import Member
 class Sizing:
     """The sizes of a gang that its PodGroup or owner states."""
 
-    least: int | None
+    min_pods: int | None
     total: int | None  # None: not stated
     uid: str
     created: str  # RFC 3339
     name: str = ""
     wish: Wish = NOTHING  # for the gang's place
     queue: str = ""
-    roles: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
+    min_by_role: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _MemberSummary:
     """The words of all members of a gang. living: those that run or may still run."""
 
     living: Sequence[Member]
     wishes: Sequence[Wish]  # each once
-    least: int
+    min_pods: int
     total: int
-    most: int
+    max_pods: int
     multiple: int
     queue: str
-    kin: str
+    parent_set: str
 
 
-def _gather(members: Sequence[Member]) -> _Said:
-    said = [member.belongs for member in members]
-    return _Said(
-        living=[member for member in members if not member.leaving],
-        wishes=list(dict.fromkeys(each.wish for each in said if each.wish.source)),
-        least=max((each.min_members or 0 for each in said), default=0),
-        total=max((each.total or 0 for each in said), default=0),
-        most=max((each.max_size or 0 for each in said), default=0),
-        multiple=max((each.wish.multiple for each in said), default=1),
-        queue=next((each.queue for each in said if each.queue), ""),
-        kin=next((each.parent_set for each in said if each.parent_set), ""),
+def _summarize(members: Sequence[Member]) -> _MemberSummary:
+    memberships = [member.membership for member in members]
+    return _MemberSummary(
+        living=[member for member in members if not member.terminating],
+        wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),
+        min_pods=max((membership.min_members or 0 for membership in memberships), default=0),
+        total=max((membership.total or 0 for membership in memberships), default=0),
+        max_pods=max((membership.max_size or 0 for membership in memberships), default=0),
+        multiple=max((membership.wish.multiple for membership in memberships), default=1),
+        queue=next((membership.queue for membership in memberships if membership.queue), ""),
+        parent_set=next((membership.parent_set for membership in memberships if membership.parent_set), ""),
     )
 
 
@@ -79,24 +79,26 @@ class Gang:
     tier_of: Callable[[Level], int | None] = by_number  # a level's tier in the map; None for one that is not there
     members: dict[str, Member] = field(default_factory=dict)
     started_s: float | None = None  # when a member was first seen to hold a host
-    least_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
-    _gathered: _Said | None = field(default=None, init=False, repr=False, compare=False)  # None: to be gathered
+    min_pods_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
+    _cached_summary: _MemberSummary | None = field(
+        default=None, init=False, repr=False, compare=False
+    )  # None: to be gathered
 
     @property
-    def _said(self) -> _Said:
+    def _summary(self) -> _MemberSummary:
         """Gather what the members say together: asked for dozens of times a request, it changes with them alone."""
-        if self._gathered is None:
-            self._gathered = _gather(list(self.members.values()))
-        return self._gathered
+        if self._cached_summary is None:
+            self._cached_summary = _summarize(list(self.members.values()))
+        return self._cached_summary
 
     def join(self, member: Member) -> None:
         """Take in a member, or what it is now."""
         self.members[member.uid] = member
-        self._gathered = None
+        self._cached_summary = None
 
     def leave(self, uid: str) -> bool:
         """Forget a member. False for one that is not there."""
-        self._gathered = None
+        self._cached_summary = None
         return self.members.pop(uid, None) is not None
 
     def start(self, now_s: float, patience_s: float) -> None:
@@ -104,100 +106,102 @@ class Gang:
         if self.started_s is None:
             self.started_s = now_s
         if now_s - self.started_s <= patience_s:
-            self.least_at_start = self.least
+            self.min_pods_at_start = self.min_pods
 
     @property
-    def least_to_finish(self) -> int:
+    def min_pods_to_finish(self) -> int:
         """The min up to which a started gang goes before others."""
-        return self.least if self.started_s is None else min(self.least, self.least_at_start)
+        return self.min_pods if self.started_s is None else min(self.min_pods, self.min_pods_at_start)
 
     def waiting(self) -> list[Member]:
         """Return the members without a node, in rank order: masters first, then by index, then by name."""
-        return sorted((m for m in self.members.values() if m.waits), key=rank_order)
+        return sorted((m for m in self.members.values() if m.is_waiting), key=rank_order)
 
     @property
-    def words(self) -> object:
+    def stated_terms(self) -> object:
         """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
-        sizes = self.least, self.total, self.most, self.least_of
-        near = self.tier, self.multiple, self.layers, self.groups, self.mesh, self.balanced, self.fills
-        with_others = self.apart, self.apart_set, self.together, self.together_of, self.one_domain
-        return sizes, near, with_others, self.repair
+        sizes = self.min_pods, self.total, self.max_pods, self.min_by_role
+        nearness = self.tier, self.multiple, self.layers, self.group_rules, self.mesh, self.balanced, self.fills_holes
+        with_others = self.exclusive_tier, self.exclusive_set, self.together_name, self.together_size, self.one_domain
+        return sizes, nearness, with_others, self.repair
 
     @property
-    def least_of(self) -> tuple[tuple[str, int], ...]:
+    def min_by_role(self) -> tuple[tuple[str, int], ...]:
         """How many pods of each role must start, where its PodGroup says so.
 
         As in Volcano such numbers count only where the gang's own min covers all of them.
         """
-        roles = self.sizing.roles if self.sizing is not None else ()
-        return roles if self.least >= sum(count for _, count in roles) else ()
+        roles = self.sizing.min_by_role if self.sizing is not None else ()
+        return roles if self.min_pods >= sum(count for _, count in roles) else ()
 
-    def could_start(self, *, lifted: bool) -> bool:
+    def could_start(self, *, gates_lifted: bool) -> bool:
         """True if enough of it may be bound once our gates are lifted, where they are.
 
         Room is kept for no gang of gated pods that could not: a gate would hold it for as long as its owner likes.
         """
-        able = [m for m in self.living() if not m.gated or (m.held and lifted)]
+        able = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
         begun = any(m.node for m in able)
-        roles = Counter(m.belongs.role for m in able)
-        if not begun and any(roles[role] < count for role, count in self.least_of):
+        roles = Counter(m.membership.role for m in able)
+        if not begun and any(roles[role] < count for role, count in self.min_by_role):
             return False
-        return (begun or len(able) >= self.least) and any(m.waits for m in able)
+        return (begun or len(able) >= self.min_pods) and any(m.is_waiting for m in able)
 
     def living(self) -> Sequence[Member]:
         """Return the members that run or may still run."""
-        return self._said.living
+        return self._summary.living
 
     @property
-    def unsized(self) -> bool:
+    def is_unsized(self) -> bool:
         """True if no PodGroup or owner of the gang was shown, and its pods do not say how many start together."""
-        return self.sizing is None and not self._said.least
+        return self.sizing is None and not self._summary.min_pods
 
     @property
-    def lacks_group(self) -> bool:
+    def lacks_pod_group(self) -> bool:
         """True if what is missing is a PodGroup, which the pods name."""
-        return self.unsized and self.key.dialect not in (Dialect.OWNER.value, Dialect.ALONE.value)
+        return self.is_unsized and self.key.dialect not in (Dialect.OWNER.value, Dialect.ALONE.value)
 
     @property
-    def accelerated(self) -> bool:
+    def has_accelerators(self) -> bool:
         """True if any member asks for an accelerator."""
         return any(m.gpus for m in self.members.values())
 
     @property
-    def least(self) -> int:
+    def min_pods(self) -> int:
         """The number of members that must start together: the PodGroup's min, else what the pods say.
 
         When nothing is stated, all must start together. Plain pods of a Job or StatefulSet are an exception: they start
         one by one, unless the gang must stay within a tier, or in layers or groups.
         """
-        if self.sizing is not None and self.sizing.least:
-            return self.sizing.least
-        said = self._said.least
-        one_by_one = self.key.dialect == Dialect.OWNER.value and not (self.required or self.layers or self.groups)
-        return said or (0 if one_by_one else self.total)
+        if self.sizing is not None and self.sizing.min_pods:
+            return self.sizing.min_pods
+        stated = self._summary.min_pods
+        one_by_one = self.key.dialect == Dialect.OWNER.value and not (
+            self.requires_level or self.layers or self.group_rules
+        )
+        return stated or (0 if one_by_one else self.total)
 
     @property
     def preferences(self) -> Sequence[Wish]:
         """The wishes of which preferences count: the different ones of its members, else that of its PodGroup."""
-        return self._said.wishes or self._own_wish()
+        return self._summary.wishes or self._own_wish()
 
     @property
     def wishes(self) -> Sequence[Wish]:
         """The wishes of which hard terms count: that of its PodGroup, and the different ones of its members."""
-        return [*self._own_wish(), *self._said.wishes]
+        return [*self._own_wish(), *self._summary.wishes]
 
     def _own_wish(self) -> list[Wish]:
         return [self.sizing.wish] if self.sizing is not None else []
 
     @property
-    def required(self) -> bool:
+    def requires_level(self) -> bool:
         """True if the gang must stay within a tier. One member that says so is enough."""
         return any(wish.levels for wish in self.wishes)
 
     @property
-    def binds_all(self) -> bool:
+    def places_all_members(self) -> bool:
         """True if members without an accelerator must have their places, too."""
-        return self.required or any(rule.level is not None for rule in self.groups)
+        return self.requires_level or any(rule.level is not None for rule in self.group_rules)
 
     @property
     def tier(self) -> int | None:
@@ -216,7 +220,7 @@ class Gang:
     @property
     def multiple(self) -> int:
         """The number of which pods on one host must be a multiple."""
-        own = self._said.multiple
+        own = self._summary.multiple
         if self.sizing is not None:
             own = max(own, self.sizing.wish.multiple)
         sizes = [layer.size for wish in self.wishes for layer in wish.layers if self.known_tier(layer.level) == 0]
@@ -229,24 +233,28 @@ class Gang:
         Those of the PodGroup count, else those of the member with most layers. A run in a wider domain than the runs
         around it has says nothing more.
         """
-        own = [wish.layers for wish in self._own_wish() if wish.layers]
-        theirs = (wish.layers for wish in self._said.wishes)
-        said = own[0] if own else max(theirs, key=lambda each: (len(each), repr(each)), default=())
+        group_layers = [wish.layers for wish in self._own_wish() if wish.layers]
+        member_layers = (wish.layers for wish in self._summary.wishes)
+        stated = (
+            group_layers[0]
+            if group_layers
+            else max(member_layers, key=lambda layers: (len(layers), repr(layers)), default=())
+        )
         found: list[tuple[int, int]] = []
-        for tier, size in ((self.known_tier(layer.level), layer.size) for layer in said):
+        for tier, size in ((self.known_tier(layer.level), layer.size) for layer in stated):
             if tier > 0 and (not found or tier < found[-1][0]):
                 found.append((tier, size))
         return tuple(found)
 
     @property
-    def groups(self) -> tuple[GroupRule, ...]:
+    def group_rules(self) -> tuple[GroupRule, ...]:
         """The rules that make groups within the gang."""
         return next((wish.groups for wish in self.wishes if wish.groups), ())
 
-    def parts(self) -> dict[str, Part]:
+    def groups_by_uid(self) -> dict[str, GangGroup]:
         """Return uid -> group, of the living members that are in one."""
-        rules = self.groups
-        return parts_of(rules, sorted(self.living(), key=rank_order), self.known_tier) if rules else {}
+        rules = self.group_rules
+        return group_members(rules, sorted(self.living(), key=rank_order), self.known_tier) if rules else {}
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
@@ -259,12 +267,12 @@ class Gang:
         return any(wish.balanced for wish in self.preferences)
 
     @property
-    def together(self) -> str:
+    def together_name(self) -> str:
         """The name that gangs share which are placed all or none; "" for none."""
         return next((wish.together for wish in self.wishes if wish.together), "")
 
     @property
-    def together_of(self) -> int:
+    def together_size(self) -> int:
         """The number of gangs that share that name, where one of its members says so; else 0."""
         return max((wish.together_of for wish in self.wishes), default=0)
 
@@ -274,14 +282,14 @@ class Gang:
         return any(wish.one_domain for wish in self.wishes)
 
     @property
-    def apart_set(self) -> str:
+    def exclusive_set(self) -> str:
         """The name of the set whose gangs keep apart: said by a member, else its JobSet or LeaderWorkerSet."""
-        return next((wish.exclusive_set for wish in self.wishes if wish.exclusive_set), self.kin)
+        return next((wish.exclusive_set for wish in self.wishes if wish.exclusive_set), self.parent_set)
 
     @property
-    def apart(self) -> int | None:
+    def exclusive_tier(self) -> int | None:
         """The tier of the domains that the gang shares with no other of its set; None when it shares them."""
-        if not self.apart_set:
+        if not self.exclusive_set:
             return None
         return max(
             (self.known_tier(wish.exclusive_level) for wish in self.wishes if wish.exclusive_level is not None),
@@ -293,29 +301,29 @@ class Gang:
         """The queue that the gang waits in: its PodGroup's, else a member's; "" for none."""
         if self.sizing is not None and self.sizing.queue:
             return self.sizing.queue
-        return self._said.queue
+        return self._summary.queue
 
     @property
     def repair(self) -> Repair:
         """The remedy for the gang once it is below its min and finds no room for the rest."""
-        return most_patient(m.belongs.repair for m in self.members.values() if m.belongs.repair is not None)
+        return most_patient(m.membership.repair for m in self.members.values() if m.membership.repair is not None)
 
     @property
-    def kin(self) -> str:
+    def parent_set(self) -> str:
         """The set of gangs that it is a part of; "" for none."""
-        return self._said.kin
+        return self._summary.parent_set
 
     @property
-    def fills(self) -> bool:
+    def fills_holes(self) -> bool:
         """True if the gang wants the smallest holes, near or not, and is held to no level."""
-        return not self.held_to_level and any(wish.mode is Mode.FILL for wish in self.preferences)
+        return not self.has_any_level and any(wish.mode is Mode.FILL for wish in self.preferences)
 
     @property
-    def held_to_level(self) -> bool:
+    def has_any_level(self) -> bool:
         """True if the gang, its groups or its runs of ranks must stay within a level."""
-        return self.binds_all or bool(self.layers)
+        return self.places_all_members or bool(self.layers)
 
-    def unkept(self) -> list[str]:
+    def ignored_terms(self) -> list[str]:
         """Return a sentence for each part of the gang's wishes that is not kept."""
         found = [sentence for wish in self.wishes for sentence in wish.ignored]
         for wish in self.wishes:
@@ -324,15 +332,15 @@ class Gang:
                 if level is not None and self.tier_of(level) is None:
                     name = repr(str(level)[:80])
                     found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
-            if wish.balanced and (wish.layers or wish.mesh or self.groups):
+            if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
                 found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
-            if wish.mesh and not self._is_mesh(wish.mesh):
+            if wish.mesh and not self._matches_mesh(wish.mesh):
                 found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
-            if wish.exclusive_level is not None and not self.apart_set:
+            if wish.exclusive_level is not None and not self.exclusive_set:
                 found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
         return list(dict.fromkeys(found))
 
-    def _is_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
+    def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
         """True unless it is known that the gang has another number of ranks than the mesh."""
         gpus = {member.gpus for member in self.members.values() if member.gpus}
         return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
@@ -345,11 +353,11 @@ class Gang:
     @property
     def announced(self) -> int:
         """The number of members that the owner, PodGroup or pods announce; 0 when none of them does."""
-        total, floor = self._said.total, self._said.least
+        total, floor = self._summary.total, self._summary.min_pods
         if self.sizing is not None and self.sizing.total:
             total = self.sizing.total
-        if self.sizing is not None and self.sizing.least:  # the PodGroup's word, which its pods cannot raise
-            floor = self.sizing.least
+        if self.sizing is not None and self.sizing.min_pods:  # the PodGroup's word, which its pods cannot raise
+            floor = self.sizing.min_pods
         return max(total, floor)
 
     @property
@@ -360,14 +368,14 @@ class Gang:
         return max(self.announced, len(self.living()))
 
     @property
-    def most(self) -> int:
+    def max_pods(self) -> int:
         """The number of members to which the gang may grow."""
-        return max(self.total, self._said.most)
+        return max(self.total, self._summary.max_pods)
 
     @property
     def priority(self) -> int:
         """The priority of the least important member: a quota on a class counts pods, so one pod lifts no others."""
-        return min((m.priority for m in self.members.values() if not m.leaving), default=0)
+        return min((m.priority for m in self.members.values() if not m.terminating), default=0)
 
     @property
     def age(self) -> tuple[str, int, str]:
@@ -383,5 +391,5 @@ def rank_order(member: Member) -> tuple[str, float, str]:
 
     Ranks count within a role, and members without a rank come last. Masters have the role "" and so come first.
     """
-    rank = member.belongs.rank
-    return member.belongs.role, rank if rank is not None else math.inf, member.name
+    rank = member.membership.rank
+    return member.membership.role, rank if rank is not None else math.inf, member.name

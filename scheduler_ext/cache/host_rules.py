@@ -20,7 +20,7 @@ _LONGEST_SELECTOR = 4096  # characters; a longer one is left to the scheduler
 _MOST_TERMS = 16
 
 
-def apart(pod: Pod) -> tuple[tuple[str, int], ...]:
+def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
     """Return what no two pods of this kind may share on one host, written as host ports, so that room is counted so."""
     affinity = pod.spec.affinity
     rules = (affinity.pod_anti_affinity if affinity else None) or {}
@@ -34,7 +34,7 @@ def apart(pod: Pod) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found))
 
 
-def most_on_host(pod: Pod) -> int | None:
+def max_per_host(pod: Pod) -> int | None:
     """Return how many pods of its kind its hard spread constraints let a host hold while another holds none; else
     None.
     """
@@ -50,9 +50,9 @@ def most_on_host(pod: Pod) -> int | None:
     return min(skews, default=None)
 
 
-def kept_apart(shape: PodShape, pod: Pod) -> PodShape:
+def add_anti_affinity(shape: PodShape, pod: Pod) -> PodShape:
     """Return a pod's shape with its anti-affinity in it."""
-    rules = apart(pod)
+    rules = anti_affinity_ports(pod)
     return _with_ports(shape, rules) if rules else shape
 
 
@@ -78,11 +78,11 @@ def _selects(selector: object, pod: Pod) -> bool:
     """True if a label selector can be read and matches the pod itself. None selects nobody."""
     if not isinstance(selector, dict):
         return False
-    have = pod.metadata.labels or {}
-    wanted = selector.get("matchLabels") or {}
-    if not isinstance(wanted, dict) or any(have.get(key) != value for key, value in wanted.items()):
+    pod_labels = pod.metadata.labels or {}
+    match_labels = selector.get("matchLabels") or {}
+    if not isinstance(match_labels, dict) or any(pod_labels.get(key) != value for key, value in match_labels.items()):
         return False
-    return all(_meets(have, each) for each in _dicts(selector.get("matchExpressions")))
+    return all(_meets(pod_labels, expression) for expression in _dicts(selector.get("matchExpressions")))
 
 
 def _meets(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:

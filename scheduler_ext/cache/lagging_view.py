@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.pod_info import Member
 
 CATCH_UP_S = 10.0  # how long a difference is taken for one of time; one that lasts is one of counting
 
 
-def offers_more(view: GangView, member: Member, names: Sequence[str]) -> bool:
+def offers_unknown_room(view: ClusterView, member: Member, names: Sequence[str]) -> bool:
     """True if a node is named that no watch has shown, or on which this pod does not fit beside those that we know.
 
     The view has to be settled, as it is once a planner was asked.
@@ -31,12 +31,12 @@ class LaggingView:
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
 
-    def doubts(self, view: GangView, member: Member, names: Sequence[str], now_s: float) -> bool:
+    def should_retry(self, view: ClusterView, member: Member, names: Sequence[str], now_s: float) -> bool:
         """True if a refusal of this pod is to be asked for again, since a watch may be about to show what it lacks.
 
         A pod is doubted for CATCH_UP_S at most, until once nothing is offered that we do not know of.
         """
-        if not offers_more(view, member, names):
+        if not offers_unknown_room(view, member, names):
             self._since_s.pop(member.uid, None)
             return False
         return now_s - self._since_s.setdefault(member.uid, now_s) < CATCH_UP_S

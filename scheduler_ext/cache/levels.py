@@ -21,7 +21,7 @@ from turnout.topology.fabric import Fabric
 MOST_KEPT = 256
 
 
-def by_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
+def tier_of_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
     """Return the highest tier of which each switch has hosts of one value alone; None when no host has a value.
 
     values: of mapped hosts with a node, by host id. A host without a value is in no domain and makes none narrower.
@@ -31,8 +31,8 @@ def by_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
         return None
     for tier in range(fabric.tiers, 0, -1):
         row = fabric.switch_of[tier]
-        seen: dict[int, str | None] = {}
-        if all(seen.setdefault(int(row[host]), value) == value for host, value in values.items()):
+        value_of_switch: dict[int, str | None] = {}
+        if all(value_of_switch.setdefault(int(row[host]), value) == value for host, value in values.items()):
             return tier
     return 0
 
@@ -43,9 +43,11 @@ class Levels:
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._fabric: Fabric | None = None
-        self._made_at = -1
+        self._offer_version = -1
         self._tiers: dict[str, int | None] = {}
-        self._outside: dict[str, NDArray[np.bool_] | None] = {}  # marks of rows that lack a label; None for no row
+        self._unlabelled_rows: dict[
+            str, NDArray[np.bool_] | None
+        ] = {}  # marks of rows that lack a label; None for no row
 
     def use(self, fabric: Fabric) -> None:
         """Use this map from now on."""
@@ -61,7 +63,7 @@ class Levels:
         self._look_up(level)
         return self._tiers[level]
 
-    def outside(self, levels: Iterable[Level]) -> NDArray[np.bool_] | None:
+    def rows_outside(self, levels: Iterable[Level]) -> NDArray[np.bool_] | None:
         """Mark the rows of nodes that are in no domain of one of some levels; None where each is in a domain of all.
 
         Only a level that is a node label has such nodes.
@@ -71,36 +73,36 @@ class Levels:
             if isinstance(level, int) or level == labels.HOSTNAME:
                 continue
             self._look_up(level)
-            if (marks := self._outside[level]) is not None:
+            if (marks := self._unlabelled_rows[level]) is not None:
                 found = marks if found is None else found | marks
         return found
 
     def _look_up(self, level: str) -> None:
-        if self._made_at != self._snapshot.offer_version:
-            self._made_at = self._snapshot.offer_version
+        if self._offer_version != self._snapshot.offer_version:
+            self._offer_version = self._snapshot.offer_version
             self._forget()
         if level not in self._tiers:
             while len(self._tiers) >= MOST_KEPT:
                 oldest = next(iter(self._tiers))
-                del self._tiers[oldest], self._outside[oldest]
-            self._tiers[level] = self._found(level)
+                del self._tiers[oldest], self._unlabelled_rows[oldest]
+            self._tiers[level] = self._compute_tier(level)
 
     def _forget(self) -> None:
         self._tiers.clear()
-        self._outside.clear()
+        self._unlabelled_rows.clear()
 
-    def _found(self, level: str) -> int | None:
-        self._outside[level] = None
+    def _compute_tier(self, level: str) -> int | None:
+        self._unlabelled_rows[level] = None
         if self._fabric is None:
             return None
         rows, mapped = self._snapshot.row_of, self._fabric.mapped_count
         nodes = ((rows.get(name, mapped), node) for name, node in self._snapshot.nodes.items())
         values = {row: (node.metadata.labels or {}).get(level) for row, node in nodes if row < mapped}
-        tier = by_label(self._fabric, values)
+        tier = tier_of_label(self._fabric, values)
         if tier is not None and (lacking := [row for row, value in values.items() if value is None]):
             marks = np.zeros(len(self._fabric.hosts), np.bool_)
             marks[lacking] = True
-            self._outside[level] = marks
+            self._unlabelled_rows[level] = marks
         if tier is None and (word := by_word(level)) is not None:
             return min(word, self._fabric.tiers)
         return tier

@@ -17,7 +17,7 @@ from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
-from turnout.scheduler_ext.cache.host_rules import kept_apart, most_on_host
+from turnout.scheduler_ext.cache.host_rules import add_anti_affinity, max_per_host
 
 _FINISHED = ("Succeeded", "Failed")
 # Kinds of volume that any node can mount; "name" is every volume's own.
@@ -33,7 +33,7 @@ class Controller(NamedTuple):
     uid: str
 
 
-MOST_NAME = 253  # characters; an API server bounds no field of an owner reference, and tenants write them
+MAX_NAME_CHARACTERS = 253  # characters; an API server bounds no field of an owner reference, and tenants write them
 _controller = lru_cache(maxsize=4_096)(Controller)  # the pods of one job share one value
 
 
@@ -46,34 +46,34 @@ class Member:
     name: str
     node: str  # where it is bound; "" while it waits
     nominated: str  # status.nominatedNodeName
-    ours: bool  # True if our nominator wrote `nominated`
+    nominated_by_us: bool  # True if our nominator wrote `nominated`
     shape: PodShape
     gpus: int  # how many accelerators it asks for
     priority: int
     created: str  # RFC 3339, which sorts as text
     scheduler: str
-    leaving: bool
+    terminating: bool
     gated: bool
-    held: bool  # True if our placement gate is the only one
-    belongs: Membership
-    silence: str = ""  # why the extender has no opinion on this pod; "" when it has one
-    pinned: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
-    prefers: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
+    has_only_our_gate: bool  # True if our placement gate is the only one
+    membership: Membership
+    no_opinion_reason: str = ""  # why the extender has no opinion on this pod; "" when it has one
+    nomination_obstacle: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
+    preferred_terms: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
     never_preempts: bool = False  # nobody may be evicted for it
-    most_on_host: int | None = None  # by its hard spread constraints, while another host has none
+    max_per_host: int | None = None  # by its hard spread constraints, while another host has none
     controller: Controller | None = None
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """True if the pod waits for a node: neither bound nor being deleted."""
-        return not self.node and not self.leaving
+        return not self.node and not self.terminating
 
 
 def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> Member | None:
     """Read a pod; None when it is finished and takes no room. Raises BadQuantity, TooComplex when it cannot be read."""
     if pod.status.phase in _FINISHED:
         return None
-    shape = kept_apart(shape_of(pod), pod)
+    shape = add_anti_affinity(shape_of(pod), pod)
     belongs = membership(pod)
     return Member(
         uid=pod.metadata.uid,
@@ -81,21 +81,21 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
         name=pod.metadata.name,
         node=pod.spec.node_name,
         nominated=pod.status.nominated_node_name,
-        ours=bool(pod.status.nominated_node_name) and _nominated_by_us(pod),
+        nominated_by_us=bool(pod.status.nominated_node_name) and _nominated_by_us(pod),
         shape=shape,
         gpus=shape.gpus(gpu_resources),
         priority=pod.spec.priority or 0,
         created=pod.metadata.creation_timestamp or "",
         scheduler=pod.spec.scheduler_name,
-        leaving=pod.metadata.deletion_timestamp is not None,
+        terminating=pod.metadata.deletion_timestamp is not None,
         gated=bool(pod.spec.scheduling_gates),
-        held=bool(pod.spec.scheduling_gates) and gates_of(pod) == {labels.PLACEMENT_GATE},
-        belongs=belongs,
-        silence=_silence(pod, shape, belongs, gpu_resources),
-        pinned=_pinned(pod),
-        prefers=soft_terms(pod),
+        has_only_our_gate=bool(pod.spec.scheduling_gates) and gates_of(pod) == {labels.PLACEMENT_GATE},
+        membership=belongs,
+        no_opinion_reason=_no_opinion_reason(pod, shape, belongs, gpu_resources),
+        nomination_obstacle=_nomination_obstacle(pod),
+        preferred_terms=soft_terms(pod),
         never_preempts=pod.spec.preemption_policy == "Never",
-        most_on_host=most_on_host(pod),
+        max_per_host=max_per_host(pod),
         controller=_controller_of(pod),
     )
 
@@ -106,7 +106,7 @@ def _controller_of(pod: Pod) -> Controller | None:
     if owner is None:
         return None
     fields = owner.api_version, owner.kind, owner.name, owner.uid
-    return _controller(*fields) if all(len(field) <= MOST_NAME for field in fields) else None
+    return _controller(*fields) if all(len(field) <= MAX_NAME_CHARACTERS for field in fields) else None
 
 
 def gates_of(pod: Pod) -> set[str]:
@@ -114,13 +114,13 @@ def gates_of(pod: Pod) -> set[str]:
     return {str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if isinstance(gate, dict)}
 
 
-def unreadable(error: KubeError) -> str:
+def error_text(error: KubeError) -> str:
     """Return the sentence for a pod that cannot be read, short enough for a log line or an Event."""
     return str(error)[:200]
 
 
-def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
-    if _claims(pod) and not shape.gpus(gpu_resources):
+def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
+    if _has_claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # what a claim takes from a node is not on the node object
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
     if any(name in gpu_resources for name in pod_level):
@@ -133,18 +133,18 @@ def _silence(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tupl
     return ""
 
 
-def _claims(pod: Pod) -> bool:
+def _has_claims(pod: Pod) -> bool:
     return bool(pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers))
 
 
-def _pinned(pod: Pod) -> str:
+def _nomination_obstacle(pod: Pod) -> str:
     """Say why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
     affinity = pod.spec.affinity
     if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
         return "PodAffinity"
     if any(set(volume) - _FREE_VOLUMES for volume in pod.spec.volumes or ()):
         return "Volumes"
-    return "ResourceClaims" if _claims(pod) else ""
+    return "ResourceClaims" if _has_claims(pod) else ""
 
 
 def _nominated_by_us(pod: Pod) -> bool:

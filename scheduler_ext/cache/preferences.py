@@ -10,7 +10,7 @@ from turnout.scheduler_ext.cache.pod_info import Member
 
 MOST_KEPT = 64  # tables kept ready
 
-_Asked = tuple[tuple[tuple[str, str, str, str], ...], tuple[tuple[int, Term], ...]]
+_TableKey = tuple[tuple[tuple[str, str, str, str], ...], tuple[tuple[int, Term], ...]]
 
 
 class Preferences:
@@ -18,35 +18,35 @@ class Preferences:
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
-        self._made_at = -1
-        self._tables: dict[_Asked, Rows] = {}
+        self._offer_version = -1
+        self._tables: dict[_TableKey, Rows] = {}
 
     def of(self, member: Member) -> Rows | None:
         """Return a number for each row, the larger the gladder; None when all are alike to the pod."""
-        if not member.prefers and not self._snapshot.soft_tainted:
+        if not member.preferred_terms and not self._snapshot.soft_tainted:
             return None
-        if self._made_at != self._snapshot.offer_version:
-            self._made_at = self._snapshot.offer_version
+        if self._offer_version != self._snapshot.offer_version:
+            self._offer_version = self._snapshot.offer_version
             self._tables.clear()
-        asked = (member.shape.tolerations, member.prefers)
-        ready = self._tables.get(asked)
-        if ready is None:
+        key = (member.shape.tolerations, member.preferred_terms)
+        table = self._tables.get(key)
+        if table is None:
             while len(self._tables) >= MOST_KEPT:
                 del self._tables[next(iter(self._tables))]
-            ready = self._tables[asked] = self._table(*asked)
-        return ready
+            table = self._tables[key] = self._table(*key)
+        return table
 
     def _table(self, tolerations: tuple[tuple[str, str, str, str], ...], wishes: tuple[tuple[int, Term], ...]) -> Rows:
         table = np.zeros(len(self._snapshot.order), np.int32)
         keys = sorted({key for _, (on_labels, _) in wishes for key, _, _ in on_labels})
         by_name = any(on_fields for _, (_, on_fields) in wishes)
-        judged: dict[object, int] = {}  # nodes that look alike are judged once
+        scores: dict[object, int] = {}  # nodes that look alike are judged once
         for name in self._snapshot.nodes if wishes else self._snapshot.soft_tainted:
             if (row := self._snapshot.row_of.get(name)) is None:
                 continue
             node = self._snapshot.nodes[name]
-            seen = admission_view(node, keys, by_name)
-            if seen not in judged:
-                judged[seen] = preference(node, tolerations, wishes)
-            table[row] = judged[seen]
+            features = admission_view(node, keys, by_name)
+            if features not in scores:
+                scores[features] = preference(node, tolerations, wishes)
+            table[row] = scores[features]
         return table

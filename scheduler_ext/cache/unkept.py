@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes.model import NOTHING, Mode
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 
@@ -17,18 +17,18 @@ _WHY = {
 }
 
 
-def unkept_wishes(view: GangView, member: Member) -> Iterator[str]:
+def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
     """Yield a sentence for each part of a member's wish that is not kept."""
-    gang = view.gangs.get(member.belongs.key)
-    wish = member.belongs.wish
-    if wish.source and member.silence in _WHY:
-        yield f"{wish.source} is not kept: {_WHY[member.silence]}"
+    gang = view.gangs.get(member.membership.key)
+    wish = member.membership.wish
+    if wish.source and member.no_opinion_reason in _WHY:
+        yield f"{wish.source} is not kept: {_WHY[member.no_opinion_reason]}"
         return
-    alone = member.belongs.key.dialect == Dialect.ALONE.value
-    if alone and wish.source and wish.mode is Mode.NEAR:
+    is_single = member.membership.key.dialect == Dialect.ALONE.value
+    if is_single and wish.source and wish.mode is Mode.NEAR:
         yield f"{wish.source} is not kept: the pod belongs to no gang, and has no index among pods of one owner"
     if gang is not None:
-        yield from gang.unkept()
+        yield from gang.ignored_terms()
         yield from _overruled(gang)
         yield from _outside(view, gang)
 
@@ -42,7 +42,7 @@ def _overruled(gang: Gang) -> Iterator[str]:
     for wish in gang.preferences:
         if wish.only_prefers and firm and not wish.levels:
             yield f"{wish.source} is not kept beside {firm}, which requires a level"
-        elif wish.mode is Mode.FILL and gang.held_to_level:
+        elif wish.mode is Mode.FILL and gang.has_any_level:
             level_of = firm or layered.source or grouped.source
             yield f"{wish.source} is not kept beside {level_of}, which names a level"
         if wish.mesh and layered.layers:
@@ -56,13 +56,13 @@ def _overruled(gang: Gang) -> Iterator[str]:
             yield f"{wish.source}: the set {wish.together[:80]} is not kept beside that of {together.source}"
 
 
-def _outside(view: GangView, gang: Gang) -> Iterator[str]:
+def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
     """Yield a sentence if a member without an accelerator runs outside the domain that the gang must not leave.
 
     A scheduler that asks about pods with accelerators alone binds such members as it likes.
     """
     tier = gang.tier
-    if tier is None or not gang.accelerated or not view.fabric.tiers:
+    if tier is None or not gang.has_accelerators or not view.fabric.tiers:
         return
     row = view.fabric.switch_of[min(tier, view.fabric.tiers)]
     rows = view.snapshot.row_of

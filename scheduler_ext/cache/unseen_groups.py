@@ -15,7 +15,7 @@ WAIT_S = 1.0  # since a pod of the gang was first asked about: a watch lags by l
 MOST_WAITING = 32  # gangs of one namespace at a time; further ones do not wait
 
 
-class Group(Enum):
+class PodGroupState(Enum):
     """Tells how far the PodGroup is that a gang names."""
 
     KNOWN = "known"  # or not needed
@@ -23,20 +23,20 @@ class Group(Enum):
     NEVER_CAME = "never came"  # the gang is placed without it
 
 
-class UnseenGroups:
+class PodGroupWaits:
     """Remembers since when the PodGroup of each gang is awaited. A PodGroup that never comes holds its gang up once."""
 
     def __init__(self) -> None:
         self._since_s: dict[GangKey, float] = {}
         self._waiting: dict[str, dict[GangKey, float]] = {}  # namespace -> gang -> until when it waits, in that order
 
-    def look(self, gang: Gang, now_s: float) -> Group:
+    def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
         """Say whether a gang is to wait for its PodGroup. Its first look begins the wait."""
-        if not gang.lacks_group:
-            return Group.KNOWN
+        if not gang.lacks_pod_group:
+            return PodGroupState.KNOWN
         if gang.key not in self._since_s:
             self._begin(gang.key, now_s)
-        return Group.AWAITED if now_s < self._since_s[gang.key] + WAIT_S else Group.NEVER_CAME
+        return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + WAIT_S else PodGroupState.NEVER_CAME
 
     def _begin(self, key: GangKey, now_s: float) -> None:
         waiting = self._waiting.setdefault(key.namespace, {})
@@ -49,7 +49,7 @@ class UnseenGroups:
         waiting.pop(key, None)
         waiting[key] = now_s + WAIT_S
 
-    def keep(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
+    def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
         """Forget what is not among these gangs. A wait that is not over counts on, so nobody gains by deleting pods."""
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}
         for waiting in self._waiting.values():

@@ -6,82 +6,96 @@ takes over after a crash goes on where the last write ended. Source: docs/manage
 
 from __future__ import annotations
 
-from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, MakingRoom, Nominate, Turn, Wait, Why
+from turnout.scheduler_ext.gates.model import Evict, GatedGang, GatedPod, Lift, LiftReason, Nominate, Preemption, Wait
 from turnout.scheduler_ext.model import EventReason
 
 Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
 
 
-def next_writes(turn: Turn) -> tuple[Writes, Wait | None]:
+def next_writes(gated_gang: GatedGang) -> tuple[Writes, Wait | None]:
     """Decide the next writes for a gang, all of which may be sent at once, and why the rest of it waits.
 
     Lifts and evictions are returned only when no nomination is left to write. Evictions are sent one after the other,
     and none after one that is refused. Raises nothing.
     """
-    lacking = _lacking(turn)
-    going = () if lacking is not None else _going(turn)
-    if not going and turn.making is not None:
-        return _making_room(turn, turn.making)
-    if not going:
-        taken_back = tuple(Nominate(pod, "") for pod in turn.gated if pod.uid in turn.ours and pod.nominated)
-        return taken_back, lacking or turn.lacking
-    due = tuple(Nominate(lift.pod, lift.node) for lift in going if _is_due(turn, lift))
-    return due or going, turn.lacking
+    refusal = _start_refusal(gated_gang)
+    lifts = () if refusal is not None else _lifts(gated_gang)
+    if not lifts and gated_gang.preemption is not None:
+        return _preemption_writes(gated_gang, gated_gang.preemption)
+    if not lifts:
+        taken_back = tuple(
+            Nominate(pod, "")
+            for pod in gated_gang.gated_pods
+            if pod.uid in gated_gang.nominated_by_us and pod.nominated
+        )
+        return taken_back, refusal or gated_gang.shortfall
+    due = tuple(Nominate(lift.pod, lift.node) for lift in lifts if _needs_nomination(gated_gang, lift))
+    return due or lifts, gated_gang.shortfall
 
 
-def _making_room(turn: Turn, making: MakingRoom) -> tuple[Writes, Wait]:
+def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Wait]:
     """Nominate a gang for the hosts that others leave, so that the scheduler keeps them from lower pods; then evict."""
-    due = tuple(
-        Nominate(pod, node) for pod in turn.gated if (node := making.hosts.get(pod.uid, "")) and pod.nominated != node
+    nominations = tuple(
+        Nominate(pod, node)
+        for pod in gated_gang.gated_pods
+        if (node := preemption.hosts.get(pod.uid, "")) and pod.nominated != node
     )
-    if making.refused:
-        return due or making.victims, Wait(EventReason.EVICTION_REFUSED, making.refused)
-    leaving = len(making.victims) + making.leaving
+    if preemption.refusal_detail:
+        return nominations or preemption.victims, Wait(EventReason.EVICTION_REFUSED, preemption.refusal_detail)
+    leaving = len(preemption.victims) + preemption.terminating_pods
     pods = "1 pod of a lower priority leaves" if leaving == 1 else f"{leaving} pods of a lower priority leave"
-    return due or making.victims, Wait(EventReason.PREEMPTING, f"{pods} for it")
+    return nominations or preemption.victims, Wait(EventReason.PREEMPTING, f"{pods} for it")
 
 
-def _lacking(turn: Turn) -> Wait | None:
+def _start_refusal(gated_gang: GatedGang) -> Wait | None:
     """Return why no member may go; None when the min may start."""
-    if turn.unknown is not None:
-        return turn.unknown
-    if turn.begun:  # the min is for the start: who runs already, or has ended well, need not wait for others again
+    if gated_gang.unknown_size is not None:
+        return gated_gang.unknown_size
+    if (
+        gated_gang.has_started
+    ):  # the min is for the start: who runs already, or has ended well, need not wait for others again
         return None
-    if turn.able < turn.least:
-        return Wait(EventReason.GANG_INCOMPLETE, f"{turn.able} of {turn.least} members exist")
-    seated = sum(1 for pod in turn.gated if not pod.others and (pod.uid in turn.hosts or pod.uid not in turn.judged))
-    if turn.open + seated >= turn.least:
+    if gated_gang.startable_pods < gated_gang.min_pods:
+        return Wait(EventReason.GANG_INCOMPLETE, f"{gated_gang.startable_pods} of {gated_gang.min_pods} members exist")
+    seated = sum(
+        1
+        for pod in gated_gang.gated_pods
+        if not pod.other_gates and (pod.uid in gated_gang.hosts or pod.uid not in gated_gang.planned_uids)
+    )
+    if gated_gang.ungated_pods + seated >= gated_gang.min_pods:
         return None
-    return turn.lacking or Wait(EventReason.NO_ROOM, f"{turn.open + seated} of {turn.least} members have a place")
+    return gated_gang.shortfall or Wait(
+        EventReason.NO_ROOM, f"{gated_gang.ungated_pods + seated} of {gated_gang.min_pods} members have a place"
+    )
 
 
-def _going(turn: Turn) -> tuple[Lift, ...]:
+def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
     """Return the lifts of all members that may go, in rank order.
 
     A started gang is completed up to its min even by members without a seat. A required gang is not: such a member
     could land anywhere.
     """
-    found: list[Lift] = []
-    short = turn.least - turn.open
-    seatless: list[GatedPod] = []
-    for pod in turn.gated:
-        if pod.others:
+    lifts: list[Lift] = []
+    missing_pods = gated_gang.min_pods - gated_gang.ungated_pods
+    without_seat: list[GatedPod] = []
+    for pod in gated_gang.gated_pods:
+        if pod.other_gates:
             continue
-        node = turn.hosts.get(pod.uid, "")
+        node = gated_gang.hosts.get(pod.uid, "")
         if node:
-            found.append(Lift(pod, Why.PLACED, node, pinned=turn.required))
-        elif pod.uid not in turn.judged:
-            found.append(Lift(pod, Why.NOT_JUDGED))
+            lifts.append(Lift(pod, LiftReason.PLACED, node, only_this_node=gated_gang.requires_level))
+        elif pod.uid not in gated_gang.planned_uids:
+            lifts.append(Lift(pod, LiftReason.NOT_JUDGED))
         else:
-            seatless.append(pod)
-    if turn.begun and not turn.required:
-        found += [Lift(pod, Why.COMPLETING) for pod in seatless[: max(0, short - len(found))]]
-    return tuple(found)
+            without_seat.append(pod)
+    if gated_gang.has_started and not gated_gang.requires_level:
+        lifts += [Lift(pod, LiftReason.COMPLETING) for pod in without_seat[: max(0, missing_pods - len(lifts))]]
+    return tuple(lifts)
 
 
-def _is_due(turn: Turn, lift: Lift) -> bool:
+def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
     """True if the nomination is still to be written. One of somebody else stays as it is."""
     pod = lift.pod
-    if pod.nominated == lift.node or (pod.nominated and pod.uid not in turn.ours):
+    if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):
         return False
-    return bool(pod.nominated) if not lift.node else pod.uid in turn.may_nominate
+    return bool(pod.nominated) if not lift.node else pod.uid in gated_gang.nominable_uids

@@ -15,7 +15,7 @@ from turnout.scheduler_ext.cache.pod_info import gates_of
 from turnout.scheduler_ext.model import EventReason
 
 
-class Why(Enum):
+class LiftReason(Enum):
     """A reason why a gate is lifted. Log and metric use the same word."""
 
     PLACED = "Placed"  # the pod has a seat in the plan of its gang
@@ -34,8 +34,8 @@ class GatedPod:
     name: str
     version: str  # resourceVersion: a write for this version is refused once the pod has changed
     nominated: str = ""  # status.nominatedNodeName
-    others: tuple[str, ...] = ()  # the names of its other gates, which are not ours to lift
-    terms: tuple[NodeSelectorTerm, ...] | None = None  # of its required node affinity; None when it has none
+    other_gates: tuple[str, ...] = ()  # the names of its other gates, which are not ours to lift
+    required_terms: tuple[NodeSelectorTerm, ...] | None = None  # of its required node affinity; None when it has none
     created: str = ""  # RFC 3339
 
 
@@ -55,9 +55,9 @@ class Lift:
     """
 
     pod: GatedPod
-    why: Why
+    reason: LiftReason
     node: str = ""
-    pinned: bool = False
+    only_this_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,47 +67,47 @@ class Evict:
     uid: str
     namespace: str
     name: str
-    why: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class MakingRoom:
+class Preemption:
     """The room that is made for a gang: who leaves for it, and where its members are nominated meanwhile."""
 
     hosts: Mapping[str, str]  # uid -> node
     victims: tuple[Evict, ...]  # to be evicted, in this order
-    leaving: int  # pods that leave already
-    refused: str = ""  # why the last eviction was not done
+    terminating_pods: int  # pods that leave already
+    refusal_detail: str = ""  # why the last eviction was not done
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The reason why a gang stays behind its gates."""
 
-    word: EventReason
+    reason: EventReason
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class GatedGang:
     """A gang of which members are behind our gate, and what the planner says of it.
 
     gated: in the order of their ranks.
     """
 
-    gated: tuple[GatedPod, ...]
-    least: int  # how many must start together
-    able: int  # members that exist and wait for no gate of somebody else
-    open: int  # those among them that are not behind our gate
-    begun: bool  # True if a member runs, or was let go before
-    required: bool  # True if the gang must stay within a tier
+    gated_pods: tuple[GatedPod, ...]
+    min_pods: int  # how many must start together
+    startable_pods: int  # members that exist and wait for no gate of somebody else
+    ungated_pods: int  # those among them that are not behind our gate
+    has_started: bool  # True if a member runs, or was let go before
+    requires_level: bool  # True if the gang must stay within a tier
     hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> planned node
-    judged: frozenset[str] = frozenset()  # uids of the members whose place the plan decides
-    may_nominate: frozenset[str] = frozenset()
-    ours: frozenset[str] = frozenset()  # uids of gated members whose nomination is ours
-    unknown: Wait | None = None  # why nobody can say how many must start together
-    making: MakingRoom | None = None  # room, by evictions
-    lacking: Wait | None = None  # why not every member has a place in the plan
+    planned_uids: frozenset[str] = frozenset()  # uids of the members whose place the plan decides
+    nominable_uids: frozenset[str] = frozenset()
+    nominated_by_us: frozenset[str] = frozenset()  # uids of gated members whose nomination is ours
+    unknown_size: Wait | None = None  # why nobody can say how many must start together
+    preemption: Preemption | None = None  # room, by evictions
+    shortfall: Wait | None = None  # why not every member has a place in the plan
 
 
 def gated_pod(pod: Pod) -> GatedPod | None:
@@ -123,7 +123,7 @@ def gated_pod(pod: Pod) -> GatedPod | None:
         name=pod.metadata.name,
         version=pod.metadata.resource_version,
         nominated=pod.status.nominated_node_name,
-        others=tuple(sorted(gates - {PLACEMENT_GATE})),
-        terms=None if required is None else tuple(required.node_selector_terms),
+        other_gates=tuple(sorted(gates - {PLACEMENT_GATE})),
+        required_terms=None if required is None else tuple(required.node_selector_terms),
         created=pod.metadata.creation_timestamp or "",
     )

@@ -27,10 +27,12 @@ def lifting(lift: Lift) -> dict[str, Any]:
     A pinned pod may run on its node only, beside what its own affinity asks. The API server lets a gated pod be
     narrowed, never widened.
     """
-    left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.others] or None
+    left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.other_gates] or None
     spec: dict[str, Any] = {"schedulingGates": left}
-    if lift.pinned and lift.node:
-        terms = msgspec.to_builtins([_on(lift.node, term) for term in lift.pod.terms or (NodeSelectorTerm(),)])
+    if lift.only_this_node and lift.node:
+        terms = msgspec.to_builtins(
+            [_add_node(lift.node, term) for term in lift.pod.required_terms or (NodeSelectorTerm(),)]
+        )
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
     return {"metadata": _meta(lift.pod), "spec": spec}
@@ -46,9 +48,9 @@ def eviction(wish: Evict) -> dict[str, Any]:
     }
 
 
-def _on(node: str, term: NodeSelectorTerm) -> NodeSelectorTerm:
-    here = NodeSelectorRequirement(_FIELD, "In", [node])
-    return NodeSelectorTerm(term.match_expressions, [*(term.match_fields or ()), here])
+def _add_node(node: str, term: NodeSelectorTerm) -> NodeSelectorTerm:
+    requirement = NodeSelectorRequirement(_FIELD, "In", [node])
+    return NodeSelectorTerm(term.match_expressions, [*(term.match_fields or ()), requirement])
 
 
 def _meta(pod: GatedPod) -> dict[str, str]:

@@ -13,63 +13,71 @@ from turnout.jobs.repair import Remedy
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.gates.model import Evict
 from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.planner.placing.model import judged_members
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.placing.model import planned_members
+from turnout.scheduler_ext.planner.plan_cache import Plans
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckGang:
     """A gang that cannot get whole where it is. running: its members with a host. lacking: why the rest has none."""
 
-    running: int
-    least: int
-    lacking: str
+    running_pods: int
+    min_pods: int
+    refusal_detail: str
 
     def __str__(self) -> str:
-        return f"{self.running} of the {self.least} that must run together have a host, and for the rest {self.lacking}"
+        counts = f"{self.running_pods} of the {self.min_pods} that must run together have a host"
+        return f"{counts}, and for the rest {self.refusal_detail}"
 
 
 @dataclass(frozen=True, slots=True)
-class Remedied:
+class RepairPlan:
     """The end of a gang's places: who leaves, and what its owner is told."""
 
-    word: EventReason
+    reason: EventReason
     detail: str
     victims: tuple[Evict, ...]
 
 
-def stuck(plan_cache: PlanCache, gang: Gang, now_s: float) -> Stuck | None:
+def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Tell how a gang is stuck; None while it is whole, is still to get its places, or none of it holds a host."""
     running = sum(1 for m in gang.living() if m.node)
-    if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.least:
+    if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
         return None
-    plan = plan_cache.plan_of(gang.key, now_s)
-    if plan is None or plan.refusal is None or not plan_cache.started(gang):
+    plan = plans.plan_of(gang.key, now_s)
+    if plan is None or plan.refusal is None or not plans.has_started(gang):
         return None
-    return Stuck(running, gang.least, plan.refusal.detail)
+    return StuckGang(running, gang.min_pods, plan.refusal.detail)
 
 
-def remedy(plan_cache: PlanCache, gang: Gang, how: Stuck) -> Remedied | None:
+def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> RepairPlan | None:
     """Choose who leaves for the remedy that the gang's owner has named; None where it is to wait.
 
     A gang is moved only if all of it fits beside what it holds now, so that it never gives up places for none.
     """
-    wish = gang.repair.remedy
-    if wish is Remedy.WAIT or (wish is Remedy.MOVE and not _fits_elsewhere(plan_cache, gang)):
+    remedy = gang.repair.remedy
+    if remedy is Remedy.WAIT or (remedy is Remedy.MOVE and not _fits_elsewhere(plans, gang)):
         return None
-    moved = wish is Remedy.MOVE
+    moved = remedy is Remedy.MOVE
     word = EventReason.GANG_MOVED if moved else EventReason.GANG_GIVEN_UP
     then = "all of it fits elsewhere" if moved else "it waits whole, and others get its places"
-    detail = f"{how}: what is left is evicted, {then}"
+    detail = f"{stuck_gang}: what is left is evicted, {then}"
     leaving = sorted((m for m in gang.living() if m.node), key=lambda m: m.name)
-    return Remedied(word, detail, tuple(Evict(m.uid, m.namespace, m.name, detail) for m in leaving))
+    return RepairPlan(word, detail, tuple(Evict(m.uid, m.namespace, m.name, detail) for m in leaving))
 
 
-def _fits_elsewhere(plan_cache: PlanCache, gang: Gang) -> bool:
+def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:
     """True if all of the gang would fit beside every plan and every pod that is there, its own included."""
-    members = tuple(sorted((m for m in judged_members(gang) if not m.leaving), key=rank_order))
-    lacking = max(0, gang.least - len(members))
+    members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_order))
+    lacking = max(0, gang.min_pods - len(members))
     request = replace(
-        plan_cache.request_of(gang), waiting=members, held=(), wished={}, missing=lacking, hoped=0, lost=0, liking={}
+        plans.request_of(gang),
+        waiting=members,
+        placed_members=(),
+        nominated_hosts={},
+        missing_pods=lacking,
+        growth_pods=0,
+        lost_pods=0,
+        preferences={},
     )
-    return plan_cache.try_place(request).refusal is None
+    return plans.try_place(request).refusal is None

@@ -12,7 +12,7 @@ _TERMS = 3  # of the Lease without a word: another replica would have it long be
 _LONGEST_S = 60.0  # of a Lease: a record that claims more is not believed
 
 
-class Standing(Enum):
+class PlacerState(Enum):
     """The state of whoever places, as the Lease tells."""
 
     PLACED = "Placed"  # somebody holds it
@@ -20,19 +20,19 @@ class Standing(Enum):
     GONE = "Gone"  # nobody does, for longer
 
 
-def silent_s(lease: Lease | None, wall_s: float) -> float:
+def silence_s(lease: Lease | None, wall_s: float) -> float:
     """Return for how long the holder of a Lease has said nothing; infinite where there is no Lease, or no time in it.
 
     A holder whose clock goes ahead of ours is not silent.
     """
-    said_s = unix_s(lease.spec.renew_time or "") if lease is not None else None
-    return math.inf if said_s is None else max(0.0, wall_s - said_s)
+    renewed_s = unix_s(lease.spec.renew_time or "") if lease is not None else None
+    return math.inf if renewed_s is None else max(0.0, wall_s - renewed_s)
 
 
-def standing(lease: Lease | None, bound_s: float, wall_s: float) -> Standing:
+def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
     """Tell how a Lease stands. bound_s: silence after which its holder is gone for good."""
-    silence_s = silent_s(lease, wall_s)
+    silent_s = silence_s(lease, wall_s)
     term_s = min(_LONGEST_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))
-    if silence_s <= _TERMS * term_s:
-        return Standing.PLACED
-    return Standing.GONE if silence_s > bound_s else Standing.SILENT
+    if silent_s <= _TERMS * term_s:
+        return PlacerState.PLACED
+    return PlacerState.GONE if silent_s > bound_s else PlacerState.SILENT

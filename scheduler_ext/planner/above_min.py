@@ -6,55 +6,74 @@ from dataclasses import replace
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.planner.claims import Standing, claims_of
+from turnout.scheduler_ext.planner.claims import GangPosition, order_seats
 from turnout.scheduler_ext.planner.place_gang import place
-from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, without_seats
-from turnout.scheduler_ext.planner.reservations import Reservations
+from turnout.scheduler_ext.planner.placing.model import GangPlan, GangRequest, drop_seats
+from turnout.scheduler_ext.planner.reservations import StandingPlans
 from turnout.scheduler_ext.planner.work import Work
 from turnout.topology.fabric import Fabric
 
 
-def beside_others(
-    fabric: Fabric, kept: Reservations, request: Request, plan: GangPlan, at: Standing, work: Work
+def replace_lost_seats(
+    fabric: Fabric,
+    standing_plans: StandingPlans,
+    request: GangRequest,
+    plan: GangPlan,
+    position: GangPosition,
+    work: Work,
 ) -> GangPlan:
     """Take back seats above the min where others go first, and seat those members elsewhere.
 
     The plan was made for the whole gang, as if every seat had the rank of the gang's min. work: the steps spent on
     that.
     """
-    lost = _lost(kept, request, plan, at)
+    lost = _lost_seats(standing_plans, request, plan, position)
     if not lost:
         return plan
-    rest = without_seats(plan, lost)
+    remaining = drop_seats(plan, lost)
     homeless = tuple(member for member in request.waiting if member.uid in lost)
     if not homeless:
-        return rest
-    held = (*request.held, *((m, rest.hosts[m.uid]) for m in request.waiting if m.uid in rest.hosts))
-    theirs = replace(request, waiting=homeless, held=held, wished={}, missing=0, hoped=0)
-    again = place(fabric, theirs, kept.room(kept.open_to(at.last), beside=rest.takes()), work)
+        return remaining
+    placed_members = (
+        *request.placed_members,
+        *((m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts),
+    )
+    lost_request = replace(
+        request, waiting=homeless, placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
+    )
+    second_plan = place(
+        fabric,
+        lost_request,
+        standing_plans.room_beside_plans(
+            standing_plans.pods_behind(position.last_order), extra_pods=remaining.reserved_pods()
+        ),
+        work,
+    )
     return replace(
-        rest,
-        hosts={**rest.hosts, **again.hosts},
-        refusal=again.refusal or rest.refusal,
-        shapes={**rest.shapes, **again.shapes},
-        ranks={**rest.ranks, **again.ranks},
+        remaining,
+        hosts={**remaining.hosts, **second_plan.hosts},
+        refusal=second_plan.refusal or remaining.refusal,
+        shapes={**remaining.shapes, **second_plan.shapes},
+        ranks={**remaining.ranks, **second_plan.ranks},
     )
 
 
-def _lost(kept: Reservations, request: Request, plan: GangPlan, at: Standing) -> set[str | int]:
+def _lost_seats(
+    standing_plans: StandingPlans, request: GangRequest, plan: GangPlan, position: GangPosition
+) -> set[str | int]:
     """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
-    claims = claims_of(request.gang, plan, at)
-    sure = [(claim.host, claim.shape) for claim in claims if claim.order == at.order]
+    seats = order_seats(request.gang, plan, position)
+    certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
     lost: set[str | int] = set()
-    for order in sorted({claim.order for claim in claims if claim.order != at.order}):
-        room_of = kept.room(kept.open_to(order), beside=tuple(sure))
+    for order in sorted({seat.order for seat in seats if seat.order != position.first_order}):
+        room_of = standing_plans.room_beside_plans(standing_plans.pods_behind(order), extra_pods=tuple(certain_pods))
         rooms: dict[PodShape, Rows] = {}
-        for claim in (claim for claim in claims if claim.order == order):
-            room = rooms[claim.shape] if claim.shape in rooms else room_of(claim.shape, ())
-            rooms[claim.shape] = room
-            if room[claim.host] > 0:
-                room[claim.host] -= 1
-                sure.append((claim.host, claim.shape))
+        for seat in (seat for seat in seats if seat.order == order):
+            room = rooms[seat.shape] if seat.shape in rooms else room_of(seat.shape, ())
+            rooms[seat.shape] = room
+            if room[seat.host] > 0:
+                room[seat.host] -= 1
+                certain_pods.append((seat.host, seat.shape))
             else:
-                lost.add(claim.uid or claim.rank)
+                lost.add(seat.uid or seat.rank)
     return lost

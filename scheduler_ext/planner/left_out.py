@@ -24,66 +24,68 @@ Marks = NDArray[np.bool_]  # one mark a row
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Observation:
     """The rows that were missing for the pods of one gang and shape."""
 
     since_s: float
     last_s: float
     missing: Marks
-    believed: Marks
+    rejected: Marks
 
 
-class LeftOut:
+class RejectedHosts:
     """The hosts left out, by gang and shape. Clear them when rows change their meaning."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[GangKey, PodShape], _Seen] = {}
+        self._observations: dict[tuple[GangKey, PodShape], _Observation] = {}
 
-    def of(self, key: GangKey) -> Mapping[PodShape, Marks]:
+    def rows_by_shape(self, key: GangKey) -> Mapping[PodShape, Marks]:
         """Return the rows that are believed to be refused for a gang, by shape."""
         return {
-            shape: seen.believed for (gang, shape), seen in self._seen.items() if gang == key and seen.believed.any()
+            shape: observation.rejected
+            for (gang, shape), observation in self._observations.items()
+            if gang == key and observation.rejected.any()
         }
 
-    def note(self, key: GangKey, shape: PodShape, missing: Marks, now_s: float) -> Marks:
+    def note_missing(self, key: GangKey, shape: PodShape, missing: Marks, now_s: float) -> Marks:
         """Note which rows with room the scheduler did not name, and return those that are believed to be refused."""
-        seen = self._seen.pop((key, shape), None)
-        if seen is None:
-            seen = _Seen(now_s, now_s, missing, np.zeros_like(missing))
-        elif now_s - seen.since_s >= SURE_S:
-            seen.believed = (seen.believed | seen.missing) & missing
-            seen.since_s, seen.missing = now_s, missing
-        seen.last_s = now_s
-        self._seen[key, shape] = seen
-        while len(self._seen) > MOST_KEPT:
-            del self._seen[next(iter(self._seen))]
-        return seen.believed
+        observation = self._observations.pop((key, shape), None)
+        if observation is None:
+            observation = _Observation(now_s, now_s, missing, np.zeros_like(missing))
+        elif now_s - observation.since_s >= SURE_S:
+            observation.rejected = (observation.rejected | observation.missing) & missing
+            observation.since_s, observation.missing = now_s, missing
+        observation.last_s = now_s
+        self._observations[key, shape] = observation
+        while len(self._observations) > MOST_KEPT:
+            del self._observations[next(iter(self._observations))]
+        return observation.rejected
 
-    def offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
+    def note_offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
         """Believe of no row that the scheduler names that it is refused. True if one of them was."""
-        seen = self._seen.get((key, shape))
-        if seen is None:
+        observation = self._observations.get((key, shape))
+        if observation is None:
             return False
-        back = bool(seen.believed[rows].any())
-        seen.believed[rows] = seen.missing[rows] = False
-        if not seen.missing.any():
-            del self._seen[key, shape]
-        return back
+        was_rejected = bool(observation.rejected[rows].any())
+        observation.rejected[rows] = observation.missing[rows] = False
+        if not observation.missing.any():
+            del self._observations[key, shape]
+        return was_rejected
 
-    def knows(self, key: GangKey, shape: PodShape) -> bool:
+    def has_observation(self, key: GangKey, shape: PodShape) -> bool:
         """True if a host was left out for such a pod."""
-        return (key, shape) in self._seen
+        return (key, shape) in self._observations
 
     def expire(self, now_s: float) -> list[GangKey]:
         """Forget what was not seen for FORGET_S, and return the gangs of which that was believed."""
-        old = [each for each, seen in self._seen.items() if now_s - seen.last_s >= FORGET_S]
-        return [each[0] for each in old if self._seen.pop(each).believed.any()]
+        old = [entry for entry, observation in self._observations.items() if now_s - observation.last_s >= FORGET_S]
+        return [entry[0] for entry in old if self._observations.pop(entry).rejected.any()]
 
     def drop(self, key: GangKey) -> None:
         """Forget a gang that is gone."""
-        for each in [each for each in self._seen if each[0] == key]:
-            del self._seen[each]
+        for each in [each for each in self._observations if each[0] == key]:
+            del self._observations[each]
 
     def clear(self) -> None:
         """Forget everything."""
-        self._seen.clear()
+        self._observations.clear()

@@ -14,11 +14,11 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.placing.model import judged
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.placing.model import is_planned
+from turnout.scheduler_ext.planner.plan_cache import Plans
 
 
-class Why(Enum):
+class NominationReason(Enum):
     """A reason why a nomination is written or cleared. Log and metric use the same word."""
 
     PLANNED = "Planned"
@@ -37,11 +37,11 @@ class Nomination:
     namespace: str
     name: str
     node: str  # "" clears the nomination
-    why: Why
+    reason: NominationReason
 
 
 @dataclass(frozen=True, slots=True)
-class Nominating:
+class NominationChoices:
     """The choices that decide on nominations."""
 
     rules: Rules
@@ -51,99 +51,104 @@ class Nominating:
 
 
 def nominate(
-    plan_cache: PlanCache, keys: Iterable[GangKey], choices: Nominating, since_s: Mapping[str, float], now_s: float
+    plans: Plans, keys: Iterable[GangKey], choices: NominationChoices, since_s: Mapping[str, float], now_s: float
 ) -> list[Nomination]:
     """Decide what to write for the pods of some gangs, in the order in which the scheduler will ask. Never raises.
 
     since_s: uid -> when a nomination of ours was first seen on the pod, or last expired.
     """
-    view = plan_cache.view
-    found: list[tuple[int, str, Nomination]] = []
+    view = plans.view
+    nominations: list[tuple[int, str, Nomination]] = []
     view.settle(now_s)
     for key in keys:
         gang = view.gangs.get(key)
         if gang is None:
             continue
         # Who lifts our gate nominates before: scheduler_ext/gates.
-        mine = [m for m in gang.members.values() if m.waits and not (m.held and view.lifts_gates)]
-        hosts = _hosts(plan_cache, gang, choices, now_s) if mine else {}
-        for member in mine:
+        waiting = [m for m in gang.members.values() if m.is_waiting and not (m.has_only_our_gate and view.lifts_gates)]
+        hosts = _nodes_of_gang(plans, gang, choices, now_s) if waiting else {}
+        for member in waiting:
             if member.scheduler in choices.schedulers:
-                wish = _wish(plan_cache, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
-                if wish is not None:
-                    found.append((-member.priority, member.created, wish))
-    found.sort(key=lambda each: each[:2])  # stable: pods of one second keep the order in which they were seen
-    return [wish for _, _, wish in found]
+                nomination = _decide_nomination(plans, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
+                if nomination is not None:
+                    nominations.append((-member.priority, member.created, nomination))
+    nominations.sort(key=lambda entry: entry[:2])  # stable: pods of one second keep the order in which they were seen
+    return [nomination for _, _, nomination in nominations]
 
 
 def clear_all(members: Iterable[Member]) -> list[Nomination]:
     """Return the patches that clear every nomination of ours."""
-    return [_change(m, "", Why.CLEARED) for m in members if m.ours and m.waits]
+    return [_nomination(m, "", NominationReason.CLEARED) for m in members if m.nominated_by_us and m.is_waiting]
 
 
-def _hosts(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
+def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
     """Return uid -> node for the waiting members of a gang; empty when it has no plan."""
-    names = plan_cache.view.fabric.hosts
-    if not plan_cache.view.fabric.mapped_count:
+    names = plans.view.fabric.hosts
+    if not plans.view.fabric.mapped_count:
         return {}
     if gang.key.dialect == Dialect.ALONE.value:
-        return _host_alone(plan_cache, gang, choices, now_s)
-    if choices.rules.hold_incomplete and len(gang.living()) < gang.least:
+        return _node_of_single_pod(plans, gang, choices, now_s)
+    if choices.rules.hold_incomplete and len(gang.living()) < gang.min_pods:
         return {}
-    plan = plan_cache.plan_of(gang.key, now_s)
+    plan = plans.plan_of(gang.key, now_s)
     if plan is None:
         return {}
     hosts = {uid: names[host] for uid, host in plan.hosts.items()}
     for member in gang.members.values():  # believed to be on their way: stay where they were sent
-        if member.waits and member.uid not in hosts and (node := plan_cache.view.assumed_pods.node_of(member.uid)):
+        if member.is_waiting and member.uid not in hosts and (node := plans.view.assumed_pods.node_of(member.uid)):
             hosts[member.uid] = node
     return hosts
 
 
-def _host_alone(plan_cache: PlanCache, gang: Gang, choices: Nominating, now_s: float) -> dict[str, str]:
+def _node_of_single_pod(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
     """Return uid -> node for a pod without a gang, and assume the place at once.
 
     So the next such pod finds that room taken.
     """
-    plan_cache.sync_room()
+    plans.sync_room()
     (member,) = gang.members.values() if len(gang.members) == 1 else (None,)
-    if member is None or not member.waits or not judged(member, gang) or member.scheduler not in choices.schedulers:
+    if (
+        member is None
+        or not member.is_waiting
+        or not is_planned(member, gang)
+        or member.scheduler not in choices.schedulers
+    ):
         return {}
-    node = plan_cache.view.place_of(member)
+    node = plans.view.node_of(member)
     if not node:
-        host = plan_cache.try_place(plan_cache.request_of(gang)).hosts.get(member.uid)
+        host = plans.try_place(plans.request_of(gang)).hosts.get(member.uid)
         if host is None:
             return {}
-        node = plan_cache.view.fabric.hosts[host]
-        if not (member.pinned or member.gated):
-            plan_cache.view.assume(member, node, now_s)
+        node = plans.view.fabric.hosts[host]
+        if not (member.nomination_obstacle or member.gated):
+            plans.view.assume(member, node, now_s)
     return {member.uid: node}
 
 
-def _wish(
-    plan_cache: PlanCache,
+def _decide_nomination(
+    plans: Plans,
     gang: Gang,
     member: Member,
     node: str,
-    choices: Nominating,
+    choices: NominationChoices,
     since_s: Mapping[str, float],
     now_s: float,
 ) -> Nomination | None:
-    if member.nominated and not member.ours:
+    if member.nominated and not member.nominated_by_us:
         return None
     since = since_s.get(member.uid)
-    if member.pinned or member.gated or not judged(member, gang):
-        return _change(member, "", Why.NOT_OURS_TO_PLACE) if member.ours else None
+    if member.nomination_obstacle or member.gated or not is_planned(member, gang):
+        return _nomination(member, "", NominationReason.NOT_OURS_TO_PLACE) if member.nominated_by_us else None
     if not node:
-        return _change(member, "", Why.REFUSED) if member.ours else None
+        return _nomination(member, "", NominationReason.REFUSED) if member.nominated_by_us else None
     if since is not None and now_s - since > choices.expire_s:
-        return _change(member, "", Why.EXPIRED) if member.ours else None
-    if since is not None and not member.ours:
+        return _nomination(member, "", NominationReason.EXPIRED) if member.nominated_by_us else None
+    if since is not None and not member.nominated_by_us:
         return None  # expired before: left to the scheduler for a while
     if member.nominated == node:
         return None
-    return _change(member, node, Why.REPLANNED if member.nominated else Why.PLANNED)
+    return _nomination(member, node, NominationReason.REPLANNED if member.nominated else NominationReason.PLANNED)
 
 
-def _change(member: Member, node: str, why: Why) -> Nomination:
+def _nomination(member: Member, node: str, why: NominationReason) -> Nomination:
     return Nomination(member.uid, member.namespace, member.name, node, why)

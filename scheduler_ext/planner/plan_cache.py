@@ -22,54 +22,62 @@ from dataclasses import replace
 from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.planner.above_min import beside_others
-from turnout.scheduler_ext.planner.arrivals import carried_on
-from turnout.scheduler_ext.planner.claims import Level, Order, Standing, claims_of, standing_of
-from turnout.scheduler_ext.planner.gangs.held import HeldHosts
-from turnout.scheduler_ext.planner.gangs.linked import begun, lacking, linked, refused
-from turnout.scheduler_ext.planner.gangs.one_domain import outside
-from turnout.scheduler_ext.planner.gangs.requests import lost, request_for, to_come
-from turnout.scheduler_ext.planner.left_out import LeftOut
-from turnout.scheduler_ext.planner.place_gang import place, whole_ask
-from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
-from turnout.scheduler_ext.planner.placing.model import GangPlan, Request, judged_members, price, without_seats
-from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by
-from turnout.scheduler_ext.planner.reservations import CachedPlan, Reservations
+from turnout.scheduler_ext.planner.above_min import replace_lost_seats
+from turnout.scheduler_ext.planner.arrivals import update_plan
+from turnout.scheduler_ext.planner.claims import GangPosition, Order, SeatClass, order_seats, position_of
+from turnout.scheduler_ext.planner.gangs.held import HostReservations
+from turnout.scheduler_ext.planner.gangs.linked import has_started, linked_gangs, missing_partner, refuse_for_partner
+from turnout.scheduler_ext.planner.gangs.one_domain import rows_outside_shared_domain
+from turnout.scheduler_ext.planner.gangs.requests import build_request, count_lost, count_missing
+from turnout.scheduler_ext.planner.left_out import RejectedHosts
+from turnout.scheduler_ext.planner.place_gang import place, request_signature
+from turnout.scheduler_ext.planner.placing.apart import exclusive_rows, union_rows
+from turnout.scheduler_ext.planner.placing.model import (
+    GangPlan,
+    GangRequest,
+    drop_seats,
+    plan_sort_key,
+    planned_members,
+)
+from turnout.scheduler_ext.planner.placing.strict_order import KeptDomain, StrictOrder, rows_of_domain
+from turnout.scheduler_ext.planner.reservations import StandingPlan, StandingPlans
 from turnout.scheduler_ext.planner.work import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.topology.model import DistanceRule, Refusal
 
-MOST_HOPED = 1_024  # seats above the min of one namespace, for members that nobody has created
+MAX_GROWTH_SEATS = 1_024  # seats above the min of one namespace, for members that nobody has created
 _TURN_STEPS = 300  # of a gang's turn, beside what placing it takes: as long as to place a small gang, as measured
 _SEAT_STEPS = 4  # to keep one seat
 
 
-class PlanCache:
+class Plans:
     """Plans by gang. Call `sync` to take in changes of the view, then ask. Pods without a gang have no plan in it."""
 
     def __init__(
         self,
-        view: GangView,
+        view: ClusterView,
         rule: DistanceRule = DistanceRule.ALL_TIERS,
         hold_incomplete: bool = False,
         strict_queues: frozenset[str] = frozenset(),
     ) -> None:
         self.view = view
-        self.rule = rule
+        self.distance_rule = rule
         self.hold_incomplete = hold_incomplete
         self.replanned = 0  # how many plans were made
         self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
         self.steps = 0  # of planning, in all
-        self.left_out = LeftOut()
-        self.strict = StrictOrder(strict_queues)
-        self.held = HeldHosts()
-        self._kept = Reservations(view.snapshot)
+        self.rejected_hosts = RejectedHosts()
+        self.strict_order = StrictOrder(strict_queues)
+        self.reservations = HostReservations()
+        self._plans = StandingPlans(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
-        self._hopeless: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
-        self._gains: tuple[int, int] | None = None  # of the snapshot and of what is held, as they were looked at last
-        self._layout: int | None = None
+        self._known_failures: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
+        self._gain_versions: tuple[int, int] | None = (
+            None  # of the snapshot and of what is held, as they were looked at last
+        )
+        self._layout_version: int | None = None
 
     # What is asked.
 
@@ -79,25 +87,25 @@ class PlanCache:
         gang = self.view.gangs.get(key)
         if gang is None:
             return None
-        self._plan_until(standing_of(self.view, gang).last, self._work())
+        self._plan_until(position_of(self.view, gang).last_order, self._work())
         if key in self._unplanned:  # many are ahead of it: their turn comes, but nobody waits for all of them
-            self._plan(key)
-        return self.standing(key)
+            self._plan_linked_gangs(key)
+        return self.current_plan(key)
 
-    def plan_anew(self) -> None:
+    def forget_plans(self) -> None:
         """Forget every plan. The next ones keep to the nominations that are shown, whoever wrote them."""
-        self._layout = None
+        self._layout_version = None
 
-    def standing(self, key: GangKey) -> GangPlan | None:
+    def current_plan(self, key: GangKey) -> GangPlan | None:
         """Return the plan as it stands, without looking for changes."""
-        kept = self._kept.get(key)
-        return kept.plan if kept is not None else None
+        stored = self._plans.get(key)
+        return stored.plan if stored is not None else None
 
     def plan_all(self, now_s: float) -> list[GangPlan]:
         """Make every missing plan and return all plans in order. The work is not limited."""
         self.sync(now_s)
         self._plan_until(None, Work(ALL_STEPS))
-        return self.standing_plans()
+        return self.current_plans()
 
     def plan_some(self, now_s: float) -> bool:
         """Plan for as long as one question may take. True while gangs are left that have no plan."""
@@ -105,58 +113,72 @@ class PlanCache:
         self._plan_until(None, self._work())
         return bool(self._unplanned)
 
-    def standing_plans(self) -> list[GangPlan]:
+    def current_plans(self) -> list[GangPlan]:
         """Return every plan as it stands, in order."""
-        return [kept.plan for kept in sorted(self._kept, key=lambda kept: kept.at.order)]
+        return [stored.plan for stored in sorted(self._plans, key=lambda stored: stored.position.first_order)]
 
-    def try_place(self, request: Request, among: Iterable[int] | None = None) -> GangPlan:
+    def try_place(self, request: GangRequest, only_rows: Iterable[int] | None = None) -> GangPlan:
         """Place a gang beside all other plans without keeping the result.
 
-        among: the only rows that may be used. Seats above the min for members to come are used where nothing else is
-        left.
+        only_rows: the only rows that may be used; None for all. Growth seats of other gangs are used only if nothing
+        else is left.
         """
-        kept = self._kept.get(request.gang.key)
-        own = kept.plan.takes() if kept else []
-        hoped = [take for other in self._kept.hoping() if other is not kept for take in other.hoped()]
-        rows = None if among is None else list(among)
+        stored = self._plans.get(request.gang.key)
+        own = stored.plan.reserved_pods() if stored else []
+        growth = [
+            pod
+            for other in self._plans.plans_with_growth_seats()
+            if other is not stored
+            for pod in other.growth_seats()
+        ]
+        rows = None if only_rows is None else list(only_rows)
         work = Work()
-        plan = place(self.view.fabric, request, self._kept.room(own, rows), work)
-        if plan.refusal is not None and hoped:
-            plan = place(self.view.fabric, request, self._kept.room(own + hoped, rows), work)
-        self.steps += work.spent
+        plan = place(self.view.fabric, request, self._plans.room_beside_plans(own, rows), work)
+        if plan.refusal is not None and growth:
+            plan = place(self.view.fabric, request, self._plans.room_beside_plans(own + growth, rows), work)
+        self.steps += work.spent_steps
         return plan
 
-    def request_of(self, gang: Gang, without: Iterable[str] = ()) -> Request:
+    def request_of(self, gang: Gang, without: Iterable[str] = ()) -> GangRequest:
         """Build the planner's request for a gang. without: uids of members whose place is ignored."""
-        request = request_for(self.view, gang, set(without))
-        needed, hoped = to_come(self.view, gang, MOST_HOPED - self._kept.hoped_in(gang.key))
-        order, rows = standing_of(self.view, gang).order, len(self.view.fabric.hosts)
+        request = build_request(self.view, gang, set(without))
+        needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
+        order, rows = position_of(self.view, gang).first_order, len(self.view.fabric.hosts)
         ahead = partial(self._hosts_ahead, order)
-        strict = barred_by(self.kept_against(gang), rows)
-        barred = either(barred_rows(self.view, gang, ahead), either(strict, self.held.against(gang, rows)))
+        strict = rows_of_domain(self.domain_kept_against(gang), rows)
+        excluded = union_rows(
+            exclusive_rows(self.view, gang, ahead),
+            union_rows(strict, self.reservations.rows_reserved_against(gang, rows)),
+        )
         if gang.one_domain:
-            room_of = self._kept.room(self._kept.open_to(order, hoped=False))
-            barred = either(barred, outside(self.view, gang, self.standing, room_of))
-        left_out = self.left_out.of(gang.key)
-        gone = lost(self.view, gang, needed)
-        made = replace(request, missing=needed, hoped=hoped, lost=gone, rule=self.rule)
-        return replace(made, left_out=left_out, barred=barred)
+            room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
+            excluded = union_rows(excluded, rows_outside_shared_domain(self.view, gang, self.current_plan, room_of))
+        rejected = self.rejected_hosts.rows_by_shape(gang.key)
+        lost_pods = count_lost(self.view, gang, needed)
+        completed = replace(
+            request, missing_pods=needed, growth_pods=growth, lost_pods=lost_pods, distance_rule=self.distance_rule
+        )
+        return replace(completed, rejected_rows=rejected, excluded_rows=excluded)
 
-    def kept_against(self, gang: Gang) -> Kept | None:
+    def domain_kept_against(self, gang: Gang) -> KeptDomain | None:
         """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
-        kept = self.strict.against(gang)
-        if kept is None or (oldest := self.view.gangs.get(kept.key)) is None:
+        domain = self.strict_order.domain_against(gang)
+        if domain is None or (oldest := self.view.gangs.get(domain.key)) is None:
             return None
-        return kept if standing_of(self.view, oldest).order < standing_of(self.view, gang).order else None
+        return domain if position_of(self.view, oldest).first_order < position_of(self.view, gang).first_order else None
 
     def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
         """Return the hosts in the plan of a gang, none if it goes behind a place in the order."""
-        kept = self._kept.get(key)
-        return [] if kept is None or kept.at.order > order else [host for host, _ in kept.plan.takes()]
+        stored = self._plans.get(key)
+        return (
+            []
+            if stored is None or stored.position.first_order > order
+            else [host for host, _ in stored.plan.reserved_pods()]
+        )
 
-    def started(self, gang: Gang) -> bool:
+    def has_started(self, gang: Gang) -> bool:
         """True if any judged member holds a host."""
-        return begun(self.view, gang)
+        return has_started(self.view, gang)
 
     def _work(self) -> Work:
         return Work(QUESTION_STEPS + HOST_STEPS * len(self.view.fabric.hosts))
@@ -166,47 +188,56 @@ class PlanCache:
     def sync(self, now_s: float) -> None:
         """Take in the changes since the last call: gangs, layout, room."""
         self.view.settle(now_s)
-        self.view.touched.update(self.left_out.expire(now_s))
+        self.view.changed_gangs.update(self.rejected_hosts.expire(now_s))
         self.sync_room()
 
     def sync_room(self) -> None:
         """Take in the changes of gangs, layout and room once the view is settled."""
         view = self.view
-        if view.layout != self._layout:
-            self._layout = view.layout
-            for table in (self._kept, self._refused, self._unplanned, self.left_out, self.strict, self.held):
+        if view.layout_version != self._layout_version:
+            self._layout_version = view.layout_version
+            for table in (
+                self._plans,
+                self._refused,
+                self._unplanned,
+                self.rejected_hosts,
+                self.strict_order,
+                self.reservations,
+            ):
                 table.clear()
-            view.touched.update(view.gangs)
-        for key in view.touched:
-            self._look_again(key)
-        view.touched.clear()
-        self._relieve_all(view.snapshot.changed_rows.intersection(self._kept.rows()))
+            view.changed_gangs.update(view.gangs)
+        for key in view.changed_gangs:
+            self._update_gang(key)
+        view.changed_gangs.clear()
+        self._take_back_on_rows(view.snapshot.changed_rows.intersection(self._plans.rows()))
         view.snapshot.changed_rows.clear()
-        if (gains := (view.snapshot.gain_version, self.held.changes)) != self._gains:
-            self._gains = gains
-            self._hope()
+        if (gains := (view.snapshot.gain_version, self.reservations.release_count)) != self._gain_versions:
+            self._gain_versions = gains
+            self._requeue_refused()
 
-    def _look_again(self, key: GangKey) -> None:
-        gang, kept = self.view.gangs.get(key), self._kept.get(key)
+    def _update_gang(self, key: GangKey) -> None:
+        gang, stored = self.view.gangs.get(key), self._plans.get(key)
         if gang is None or not self._wants_plan(gang):
-            if kept is not None:
+            if stored is not None:
                 self._withdraw(key)
             self._unplanned.pop(key, None)
-            self.left_out.drop(key)
-            if self.strict.release(key):
-                self._hope()
+            self.rejected_hosts.drop(key)
+            if self.strict_order.release(key):
+                self._requeue_refused()
             return
-        if kept is not None:
-            same = kept.plan.refusal is None and kept.signature == gang.words
-            if same and (rest := carried_on(self.view, gang, kept.plan, kept.known)) is not None:
-                now = self._replace(gang, kept, rest)
-                if len(rest.spare) < len(kept.plan.spare) - len(now.known - kept.known):
-                    self._hope()  # seats were given up, not taken
+        if stored is not None:
+            is_unchanged = stored.plan.refusal is None and stored.stated_terms == gang.stated_terms
+            if is_unchanged and (updated := update_plan(self.view, gang, stored.plan, stored.member_uids)) is not None:
+                replaced = self._replace(gang, stored, updated)
+                if len(updated.open_seats) < len(stored.plan.open_seats) - len(
+                    replaced.member_uids - stored.member_uids
+                ):
+                    self._requeue_refused()  # seats were given up, not taken
                 if key in self._unplanned:  # a seat above its min was taken away
-                    self._unplanned[key] = now.at.order
+                    self._unplanned[key] = replaced.position.first_order
                 return
             self._withdraw(key)
-        self._unplanned[key] = standing_of(self.view, gang).order
+        self._unplanned[key] = position_of(self.view, gang).first_order
 
     def _wants_plan(self, gang: Gang) -> bool:
         """True if a member waits for a plan, or the running members need one that is still to be created.
@@ -215,22 +246,22 @@ class PlanCache:
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
-        waiting = [m for m in judged_members(gang) if m.waits]
+        waiting = [m for m in planned_members(gang) if m.is_waiting]
         if not waiting:
             # Those above the min are hoped for, too: a plain Job's pods may be bound before its next one is there.
-            return self.view.missing(gang) > 0 and self.started(gang)
+            return self.view.missing_pods(gang) > 0 and self.has_started(gang)
         if all(m.gated for m in waiting):
-            return gang.could_start(lifted=self.view.lifts_gates)
-        return not self.hold_incomplete or self.view.missing(gang) > 0 or len(gang.living()) >= gang.least
+            return gang.could_start(gates_lifted=self.view.lifts_gates)
+        return not self.hold_incomplete or self.view.missing_pods(gang) > 0 or len(gang.living()) >= gang.min_pods
 
     # Planning.
 
     def replan(self, key: GangKey) -> None:
         """Plan a gang from its members' places the next time that it is asked about: its plan cannot be kept."""
         if key in self.view.gangs:
-            if self._kept.get(key) is not None:
+            if self._plans.get(key) is not None:
                 self._withdraw(key)
-            self._unplanned[key] = standing_of(self.view, self.view.gangs[key]).order
+            self._unplanned[key] = position_of(self.view, self.view.gangs[key]).first_order
 
     def _plan_until(self, last: Order | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
@@ -239,63 +270,65 @@ class PlanCache:
         """
         while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
             heapq.heapify(due)
-            share = work.left // len({key.namespace for _, key in due})
+            share = work.steps_left // len({key.namespace for _, key in due})
             spent = Counter[str]()
-            while due and work.left > 0:
+            while due and work.steps_left > 0:
                 _, key = heapq.heappop(due)
                 if key not in self._unplanned or spent[key.namespace] > share:
                     continue
-                before = work.spent
-                for moved in self._plan(key, work):
+                before = work.spent_steps
+                for moved in self._plan_linked_gangs(key, work):
                     if last is None or self._unplanned[moved] <= last:
                         heapq.heappush(due, (self._unplanned[moved], moved))
-                spent[key.namespace] += work.spent - before
-            if work.left <= 0:
+                spent[key.namespace] += work.spent_steps - before
+            if work.steps_left <= 0:
                 return
 
-    def _plan(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
+    def _plan_linked_gangs(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
         """Plan one gang and those placed with it. Return the gangs that make room for them. work: counts the steps."""
-        together = linked(self.view, self.view.gangs[key])
-        standing = {gang.key: plan for gang in together if (plan := self.standing(gang.key)) is not None}
-        stood = {other for other, plan in standing.items() if plan.hosts}
-        moved = self._plan_one(key, work)
-        again = self._unplanned.keys() | (standing.keys() - stood - {key})  # a refused one may have waited for this one
-        for other in (gang.key for gang in together if gang.key in again):
-            moved |= self._plan_one(other, work)
-        why = lacking(self.view, together, self.standing)
-        for gang in together if why else ():
-            kept = self._kept.get(gang.key)
-            if kept is not None and kept.plan.hosts and not begun(self.view, gang):
+        partners = linked_gangs(self.view, self.view.gangs[key])
+        current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
+        with_hosts = {other for other, plan in current.items() if plan.hosts}
+        moved = self._plan_gang(key, work)
+        to_plan = self._unplanned.keys() | (
+            current.keys() - with_hosts - {key}
+        )  # a refused one may have waited for this one
+        for other in (gang.key for gang in partners if gang.key in to_plan):
+            moved |= self._plan_gang(other, work)
+        detail = missing_partner(self.view, partners, self.current_plan)
+        for gang in partners if detail else ():
+            stored = self._plans.get(gang.key)
+            if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
                 self._remove(gang.key)
-                self._put(gang, refused(gang.key, why), kept.at)
-                if gang.key in stood:  # seats that were kept a moment only have kept nobody away
-                    self._hope()
-        return moved - {gang.key for gang in together}
+                self._put(gang, refuse_for_partner(gang.key, detail), stored.position)
+                if gang.key in with_hosts:  # seats that were kept a moment only have kept nobody away
+                    self._requeue_refused()
+        return moved - {gang.key for gang in partners}
 
-    def _plan_one(self, key: GangKey, work: Work | None) -> set[GangKey]:
+    def _plan_gang(self, key: GangKey, work: Work | None) -> set[GangKey]:
         """Plan one gang, and return the gangs that had to make room for it."""
         gang = self.view.gangs[key]
         self._unplanned.pop(key, None)
         seated: dict[str, int] = {}
-        if (kept := self._kept.get(key)) is not None:
-            if kept.plan.refusal is None:  # it lost seats above its min alone: whoever has one stays
-                seated = dict(kept.plan.hosts)
+        if (previous := self._plans.get(key)) is not None:
+            if previous.plan.refusal is None:  # it lost seats above its min alone: whoever has one stays
+                seated = dict(previous.plan.hosts)
             self._remove(key)
-        at = standing_of(self.view, gang)
-        own, before = Work(), self.steps
-        plan = self._placed(gang, at, seated, own)
-        self.steps += _TURN_STEPS + own.spent + len(gang.members) * 4 + len(self._kept) // 4
-        made = self._put(gang, plan, at)
-        moved = self._relieve_all(made.by_row)
+        position = position_of(self.view, gang)
+        own_work, before = Work(), self.steps
+        plan = self._place_gang(gang, position, seated, own_work)
+        self.steps += _TURN_STEPS + own_work.spent_steps + len(gang.members) * 4 + len(self._plans) // 4
+        stored = self._put(gang, plan, position)
+        moved = self._take_back_on_rows(stored.seats_by_row)
         if plan.refusal is not None and not plan.hosts:
-            self.strict.keep_for(self.view, gang)
-        elif self.strict.release(key):
-            self._hope()
+            self.strict_order.keep_for(self.view, gang)
+        elif self.strict_order.release(key):
+            self._requeue_refused()
         if work is not None:
             work.spend(self.steps - before)
         return moved
 
-    def _placed(self, gang: Gang, at: Standing, seated: dict[str, int], work: Work) -> GangPlan:
+    def _place_gang(self, gang: Gang, position: GangPosition, seated: dict[str, int], work: Work) -> GangPlan:
         """Place a gang in the room that the gangs ahead of it leave.
 
         An ask that failed for a gang ahead fails for this one, too.
@@ -303,46 +336,67 @@ class PlanCache:
         seated: uid -> host of members that keep their seats if possible.
         """
         request = self.request_of(gang)
-        request = replace(request, wished={**seated, **request.wished})
-        special = request.held or request.wished or request.left_out or request.barred is not None
-        ask = None if special else whole_ask(request)
-        if ask is not None and (failed := self._hopeless.get(ask)) is not None and failed[0] <= at.order:
+        request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
+        is_special = (
+            request.placed_members
+            or request.nominated_hosts
+            or request.rejected_rows
+            or request.excluded_rows is not None
+        )
+        signature = None if is_special else request_signature(request)
+        if (
+            signature is not None
+            and (failed := self._known_failures.get(signature)) is not None
+            and failed[0] <= position.first_order
+        ):
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
-        plan = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order, hoped=False)), work)
-        if any(kept.at.order < at.order for kept in self._kept.hoping()):
+        plan = place(
+            self.view.fabric,
+            request,
+            self._plans.room_beside_plans(self._plans.pods_behind(position.first_order, with_growth_seats=False)),
+            work,
+        )
+        if any(stored.position.first_order < position.first_order for stored in self._plans.plans_with_growth_seats()):
             # Seats for members that may never come are kept where that costs this gang nothing.
-            alone = place(self.view.fabric, request, self._kept.room(self._kept.open_to(at.order)), work)
-            plan = min(plan, alone, key=partial(price, self.view.fabric))
-        if ask is not None and plan.refusal is not None and not plan.hosts:
-            self._hopeless[ask] = (at.order, plan.refusal)
-        return beside_others(self.view.fabric, self._kept, request, plan, at, work)
+            beside_growth = place(
+                self.view.fabric,
+                request,
+                self._plans.room_beside_plans(self._plans.pods_behind(position.first_order)),
+                work,
+            )
+            plan = min(plan, beside_growth, key=partial(plan_sort_key, self.view.fabric))
+        if signature is not None and plan.refusal is not None and not plan.hosts:
+            self._known_failures[signature] = (position.first_order, plan.refusal)
+        return replace_lost_seats(self.view.fabric, self._plans, request, plan, position, work)
 
     # What is kept.
 
-    def _put(self, gang: Gang, plan: GangPlan, at: Standing, signature: object = None) -> CachedPlan:
+    def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
         """Keep a plan and reserve room for it."""
-        known = frozenset(member.uid for member in judged_members(gang) if not member.leaving)
-        kept = CachedPlan(plan, at, signature or gang.words, known, claims_of(gang, plan, at))
-        self.steps += _SEAT_STEPS * len(kept.claims)
+        member_uids = frozenset(member.uid for member in planned_members(gang) if not member.terminating)
+        stored = StandingPlan(
+            plan, position, stated_terms or gang.stated_terms, member_uids, order_seats(gang, plan, position)
+        )
+        self.steps += _SEAT_STEPS * len(stored.seats)
         if plan.refusal is not None:
             self._refused.add(gang.key)
-        self._kept.put(gang.key, kept)
-        return kept
+        self._plans.put(gang.key, stored)
+        return stored
 
-    def _replace(self, gang: Gang, kept: CachedPlan, plan: GangPlan) -> CachedPlan:
+    def _replace(self, gang: Gang, stored: StandingPlan, plan: GangPlan) -> StandingPlan:
         """Keep what is left of a plan, and reserve no more room than it takes."""
-        at = standing_of(self.view, gang)
-        if plan is kept.plan and at == kept.at:
-            return kept
-        return self._put(gang, plan, at, kept.signature)
+        position = position_of(self.view, gang)
+        if plan is stored.plan and position == stored.position:
+            return stored
+        return self._put(gang, plan, position, stored.stated_terms)
 
     def _remove(self, key: GangKey) -> bool:
         """Remove a plan. True if it kept any room."""
         self._refused.discard(key)
-        kept_room = bool(self._kept.remove(key))
+        kept_room = bool(self._plans.remove(key))
         if kept_room:
-            self._hopeless.clear()
+            self._known_failures.clear()
         return kept_room
 
     def _withdraw(self, key: GangKey) -> None:
@@ -351,49 +405,52 @@ class PlanCache:
         Gangs that are placed with it are looked at again.
         """
         if self._remove(key):
-            self._hope()
-        for other in linked(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
-            if (kept := self._kept.get(other.key)) is not None:
-                self._unplanned[other.key] = kept.at.order
+            self._requeue_refused()
+        for other in linked_gangs(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
+            if (stored := self._plans.get(other.key)) is not None:
+                self._unplanned[other.key] = stored.position.first_order
 
-    def _hope(self) -> None:
+    def _requeue_refused(self) -> None:
         """Mark the refused gangs to be planned again, since room was given back."""
-        self._hopeless.clear()
+        self._known_failures.clear()
         for key in self._refused:
-            if (kept := self._kept.get(key)) is not None:
-                self._unplanned[key] = kept.at.order
+            if (stored := self._plans.get(key)) is not None:
+                self._unplanned[key] = stored.position.first_order
 
-    def _relieve_all(self, rows: Iterable[int]) -> set[GangKey]:
+    def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
         """Take seats back from rows that cannot hold them all. Returns the gangs that need a plan."""
         rows = list(rows)
         surplus: dict[GangKey, set[str | int]] = {}
         for row in rows:
-            for claim, key in self._kept.surplus_on(row):
-                surplus.setdefault(key, set()).add(claim.uid or claim.rank)
-        for key, seats in surplus.items():  # at once, since a gang may hope for a thousand of them
-            kept = self._kept.of(key)
-            self._replace(self.view.gangs[key], kept, without_seats(kept.plan, seats))
-        return {moved for row in rows for moved in self._relieve(row)}
+            for seat, key in self._plans.surplus_on(row):
+                surplus.setdefault(key, set()).add(seat.uid or seat.rank)
+        for key, lost in surplus.items():  # at once, since a gang may hope for a thousand of them
+            stored = self._plans.plan_of(key)
+            self._replace(self.view.gangs[key], stored, drop_seats(stored.plan, lost))
+        return {moved for row in rows for moved in self._take_back_on_row(row)}
 
-    def _relieve(self, row: int) -> list[GangKey]:
+    def _take_back_on_row(self, row: int) -> list[GangKey]:
         """Take seats back from a row that cannot hold them all, the last in order first: the gangs that need a plan.
 
         One that loses a seat of its min loses its plan. One that loses a seat above its min keeps the other seats.
         """
         moved = []
-        here = self._kept.on(row)
-        unfit, overdrawn = self._kept.unfit(row, (claim.shape for claim, _ in here)), self._kept.overdrawn(row)
-        for claim, key in here:
-            kept = self._kept.get(key)
-            if kept is None or not (overdrawn or claim.shape in unfit):
+        seats = self._plans.seats_on(row)
+        refused_shapes, is_overdrawn = (
+            self._plans.shapes_without_room(row, (seat.shape for seat, _ in seats)),
+            self._plans.is_overdrawn(row),
+        )
+        for seat, key in seats:
+            stored = self._plans.get(key)
+            if stored is None or not (is_overdrawn or seat.shape in refused_shapes):
                 continue
-            if claim.order == kept.at.order:
+            if seat.order == stored.position.first_order:
                 self._withdraw(key)
             else:
-                self._replace(self.view.gangs[key], kept, without_seats(kept.plan, {claim.uid or claim.rank}))
-            if claim.order[0] != Level.HOPED:
+                self._replace(self.view.gangs[key], stored, drop_seats(stored.plan, {seat.uid or seat.rank}))
+            if seat.order[0] != SeatClass.GROWTH:
                 self.displaced += 1
-                self._unplanned[key] = kept.at.order
+                self._unplanned[key] = stored.position.first_order
                 moved.append(key)
-            overdrawn = self._kept.overdrawn(row)
+            is_overdrawn = self._plans.is_overdrawn(row)
         return moved

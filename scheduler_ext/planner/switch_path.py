@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from turnout.jobs.gang import Dialect
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.pod_info import Member
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import Path, path_text
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PathAnnotation:
     """One annotation to write on a pod."""
 
     uid: str
@@ -27,21 +27,23 @@ class Mark:
     path: str  # root/.../leaf
 
 
-def marks(view: GangView, noted: Mapping[str, str], uids: Iterable[str], now_s: float) -> list[Mark]:
+def plan_annotations(
+    view: ClusterView, current_paths: Mapping[str, str], uids: Iterable[str], now_s: float
+) -> list[PathAnnotation]:
     """Decide what to write on some pods, in their order.
 
-    noted: uid -> the path that the pod carries now, "" for none.
+    current_paths: uid -> the path that the pod carries now, "" for none.
     """
     view.settle(now_s)
-    found = []
+    annotations = []
     for uid in uids:
         member = view.pods.get(uid)
-        if member is None or not _counts(member):
+        if member is None or not _needs_path(member):
             continue
         path = path_above(view.fabric, member.node)
-        if path and path != noted.get(uid, ""):
-            found.append(Mark(uid, member.namespace, member.name, path))
-    return found
+        if path and path != current_paths.get(uid, ""):
+            annotations.append(PathAnnotation(uid, member.namespace, member.name, path))
+    return annotations
 
 
 def path_above(fabric: Fabric, node: str) -> str:
@@ -49,16 +51,16 @@ def path_above(fabric: Fabric, node: str) -> str:
     host = fabric.index.get(node)
     if host is None or not fabric.mapped[host]:
         return ""
-    return _written(fabric.names[1][fabric.switch_of[1][host]])
+    return _leaf_path_text(fabric.names[1][fabric.switch_of[1][host]])
 
 
-def _counts(member: Member) -> bool:
+def _needs_path(member: Member) -> bool:
     """True if the pod is bound, belongs to a gang and may ask for GPUs; a database's pods do not count."""
-    alone = member.belongs.key.dialect == Dialect.ALONE.value
-    return bool(member.node) and not (member.leaving or alone or member.silence == "NoGpu")
+    is_single = member.membership.key.dialect == Dialect.ALONE.value
+    return bool(member.node) and not (member.terminating or is_single or member.no_opinion_reason == "NoGpu")
 
 
 @lru_cache(maxsize=4_096)
-def _written(leaf: Path) -> str:
+def _leaf_path_text(leaf: Path) -> str:
     """Write the path of a leaf. Hosts beside switches have a nameless leaf of their own, which is left out."""
     return path_text(leaf if leaf[-1] else leaf[:-1])

@@ -18,18 +18,18 @@ ALL_STEPS = 1 << 60
 class Work:
     """A number of steps to spend, each of about a microsecond. A begun part is finished, so it may be exceeded."""
 
-    most: int = GANG_STEPS
-    spent: int = 0
+    max_steps: int = GANG_STEPS
+    spent_steps: int = 0
 
     def limit(self, most: int) -> None:
         """Allow no more steps than this in all."""
-        self.most = min(self.most, most)
+        self.max_steps = min(self.max_steps, most)
 
     def spend(self, steps: int) -> None:
         """Count some steps that were taken."""
-        self.spent += steps
+        self.spent_steps += steps
 
     @property
-    def left(self) -> int:
+    def steps_left(self) -> int:
         """The number of steps that may still be taken; at 0 or less no further part begins."""
-        return self.most - self.spent
+        return self.max_steps - self.spent_steps

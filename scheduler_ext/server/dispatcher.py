@@ -20,7 +20,7 @@ from turnout.scheduler_ext.server.metrics import Metrics
 
 log = logging.getLogger("turnout.extender")
 
-TELL_AGAIN_S = 10.0  # a fault shows in every request: its place is logged no more often than this
+LOG_INTERVAL_S = 10.0  # a fault shows in every request: its place is logged no more often than this
 
 
 class Verb(Enum):
@@ -76,7 +76,7 @@ class _Filter:
         return self._answer.pause_s
 
     def encode(self) -> tuple[bytes, int]:
-        named = len(self._args.names) if self._answer.all_kept else len(self._answer.kept)
+        named = len(self._args.names) if self._answer.all_kept else len(self._answer.nodes)
         return extender_v1.encode_filter(self._args, self._answer), named
 
 
@@ -138,11 +138,11 @@ class _VolcanoPredicate:
     pause_s = 0.0
 
     def __init__(self, body: bytes) -> None:
-        self._asked = volcano_v1.decode_predicate(body)
+        self._request = volcano_v1.decode_predicate(body)
         self._refused: NoPlace | None = None
 
     def plan(self, extender: ExtenderVerbs) -> None:
-        self._refused = extender.refusal_of_pod(self._asked.pod)
+        self._refused = extender.refusal_of_pod(self._request.pod)
 
     def encode(self) -> tuple[bytes, int]:
         return volcano_v1.encode_predicate(self._refused), int(self._refused is None)
@@ -154,14 +154,14 @@ class _VolcanoPrioritize:
     pause_s = 0.0
 
     def __init__(self, body: bytes) -> None:
-        self._asked = volcano_v1.decode_prioritize(body)
+        self._request = volcano_v1.decode_prioritize(body)
         self._scores: Sequence[tuple[str, int]] = ()
 
     def plan(self, extender: ExtenderVerbs) -> None:
-        self._scores = extender.prioritize(self._asked.pod, self._asked.names)
+        self._scores = extender.prioritize(self._request.pod, self._request.names)
 
     def encode(self) -> tuple[bytes, int]:
-        return volcano_v1.encode_prioritize(self._asked, self._scores), len(self._scores)
+        return volcano_v1.encode_prioritize(self._request, self._scores), len(self._scores)
 
 
 class _VolcanoJobEnqueueable:
@@ -205,7 +205,7 @@ class Dispatcher:
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
             for verb in Verb
         }
-        self._told_s: dict[str, float] = {}  # place in our code -> when; as many as our code has places
+        self._logged_s: dict[str, float] = {}  # place in our code -> when; as many as our code has places
         self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
@@ -227,7 +227,7 @@ class Dispatcher:
             encoded, names = question.encode()
             outcome, pause_s = Outcome.ANSWERED, question.pause_s
         except Exception as error:
-            self._tell(verb, error)
+            self._report_failure(verb, error)
             planned_s = self._clock()
             encoded, names = _QUESTIONS[verb](body).encode()
             outcome, pause_s = Outcome.NEUTRAL, 0.0
@@ -238,7 +238,7 @@ class Dispatcher:
         self._names[verb].observe(names)
         return Reply(200, encoded, outcome, pause_s)
 
-    def _tell(self, verb: Verb, error: Exception) -> None:
+    def _report_failure(self, verb: Verb, error: Exception) -> None:
         """Count and log a failure by its kind and place only: an error's text may quote a pod."""
         late = isinstance(error, TimeoutError)
         reason = "late" if late else "failed"
@@ -246,9 +246,9 @@ class Dispatcher:
         steps = traceback.extract_tb(error.__traceback__)[-3:]
         where = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno}" for step in reversed(steps))
         now_s = self._clock()
-        if now_s - self._told_s.get(where, -TELL_AGAIN_S) < TELL_AGAIN_S:
+        if now_s - self._logged_s.get(where, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
             return  # the metric counts each
-        self._told_s[where] = now_s
+        self._logged_s[where] = now_s
         log.warning(
             "answered_neutrally",
             extra={"verb": verb.value, "reason": reason, "kind": type(error).__name__, "where": where},

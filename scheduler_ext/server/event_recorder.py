@@ -17,8 +17,8 @@ _GOOD_NEWS = {EventReason.MAP_APPLIED, EventReason.PLACED}
 
 
 PER_S, BURST = 5.0, 25.0  # as fast as the recorder writes, so that what waits does so here
-MOST_OF_ONE = 50  # notices of one namespace that wait; further ones are dropped and counted
-MOST_NAMESPACES = 500
+MAX_NOTICES_PER_NAMESPACE = 50  # notices of one namespace that wait; further ones are dropped and counted
+MAX_NAMESPACES = 500
 
 
 class DecisionEvents:
@@ -33,30 +33,30 @@ class DecisionEvents:
         self._events, self._clock = events, clock
         self._pace = RateLimiter(clock, PER_S, BURST)
         self._waiting: OrderedDict[str, OrderedDict[Notice, int]] = OrderedDict()  # namespace -> notice -> times
-        self._something = asyncio.Event()
+        self._wake = asyncio.Event()
         self.dropped = 0
 
-    def tell(self, notice: Notice) -> None:
+    def notify(self, notice: Notice) -> None:
         """Queue a notice, which is told when it is its namespace's turn. Never waits."""
         about = self._about(notice)
         where = f"{about.namespace}/{about.name}"
-        log.debug("told", extra={"reason": notice.word.value, "about": where, "detail": notice.detail})
+        log.debug("told", extra={"reason": notice.reason.value, "about": where, "detail": notice.detail})
         waiting = self._waiting.get(about.namespace)
         if waiting is None:
-            if len(self._waiting) >= MOST_NAMESPACES:
+            if len(self._waiting) >= MAX_NAMESPACES:
                 self.dropped += 1
                 return
             waiting = self._waiting[about.namespace] = OrderedDict()
-        if notice not in waiting and len(waiting) >= MOST_OF_ONE:
+        if notice not in waiting and len(waiting) >= MAX_NOTICES_PER_NAMESPACE:
             self.dropped += 1
             return
         waiting[notice] = waiting.get(notice, 0) + 1
-        self._something.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Tell what is queued, one notice of each namespace in turn, until cancelled."""
         while True:
-            await self._something.wait()
+            await self._wake.wait()
             while self._waiting:
                 await self._pace.acquire()
                 namespace, waiting = self._waiting.popitem(last=False)
@@ -64,14 +64,14 @@ class DecisionEvents:
                 if waiting:
                     self._waiting[namespace] = waiting  # behind the others
                 self._emit(notice, times)
-            self._something.clear()
+            self._wake.clear()
 
     def _emit(self, notice: Notice, times: int) -> None:
         about = self._about(notice)
-        kind = "Normal" if notice.word in _GOOD_NEWS else "Warning"
-        text = f"{notice.word.value}: {notice.detail}"
-        for _ in range(min(times, MOST_OF_ONE)):
-            self._events.emit(about, kind, notice.word.value, text, self._clock.wall())
+        kind = "Normal" if notice.reason in _GOOD_NEWS else "Warning"
+        text = f"{notice.reason.value}: {notice.detail}"
+        for _ in range(min(times, MAX_NOTICES_PER_NAMESPACE)):
+            self._events.emit(about, kind, notice.reason.value, text, self._clock.wall())
 
     def _about(self, notice: Notice) -> ObjectRef:
         if not notice.uid:

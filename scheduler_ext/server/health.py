@@ -19,7 +19,7 @@ from turnout.scheduler_ext.server.metrics import Metrics
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 
 
-class Health:
+class HealthPages:
     """Has the pages of the plain port."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits = LIMITS) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 
 from turnout.kube.server.http_connection import Connection, Limits, Server
-from turnout.scheduler_ext.body_bounds import MOST_BYTES
+from turnout.scheduler_ext.body_bounds import MAX_BYTES
 from turnout.scheduler_ext.model import ExtenderVerbs
 from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Reply, Verb, refuse
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -41,7 +41,7 @@ class _Load:
     held_bytes: int = 0
 
 
-class Verbs:
+class VerbHandler:
     """Handles every request of the verbs' port."""
 
     def __init__(
@@ -73,7 +73,9 @@ class Verbs:
             connection.head_received()
         verb = self._paths.get(request.path)
         try:
-            reply = self._unread(request, verb) or await self._read_and_answer(request, verb or Verb.FILTER, start_s)
+            reply = self._refuse_by_head(request, verb) or await self._read_and_answer(
+                request, verb or Verb.FILTER, start_s
+            )
             if reply.pause_s:
                 await asyncio.sleep(reply.pause_s)
         except _Refused as refused:
@@ -86,7 +88,7 @@ class Verbs:
             self._durations[verb].observe(self._clock() - start_s)
         return self._response(reply)
 
-    def _unread(self, request: web.BaseRequest, verb: Verb | None) -> Reply | None:
+    def _refuse_by_head(self, request: web.BaseRequest, verb: Verb | None) -> Reply | None:
         """Return a refusal for a request whose head is enough to refuse it; None for others."""
         if verb is None:
             return refuse(404, "no such verb", Outcome.NO_SUCH_VERB)
@@ -94,8 +96,8 @@ class Verbs:
             return refuse(405, "only POST", Outcome.WRONG_METHOD)
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
             return refuse(415, "a compressed body is not read", Outcome.COMPRESSED)
-        if (request.content_length or 0) > self._most_bytes(verb):
-            return refuse(413, f"a body holds at most {self._most_bytes(verb)} bytes", Outcome.TOO_LARGE)
+        if (request.content_length or 0) > self._max_body_bytes(verb):
+            return refuse(413, f"a body holds at most {self._max_body_bytes(verb)} bytes", Outcome.TOO_LARGE)
         if verb is not Verb.GATE and (why := self._extender.unready()) is not None:
             return refuse(503, f"not ready: {why}", Outcome.UNREADY)
         return None
@@ -103,7 +105,7 @@ class Verbs:
     async def _read_and_answer(self, request: web.BaseRequest, verb: Verb, start_s: float) -> Reply:
         await self._take_place()
         self._metrics.in_flight.inc()
-        held = 0
+        body_bytes = 0
         try:
             if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
                 await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -112,9 +114,9 @@ class Verbs:
             async with asyncio.timeout(self._limits.body_s):
                 while chunk := await request.content.readany():
                     chunks.append(chunk)
-                    held += len(chunk)
+                    body_bytes += len(chunk)
                     self._load.held_bytes += len(chunk)
-                    self._check(held, self._most_bytes(verb))
+                    self._check_size(body_bytes, self._max_body_bytes(verb))
             # From here to the answer nothing waits: one request sees one world.
             late = self._clock() - start_s > self._limits.max_age_s
             return self._dispatcher.answer(verb, b"".join(chunks), late)
@@ -123,17 +125,17 @@ class Verbs:
         except (web.RequestPayloadError, ConnectionError):
             raise _Refused(refuse(400, "the body broke off", Outcome.GONE)) from None
         finally:
-            self._load.held_bytes -= held
+            self._load.held_bytes -= body_bytes
             self._metrics.in_flight.dec()
             self._places.release()
 
-    def _most_bytes(self, verb: Verb) -> int:
+    def _max_body_bytes(self, verb: Verb) -> int:
         """Return the bound on a body: only a scheduler's questions name every node of a cluster."""
-        return min(self._limits.body_bytes, MOST_BYTES) if verb is Verb.GATE else self._limits.body_bytes
+        return min(self._limits.body_bytes, MAX_BYTES) if verb is Verb.GATE else self._limits.body_bytes
 
-    def _check(self, held: int, most: int) -> None:
-        if held > most:
-            why = f"a body holds at most {most} bytes"
+    def _check_size(self, body_bytes: int, max_bytes: int) -> None:
+        if body_bytes > max_bytes:
+            why = f"a body holds at most {max_bytes} bytes"
             raise _Refused(refuse(413, why, Outcome.TOO_LARGE))
         if self._load.held_bytes > self._limits.all_bodies_bytes:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))

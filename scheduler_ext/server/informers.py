@@ -24,9 +24,9 @@ log = logging.getLogger("turnout.extender")
 
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-TIDY_S = 5.0
-TURN_S = 0.02  # between two turns of planning
-MOST_TURNS = 250  # before the rest of tidying is done, whatever is left to plan
+CLEAN_UP_S = 5.0
+PLANNING_PAUSE_S = 0.02  # between two turns of planning
+MAX_PLANNING_ROUNDS = 250  # before the rest of tidying is done, whatever is left to plan
 CAUGHT_UP_S = 2.0  # after which a watch that came back has told what it had missed
 ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when it changes
 
@@ -49,7 +49,7 @@ class Informers(InformerFactory):
     ) -> None:
         super().__init__(source, clock, rng)
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
-        self._view, gangs = view, view.gangs
+        self._view, gangs = view, view.view
         self.watch("nodes", "/api/v1/nodes", Node, CallbackSink(gangs.put_node, lambda key: gangs.drop_node(key.name)))
         pods = CallbackSink(view.put_pod, lambda key: view.drop_pod(key.uid))
         self.watch("pods", "/api/v1/pods", Pod, pods, params={"fieldSelector": UNFINISHED})
@@ -60,26 +60,26 @@ class Informers(InformerFactory):
             self._watch_owners(kind, path)
         if read_queues:
             self._watch_queues()
-        self._loops.append(self._tidy)
+        self._loops.append(self._clean_up)
         view.waiting_for = self.waiting_for
         view.may_be_old = self.may_be_old
         view.may_show_group = self.may_show_group
 
     def _watch_groups(self, dialect: Dialect, path: str) -> None:
-        gangs = self._view.gangs
+        gangs = self._view.view
         put, name = partial(gangs.put_group, dialect), f"podgroups.{dialect.value}"
         handlers = CallbackSink(put, lambda key: gangs.drop_group(dialect, key.namespace, key.name))
         self.watch(name, path, PodGroup, handlers, optional=True)
 
     def _watch_owners(self, kind: str, path: str) -> None:
-        gangs = self._view.gangs
+        gangs = self._view.view
         put, name = partial(gangs.put_owner, kind), path.rsplit("/", 1)[1]
         handlers = CallbackSink(put, lambda key: gangs.drop_owner(kind, key.namespace, key.name))
         self.watch(name, path, Owner, handlers, optional=True)
 
     def _watch_queues(self) -> None:
         """Learn from the queues themselves which are of strict order."""
-        strict, local = self._view.plan_cache.strict.queues, strict_order.LOCAL_QUEUES
+        strict, local = self._view.plans.strict_order.queues, strict_order.LOCAL_QUEUES
         for path, read in strict_order.QUEUES.items():
             handlers = CallbackSink(
                 partial(self._put_queue, path, read),
@@ -87,21 +87,21 @@ class Informers(InformerFactory):
             )
             self.watch(path, path, FullObject, handlers, optional=True)
         handlers = CallbackSink(
-            lambda obj: self._note(strict.lead(*kueue.local_queue(obj.raw()))),
-            lambda key: self._note(strict.lead(f"{key.namespace}/{key.name}", "")),
+            lambda obj: self._forget_plans_if(strict.lead(*kueue.local_queue(obj.raw()))),
+            lambda key: self._forget_plans_if(strict.lead(f"{key.namespace}/{key.name}", "")),
         )
         self.watch(local, local, FullObject, handlers, optional=True)
 
     def _put_queue(self, path: str, read: Callable[[Object], StrictQueue | None], queue: FullObject) -> None:
-        strict = self._view.plan_cache.strict.queues
-        self._note(strict.put(_at(path, queue.metadata), read(queue.raw())))
+        strict = self._view.plans.strict_order.queues
+        self._forget_plans_if(strict.put(_queue_id(path, queue.metadata), read(queue.raw())))
 
     def _drop_queue(self, path: str, key: Key) -> None:
-        self._note(self._view.plan_cache.strict.queues.put(_at(path, key), None))
+        self._forget_plans_if(self._view.plans.strict_order.queues.put(_queue_id(path, key), None))
 
-    def _note(self, changed: bool) -> None:
+    def _forget_plans_if(self, changed: bool) -> None:
         if changed:
-            self._view.plan_cache.plan_anew()
+            self._view.plans.forget_plans()
 
     def waiting_for(self) -> str | None:
         """Say what must still be seen before an answer can be trusted; None when nothing is missing."""
@@ -131,18 +131,18 @@ class Informers(InformerFactory):
             self._view.use_map(verdict.fabric)
         log.info("map_looked_at", extra={"reason": outcome.value, "detail": verdict.detail})
         if not (first and outcome is MapOutcome.APPLIED):
-            self._view.tell(Notice(EventReason(outcome.value), detail=verdict.detail))
+            self._view.notify(Notice(EventReason(outcome.value), detail=verdict.detail))
 
-    async def _tidy(self) -> None:
+    async def _clean_up(self) -> None:
         while True:
-            await self._clock.sleep(TIDY_S)
-            for _ in range(MOST_TURNS):
+            await self._clock.sleep(CLEAN_UP_S)
+            for _ in range(MAX_PLANNING_ROUNDS):
                 if not self._view.plan_some():
                     break
-                await self._clock.sleep(TURN_S)  # others are answered meanwhile
-            self._view.tidy()
+                await self._clock.sleep(PLANNING_PAUSE_S)  # others are answered meanwhile
+            self._view.clean_up()
 
 
-def _at(path: str, key: Key | ObjectMeta) -> str:
+def _queue_id(path: str, key: Key | ObjectMeta) -> str:
     """Name the place of one object."""
     return f"{path} {key.namespace}/{key.name}"

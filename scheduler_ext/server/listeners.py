@@ -13,12 +13,12 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.server.http_connection import Limits, Server
 from turnout.kube.server.sockets import allow_files, bind, limit_connections
 from turnout.scheduler_ext.model import ExtenderVerbs
-from turnout.scheduler_ext.server.health import Health
-from turnout.scheduler_ext.server.http_handlers import WEBHOOK, Verbs
+from turnout.scheduler_ext.server.health import HealthPages
+from turnout.scheduler_ext.server.http_handlers import WEBHOOK, VerbHandler
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.tls import Certificates, TlsFiles
 
-LOOK_S = 5.0  # between looks at the certificate's files
+CERTIFICATE_CHECK_S = 5.0  # between looks at the certificate's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Listeners:
     """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
-        self._verbs = Verbs(extender, metrics, limit_connections(limits or Limits(), allow_files()))
-        self._health = Health(extender, metrics)
+        self._verbs = VerbHandler(extender, metrics, limit_connections(limits or Limits(), allow_files()))
+        self._health = HealthPages(extender, metrics)
         self._metrics, self._listen = metrics, listen
         self._certificates: Certificates | None = None
         self._sockets: list[socket.socket] = []
@@ -77,7 +77,7 @@ class Listeners:
     async def follow(self, clock: Clock) -> None:
         """Check the certificate's files every few seconds until cancelled. Open connections keep their certificate."""
         while self._certificates is not None:
-            await clock.sleep(LOOK_S)
+            await clock.sleep(CERTIFICATE_CHECK_S)
             if self._certificates.refresh(clock.wall()):
                 await self._servers[0].listen(self._sockets[0], self._certificates.context)
 
@@ -98,7 +98,7 @@ class WebhookPort:
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
         limits = limit_connections(Limits(), allow_files())
-        self._server = Verbs(extender, metrics, limits, paths=WEBHOOK).server()
+        self._server = VerbHandler(extender, metrics, limits, paths=WEBHOOK).server()
         self._metrics, self._at, self._tls = metrics, (host, port), tls
         self._certificates: Certificates | None = None
         self._socket: socket.socket | None = None
@@ -125,6 +125,6 @@ class WebhookPort:
     async def follow(self, clock: Clock) -> None:
         """Check the certificate's files every few seconds until cancelled."""
         while self._certificates is not None and self._socket is not None:
-            await clock.sleep(LOOK_S)
+            await clock.sleep(CERTIFICATE_CHECK_S)
             if self._certificates.refresh(clock.wall()):
                 await self._server.listen(self._socket, self._certificates.context)

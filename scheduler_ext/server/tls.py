@@ -42,10 +42,10 @@ class Certificates:
 
     def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
         self._files, self._metrics = files, metrics
-        self._seen = _digest(files)
+        self._files_digest = _digest(files)
         self.context = make_context(files)
         self._expiry_s = self._take_expiry()
-        self._told = ""
+        self._last_fault = ""
 
     def refresh(self, now_s: float) -> bool:
         """Read the files again. True when `context` is a new one.
@@ -53,27 +53,27 @@ class Certificates:
         now_s: wall clock, seconds.
         """
         try:
-            seen = _digest(self._files)
-            if seen == self._seen:  # as in use; or put back to it after a bad one
-                self._told = ""
+            digest = _digest(self._files)
+            if digest == self._files_digest:  # as in use; or put back to it after a bad one
+                self._last_fault = ""
                 return False
             context = make_context(self._files)
             expiry_s = expiry(self._files.cert)
-            if _digest(self._files) != seen:  # changed under our hands: the next look will see all of it
+            if _digest(self._files) != digest:  # changed under our hands: the next look will see all of it
                 return False
             if expiry_s <= now_s < self._expiry_s:
                 raise BadCertificate("the new certificate has expired")
         except BadCertificate as error:
             return self._refuse(error)
-        self._seen, self.context, self._told = seen, context, ""
+        self._files_digest, self.context, self._last_fault = digest, context, ""
         self._expiry_s = self._take_expiry()
         self._metrics.tls_reloads.labels("taken").inc()
         log.info("certificate_taken", extra={"expires_s": int(self._expiry_s)})
         return True
 
     def _refuse(self, error: BadCertificate) -> bool:
-        if error.fault != self._told:  # once, not at every look
-            self._told = error.fault
+        if error.fault != self._last_fault:  # once, not at every look
+            self._last_fault = error.fault
             self._metrics.tls_reloads.labels("refused").inc()
             log.error("certificate_refused", extra={"why": error.fault})
         return False
@@ -137,10 +137,10 @@ def _not_after(der: bytes) -> float:
         raise ValueError("no validity")
     _, _, position = _element(validity, 0)
     tag, text, _ = _element(validity, position)
-    written = text.decode("ascii")
+    date_text = text.decode("ascii")
     if tag == _UTC_TIME:  # two digits of a year: 50 and above are of the last century
-        written = ("19" if written[:2] >= "50" else "20") + written
-    return datetime.strptime(written, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        date_text = ("19" if date_text[:2] >= "50" else "20") + date_text
+    return datetime.strptime(date_text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _element(der: bytes, position: int) -> tuple[int, bytes, int]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests import cluster
 from turnout.kube import labels
-from turnout.scheduler_ext.admission import GateRule, decode, encode, gets_gate
-from turnout.scheduler_ext.body_bounds import MOST_BYTES, MOST_VALUES
+from turnout.scheduler_ext.admission import GateRule, decode, encode, needs_gate
+from turnout.scheduler_ext.body_bounds import MAX_BYTES, MAX_VALUES
 from turnout.scheduler_ext.errors import BadRequest
 
 GATE = {"name": labels.PLACEMENT_GATE}
@@ -35,7 +35,7 @@ def review(made, namespace="ml", operation="CREATE"):
 def answered(body, rule=GateRule()):  # noqa: B008
     """The patch of the answer, None without one."""
     asked = decode(body)
-    told = json.loads(encode(asked, gets_gate(asked, rule)))
+    told = json.loads(encode(asked, needs_gate(asked, rule)))
     response = told["response"]
     assert (told["kind"], response["uid"], response["allowed"]) == ("AdmissionReview", "u-1", True)
     return json.loads(base64.b64decode(response["patch"])) if "patch" in response else None
@@ -85,16 +85,16 @@ def holding(spec):
     return b'{"request":{"uid":"u-1","operation":"CREATE","object":{"spec":' + spec + b"}}}"
 
 
-BUSY = b'{"volumes":[' + b",".join([b'{"":{}}'] * (MOST_VALUES // 3 + 1)) + b"]}"
+BUSY = b'{"volumes":[' + b",".join([b'{"":{}}'] * (MAX_VALUES // 3 + 1)) + b"]}"
 
 
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        pytest.param(holding(BUSY), f"at most {MOST_VALUES} values", id="objects in a field that is read as it is"),
-        pytest.param(holding(BUSY.replace(b'{"":{}}', b"[[],[]]")), f"at most {MOST_VALUES} values", id="lists"),
-        pytest.param(b"[" + b"0," * MOST_VALUES + b"0]", f"at most {MOST_VALUES} values", id="no object at all"),
-        pytest.param(holding(b'"' + b" " * MOST_BYTES + b'"'), f"at most {MOST_BYTES} bytes", id="one long text"),
+        pytest.param(holding(BUSY), f"at most {MAX_VALUES} values", id="objects in a field that is read as it is"),
+        pytest.param(holding(BUSY.replace(b'{"":{}}', b"[[],[]]")), f"at most {MAX_VALUES} values", id="lists"),
+        pytest.param(b"[" + b"0," * MAX_VALUES + b"0]", f"at most {MAX_VALUES} values", id="no object at all"),
+        pytest.param(holding(b'"' + b" " * MAX_BYTES + b'"'), f"at most {MAX_BYTES} bytes", id="one long text"),
     ],
 )
 def test_a_question_of_too_many_values_or_bytes_is_refused_unread(body, fault):

@@ -27,7 +27,7 @@ def test_asking_twice_gives_the_same_answer():
     w, (first, *rest) = World(4, 4), world.volcano("bert", 4)
     w.put(first, *rest)
     one, two, alone = w.fit(first), w.fit(first), w.fit(first, ["a0"])
-    assert one.answer.kept == two.answer.kept == alone.answer.kept == ("a0",)
+    assert one.answer.nodes == two.answer.nodes == alone.answer.nodes == ("a0",)
 
 
 @pytest.mark.contract("CS-04")
@@ -66,17 +66,17 @@ class TestRefusals:
     def test_a_preferred_gang_without_room_leaves_every_node_to_preemption(self):
         w, pods = World(2, 2), world.volcano("big", 5)
         advice = w.put(*pods).fit(pods[0], w.names)
-        assert not advice.answer.kept
+        assert not advice.answer.nodes
         assert set(advice.answer.no_room) == set(w.names)
         assert not advice.answer.forbidden
-        assert advice.notice.word is EventReason.NO_ROOM
+        assert advice.notice.reason is EventReason.NO_ROOM
 
     def test_a_required_gang_that_no_leaf_could_hold_is_forbidden_everywhere(self):
         w, pods = World(2, 2), world.volcano("big", 3, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], w.names)
         assert set(advice.answer.forbidden) == set(w.names)
         assert not advice.answer.no_room
-        assert advice.notice.word is EventReason.TIER_TOO_NARROW
+        assert advice.notice.reason is EventReason.TIER_TOO_NARROW
 
     def test_only_the_leaf_that_could_hold_a_required_gang_is_left_to_preempt(self):
         w, pods = World(2, 3), world.volcano("big", 3, notes=REQUIRED)
@@ -89,7 +89,7 @@ class TestRefusals:
         w, pods = World(3, 3), world.volcano("big", 3, notes=REQUIRED, at=["b0"])
         w.put(world.pod("stranger", 8, at="b1"), world.pod("other", 8, at="b2"))
         advice = w.put(*pods).fit(pods[1], w.names)
-        assert advice.notice.word is EventReason.GANG_PARTIAL
+        assert advice.notice.reason is EventReason.GANG_PARTIAL
         assert set(advice.answer.no_room) == {"b0", "b1", "b2"}
 
     def test_a_node_off_the_map_is_forbidden_to_a_required_gang(self):
@@ -121,7 +121,7 @@ class TestRefusals:
         w.put_group("big", 2, minTaskMember={"x" * 1_000: 1}).put(*pods)
         advice = w.fit(pods[0], w.names)
         assert len(advice.notice.detail) == 500
-        assert not advice.again
+        assert not advice.retry
 
 
 class TestNoMap:
@@ -135,7 +135,7 @@ class TestNoMap:
     def test_a_required_gang_is_refused_without_a_map(self):
         w, pods = World(2, 2, mapped=False), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0])
-        assert advice.notice.word is EventReason.NO_MAP
+        assert advice.notice.reason is EventReason.NO_MAP
         assert set(advice.answer.forbidden) == set(w.names)
 
     def test_nodes_off_the_map_are_taken_last(self):
@@ -149,29 +149,29 @@ class TestPlannedHostMissing:
         w, pods = World(2, 2), world.volcano("bert", 2)
         w.put(*pods)
         assert w.plan(pods[0])["bert-0"] == "a0"
-        assert w.fit(pods[0], ["b0", "b1"]).answer.kept == ("b0",)
-        assert w.fit(pods[1], ["a0", "a1", "b0", "b1"]).answer.kept == ("b1",)
+        assert w.fit(pods[0], ["b0", "b1"]).answer.nodes == ("b0",)
+        assert w.fit(pods[1], ["a0", "a1", "b0", "b1"]).answer.nodes == ("b1",)
 
     def test_where_the_gang_does_not_fit_the_pod_goes_nearest_to_the_rest(self):
         w, pods = World(3, 3, 3), world.volcano("bert", 3)
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
-        assert w.fit(pods[0], ["c0", "b1"]).answer.kept == ("b1",)
+        assert w.fit(pods[0], ["c0", "b1"]).answer.nodes == ("b1",)
 
     def test_nor_does_it_go_farther_where_only_a_part_of_the_gang_fits(self):
         w, pods = World(3, 3, 3), world.koordinator("bert", 3, least=2)
         w.put(*pods, world.pod("elsewhere", 8, at="c1"))
-        assert w.fit(pods[1], ["c0", "b1"]).answer.kept == ("b1",)
+        assert w.fit(pods[1], ["c0", "b1"]).answer.nodes == ("b1",)
 
     def test_another_host_of_the_plan_comes_first(self):
         w, pods = World(2, 2), world.volcano("bert", 2)
         w.put(*pods)
         assert w.plan(pods[0]) == {"bert-0": "a0", "bert-1": "a1"}
-        assert w.fit(pods[0], ["b0", "b1", "a1"]).answer.kept == ("a1",)
+        assert w.fit(pods[0], ["b0", "b1", "a1"]).answer.nodes == ("a1",)
 
     def test_a_required_gang_refuses_and_names_the_setting_to_look_at(self):
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], ["b0", "b1"])
-        assert advice.notice.word is EventReason.PLANNED_HOST_MISSING
+        assert advice.notice.reason is EventReason.PLANNED_HOST_MISSING
         assert "planned host a0 is not among the 2 candidates" in advice.notice.detail
         assert "percentageOfNodesToScore" in advice.notice.detail
         assert set(advice.answer.forbidden) == {"b0", "b1"}
@@ -180,15 +180,15 @@ class TestPlannedHostMissing:
         """A stranger bound there first; the watch shows it while our pod is still believed to go there."""
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         w.put(*pods)
-        assert w.fit(pods[0]).answer.kept == ("a0",)
+        assert w.fit(pods[0]).answer.nodes == ("a0",)
         w.put(world.pod("stranger", 8, at="a0"))
-        assert w.fit(pods[0], ["a1", "b0", "b1"]).answer.kept == ("b0",)
+        assert w.fit(pods[0], ["a1", "b0", "b1"]).answer.nodes == ("b0",)
 
     def test_one_nominated_node_that_is_not_planned_is_refused_without_ado(self):
         w, pods = World(2, 2), world.volcano("bert", 2, nominated="b0", ours=True)
         w.put(world.pod("stranger", 8, at="b0"), *pods)
         advice = w.fit(pods[0], ["b0"])
-        assert not advice.answer.kept
+        assert not advice.answer.nodes
         assert advice.notice is None
 
 
@@ -211,7 +211,7 @@ class TestStrangers:
         w.put(*pods)
         w.schedule(pods[0])
         w.put(world.pod("stranger", 8, at="a1"))
-        assert w.fit(pods[1]).notice.word is EventReason.GANG_PARTIAL
+        assert w.fit(pods[1]).notice.reason is EventReason.GANG_PARTIAL
 
 
 class TestShapes:
@@ -244,7 +244,7 @@ class TestShapes:
         pods[1].spec.containers[0].resources.requests["example.com/gpu"] = "4"
         w.put(*pods)
         assert w.fit(pods[0]).answer.all_kept
-        assert w.fit(pods[1]).answer.kept == ("a0",)
+        assert w.fit(pods[1]).answer.nodes == ("a0",)
 
     @pytest.mark.parametrize("spec", [
         pytest.param({"resourceClaims": [{"name": "gpu"}]}, id="a resource claim"),
@@ -270,7 +270,7 @@ class TestLonePods:
     def test_a_lone_pod_does_not_take_what_an_older_gang_is_planned_on(self):
         w, pods, lone = World(2), world.volcano("bert", 2, gpus=4, created=1), world.pod("lone", 4, created=2)
         w.put(*pods, lone)
-        assert w.fit(lone).answer.kept == ("a1",)
+        assert w.fit(lone).answer.nodes == ("a1",)
         assert set(w.schedule(*pods).values()) == {"a0"}
 
     def test_nor_where_no_other_room_is_left(self):
@@ -301,7 +301,7 @@ class TestHold:
         w, pods = World(4, 4, rules=self.RULES), world.koordinator("bert", 4, least=4)
         w.put(*pods[:2])
         advice = w.fit(pods[0])
-        assert advice.notice.word is EventReason.GANG_INCOMPLETE
+        assert advice.notice.reason is EventReason.GANG_INCOMPLETE
         assert advice.notice.detail == "2 of 4 members exist"
         assert len(w.put(*pods[2:]).schedule(*pods)) == 4
 
@@ -309,7 +309,7 @@ class TestHold:
         w, pods = World(2, 2, rules=self.RULES), world.koordinator("bert", 2, least=4, created=1)
         other = world.volcano("other", 4, created=2)
         w.put(*pods, *other)
-        assert w.fit(other[0]).notice.word is EventReason.NO_ROOM
+        assert w.fit(other[0]).notice.reason is EventReason.NO_ROOM
         w.now_s += 31
         assert len(w.schedule(*other)) == 4
 
@@ -331,44 +331,44 @@ class TestPreempt:
         self.low(w, w.names)
         w.put(*pods)
         assert set(w.fit(pods[0], w.names).answer.no_room) == {"b0", "b1"}
-        assert set(verbs.preempt(w.plan_cache, w.member(pods[0]), self.victims(*w.names), w.now_s)) == {"b0"}
+        assert set(verbs.preempt(w.plans, w.member(pods[0]), self.victims(*w.names), w.now_s)) == {"b0"}
 
     def test_no_preemption_that_would_not_let_the_gang_start(self):
         w, pods = World(2), world.volcano("high", 3, priority=100)
         self.low(w, w.names)
         w.put(*pods)
-        assert verbs.preempt(w.plan_cache, w.member(pods[0]), self.victims("a0", "a1"), w.now_s) == {}
+        assert verbs.preempt(w.plans, w.member(pods[0]), self.victims("a0", "a1"), w.now_s) == {}
 
     def test_pods_of_the_same_priority_are_not_thought_away(self):
         w, pods = World(2), world.volcano("high", 2, priority=0)
         self.low(w, ["a0"])
         w.put(*pods)
-        assert verbs.preempt(w.plan_cache, w.member(pods[0]), self.victims("a0"), w.now_s) == {}
+        assert verbs.preempt(w.plans, w.member(pods[0]), self.victims("a0"), w.now_s) == {}
 
     def test_members_follow_a_nominated_one_into_its_leaf(self):
         w, pods = World(2, 2), world.volcano("high", 2, priority=100, notes=REQUIRED)
         self.low(w, w.names)
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
-        assert set(verbs.preempt(w.plan_cache, w.member(pods[1]), self.victims(*w.names), w.now_s)) == {"b1"}
+        assert set(verbs.preempt(w.plans, w.member(pods[1]), self.victims(*w.names), w.now_s)) == {"b1"}
 
     def test_a_nominated_member_is_asked_about_itself(self):
         w, pods = World(2, 2), world.volcano("high", 2, priority=100, notes=REQUIRED)
         self.low(w, w.names)
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
-        assert set(verbs.preempt(w.plan_cache, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
+        assert set(verbs.preempt(w.plans, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
 
     def test_without_a_map_it_is_left_to_the_scheduler(self):
         w, pods = World(2, mapped=False), world.volcano("high", 2, priority=5)
         self.low(w, w.names)
         w.put(*pods)
         victims = self.victims("a0", "a1")
-        assert verbs.preempt(w.plan_cache, w.member(pods[0]), victims, w.now_s) == victims
+        assert verbs.preempt(w.plans, w.member(pods[0]), victims, w.now_s) == victims
 
     def test_a_lone_pod_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 8, priority=5)
         self.low(w, w.names)
         w.put(lone)
         victims = self.victims("a0", "a1")
-        assert verbs.preempt(w.plan_cache, w.member(lone), victims, w.now_s) == victims
+        assert verbs.preempt(w.plans, w.member(lone), victims, w.now_s) == victims

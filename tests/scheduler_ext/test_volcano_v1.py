@@ -56,7 +56,7 @@ class Volcano:
         if seen:
             group = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
                      "spec": {"minMember": least or pods}}  # fmt: skip
-            self.stage.view.gangs.put_group(Dialect.VOLCANO, msgspec.convert(group, PodGroup))
+            self.stage.view.view.put_group(Dialect.VOLCANO, msgspec.convert(group, PodGroup))
         for each in made:
             self.stage.show(each)
         return made
@@ -94,7 +94,7 @@ class Volcano:
 
     @property
     def words(self):
-        return [notice.word for notice in self.stage.told]
+        return [notice.reason for notice in self.stage.told]
 
 
 @pytest.mark.contract("CS-10")

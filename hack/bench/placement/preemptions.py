@@ -120,11 +120,11 @@ def preempted(seed: int) -> tuple[int | None, int]:
                 key=_or_never)  # fmt: skip
     if not least:
         return 0, 0
-    cache_ = cluster.extender.plan_cache
+    cache_ = cluster.extender.plans
     cache_.sync(0.0)
     view = cache_.view
     member = view.pods["high-0"]
-    plan = plan_with_preemption(cache_, view.gangs[member.belongs.key], member, _NOW_S)
+    plan = plan_with_preemption(cache_, view.gangs[member.membership.key], member, _NOW_S)
     if plan.refusal is not None:
         return None, least
     chosen = Counter(view.fabric.hosts[host] for host in plan.hosts.values())

@@ -32,7 +32,7 @@ class SimulatedCluster:
         self.dispatcher = Dispatcher(self.extender, metrics)
         self.leaf_of = {f"{leaf}-{at}": leaf for leaf, size in enumerate(hosts_of_leaf) for at in range(size)}
         for name in self.leaf_of:
-            self.extender.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))
+            self.extender.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
         self.extender.use_map(build(Entry(name, (f"leaf{leaf}",), at + 1)
                                     for at, (name, leaf) in enumerate(self.leaf_of.items())))  # fmt: skip
 

@@ -84,7 +84,7 @@ class _SimulatedExtender:
         self.dispatcher = Dispatcher(self.view, metrics)
         self.free = set(self.tree.hosts)
         for name in self.tree.hosts:
-            self.view.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))
+            self.view.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
         self.view.use_map(self.tree)
 
     def come(self, number: int, size: int, order: Iterable[int]) -> list[str]:

@@ -101,7 +101,7 @@ class _Story:
         self._arrived, self._made = 0, dict[str, str]()
         self.told = Told()
         for at in range(size.nodes):
-            self._view.gangs.put_node(msgspec.convert(node(at), Node))
+            self._view.view.put_node(msgspec.convert(node(at), Node))
         self._view.use_map(build(read({TEXT_KEY: map_lines(size.nodes)}).entries))
 
     def run(self) -> Told:
@@ -115,7 +115,7 @@ class _Story:
                 self._leave(self._gangs.pop(name))
             self._schedule(second)
             if second % TIDY_S == 0:
-                self._view.tidy()
+                self._view.clean_up()
         for gang in self._gangs.values():
             if gang.bound < len(gang.pods):
                 self.told.wait_s.append(float(self._size.seconds - gang.came_s))
@@ -160,7 +160,7 @@ class _Story:
             stamp = f"2026-01-01T00:{int(self._clock.now_s) // 60:02d}:{int(self._clock.now_s) % 60:02d}Z"
             made["metadata"]["creationTimestamp"] = self._made.setdefault(uid, stamp)
         stem, _, life = uid.rpartition("/")
-        if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.gangs.pods:
+        if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.view.pods:
             self._drop(before)
         if uid in self._bound:
             made["spec"]["nodeName"] = self._bound[uid]

@@ -19,7 +19,7 @@ class Evictions(Protocol):
         """Post an object."""
 
 
-class Outcome(StrEnum):
+class EvictionOutcome(StrEnum):
     """Says what became of an eviction. Values are those of the label `came` of turnout_gate_evictions."""
 
     EVICTED = "evicted"
@@ -29,15 +29,17 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvictionResult:
     """An eviction that was asked for. error: why it was refused or failed."""
 
     pod: Evict
-    outcome: Outcome
+    outcome: EvictionOutcome
     error: CallError | None = None
 
 
-async def evict_each(calls: Evictions, victims: Iterable[Evict], may_write: Callable[[], bool]) -> AsyncIterator[Asked]:
+async def evict_each(
+    calls: Evictions, victims: Iterable[Evict], may_write: Callable[[], bool]
+) -> AsyncIterator[EvictionResult]:
     """Give what became of each eviction. Ends after the first that is refused or fails, and when we may not write."""
     for each in victims:
         if not may_write():
@@ -45,9 +47,11 @@ async def evict_each(calls: Evictions, victims: Iterable[Evict], may_write: Call
         try:
             await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction(each))
         except (NotFound, Conflict):
-            yield Asked(each, Outcome.GONE)
+            yield EvictionResult(each, EvictionOutcome.GONE)
         except CallError as error:
-            yield Asked(each, Outcome.REFUSED if error.status == 429 else Outcome.FAILED, error)
+            yield EvictionResult(
+                each, EvictionOutcome.REFUSED if error.status == 429 else EvictionOutcome.FAILED, error
+            )
             return
         else:
-            yield Asked(each, Outcome.EVICTED)
+            yield EvictionResult(each, EvictionOutcome.EVICTED)

@@ -14,10 +14,10 @@ from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates import patches
-from turnout.scheduler_ext.gates.model import GatedPod, Lift, Why, gated_pod
+from turnout.scheduler_ext.gates.model import GatedPod, Lift, LiftReason, gated_pod
 
-AT_ONCE = 32
-TRIES = 4  # of a pod that changes meanwhile
+MAX_PATCHES = 32
+MAX_TRIES = 4  # of a pod that changes meanwhile
 
 
 class _List(msgspec.Struct):
@@ -41,33 +41,34 @@ class PodCalls(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleaseResult:
     """The pods that were let go, as namespace/name, and why others were not."""
 
-    lifted: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...] = ()
+    released_pods: tuple[str, ...]
+    failures: tuple[tuple[str, str], ...] = ()
 
 
-async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: float) -> Released:
+async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: float) -> ReleaseResult:
     """Lift our gate from every waiting pod. Raises CallError when pods cannot be listed.
 
     namespace: "" for all. older_s: pods created less than so many seconds ago stay gated.
     """
-    found = [gated async for _, gated in gated_in(pods, namespace, older_s, wall_s)]
-    room = asyncio.Semaphore(AT_ONCE)
+    gated_pods = [gated async for _, gated in list_gated_pods(pods, namespace, older_s, wall_s)]
+    room = asyncio.Semaphore(MAX_PATCHES)
 
-    async def one(pod: GatedPod) -> str | None:
+    async def lift_one(pod: GatedPod) -> str | None:
         async with room:
             return await _lift(pods, pod)
 
-    faults = await asyncio.gather(*map(one, found))
-    told = [(f"{pod.namespace}/{pod.name}", fault) for pod, fault in zip(found, faults, strict=True)]
-    return Released(
-        tuple(name for name, fault in told if fault is None), tuple((name, fault) for name, fault in told if fault)
+    faults = await asyncio.gather(*map(lift_one, gated_pods))
+    outcomes = [(f"{pod.namespace}/{pod.name}", fault) for pod, fault in zip(gated_pods, faults, strict=True)]
+    return ReleaseResult(
+        tuple(name for name, fault in outcomes if fault is None),
+        tuple((name, fault) for name, fault in outcomes if fault),
     )
 
 
-async def gated_in(
+async def list_gated_pods(
     pods: PodCalls, namespace: str, older_s: float, wall_s: float
 ) -> AsyncIterator[tuple[Pod, GatedPod]]:
     """Yield the waiting pods behind our gate that are old enough. Raises CallError when pods cannot be listed."""
@@ -82,10 +83,10 @@ async def gated_in(
 async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
     """Lift one gate. Returns why it failed, None when it is gone."""
     path, fault = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", ""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         try:
             await pods.patch(
-                path, patches.lifting(Lift(pod, Why.RELEASED)), field_manager=labels.FIELD_MANAGER_NOMINATOR
+                path, patches.lifting(Lift(pod, LiftReason.RELEASED)), field_manager=labels.FIELD_MANAGER_NOMINATOR
             )
             return None
         except NotFound:
@@ -95,12 +96,12 @@ async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
         except CallError as error:
             return str(error)
         try:
-            again = gated_pod(_pod.decode(await pods.get(path)))
+            current = gated_pod(_pod.decode(await pods.get(path)))
         except NotFound:
             return None
         except CallError as error:
             return str(error)
-        if again is None or again.uid != pod.uid:
+        if current is None or current.uid != pod.uid:
             return None
-        pod = again
+        pod = current
     return fault

@@ -12,25 +12,25 @@ from turnout.kube.client.events import EventRecorder, EventStore, ObjectRef
 from turnout.kube.errors import NotFound
 from turnout.kube.objects import Lease
 from turnout.scheduler_ext.gates.model import GatedPod
-from turnout.scheduler_ext.gates.runtime.release import PodCalls, Released, gated_in, release_all
-from turnout.scheduler_ext.gates.unplaced import Standing, standing
+from turnout.scheduler_ext.gates.runtime.release import PodCalls, ReleaseResult, list_gated_pods, release_all
+from turnout.scheduler_ext.gates.unplaced import PlacerState, placer_state
 from turnout.scheduler_ext.model import EventReason
 
-PER_S = 20.0  # Events: a schedule has a minute or so
+EVENTS_PER_S = 20.0  # Events: a schedule has a minute or so
 
 _lease = msgspec.json.Decoder(Lease)
 
 
-NOTHING = Released(())
+NOTHING_RELEASED = ReleaseResult(())
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class ReleaseReport:
     """How the Lease stands, what was let go, and how many gangs were told."""
 
-    standing: Standing
-    released: Released = NOTHING
-    told: int = 0
+    placer: PlacerState
+    result: ReleaseResult = NOTHING_RELEASED
+    notified_gangs: int = 0
 
 
 async def release_unplaced(
@@ -42,31 +42,31 @@ async def release_unplaced(
     clock: Clock,
     told_by: str,
     docs: str = "",
-) -> Unplaced:
+) -> ReleaseReport:
     """Lift gates only where the holder of the Lease has been silent for longer than `older_s`. Raises CallError.
 
     lease: namespace/name. namespace: of the pods, "" for all. told_by: the name of this process, in Events.
     docs: the address of the docs site, "" where there is none.
     """
     wall_s = clock.wall()
-    found = standing(await _read(pods, lease), older_s, wall_s)
-    if found is Standing.PLACED:
-        return Unplaced(found)
-    if found is Standing.GONE:
-        return Unplaced(found, await release_all(pods, namespace, older_s, wall_s))
-    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=PER_S, docs=docs)
+    found = placer_state(await _read_lease(pods, lease), older_s, wall_s)
+    if found is PlacerState.PLACED:
+        return ReleaseReport(found)
+    if found is PlacerState.GONE:
+        return ReleaseReport(found, await release_all(pods, namespace, older_s, wall_s))
+    events = EventRecorder(store, "turnout-nominator", told_by, clock=clock, per_s=EVENTS_PER_S, docs=docs)
     gangs: dict[GangKey, GatedPod] = {}
-    async for pod, gated in gated_in(pods, namespace, 0.0, wall_s):
+    async for pod, gated in list_gated_pods(pods, namespace, 0.0, wall_s):
         gangs.setdefault(membership(pod).key, gated)
     detail = f"nobody holds the Lease {lease}: nobody places gated pods, and they are let go after {older_s:.0f} s"
     for gated in gangs.values():
         ref = ObjectRef("Pod", "v1", gated.namespace, gated.name, gated.uid)
         events.emit(ref, "Warning", EventReason.NOBODY_PLACES.value, detail, wall_s)
     await events.flush()
-    return Unplaced(found, told=len(gangs) - events.dropped)
+    return ReleaseReport(found, notified_gangs=len(gangs) - events.dropped)
 
 
-async def _read(calls: PodCalls, lease: str) -> Lease | None:
+async def _read_lease(calls: PodCalls, lease: str) -> Lease | None:
     """Return the Lease; None where there is none, or none that can be read."""
     namespace, _, name = lease.partition("/")
     try:

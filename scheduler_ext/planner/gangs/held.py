@@ -13,42 +13,42 @@ from turnout.scheduler_ext.cache.gang import Gang
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Reservation:
     rows: frozenset[int]
     priority: int
 
 
-class HeldHosts:
+class HostReservations:
     """The hosts held, by gang. Clear them when rows change their meaning."""
 
     def __init__(self) -> None:
-        self.changes = 0  # raised whenever hosts are given back
-        self._held: dict[GangKey, _Held] = {}
+        self.release_count = 0  # raised whenever hosts are given back
+        self._by_gang: dict[GangKey, _Reservation] = {}
 
-    def hold(self, gang: Gang, rows: Collection[int]) -> bool:
+    def reserve(self, gang: Gang, rows: Collection[int]) -> bool:
         """Hold these rows for a gang, and no others. True if that is new."""
-        held = _Held(frozenset(rows), gang.priority)
-        if self._held.get(gang.key) == held:
+        reservation = _Reservation(frozenset(rows), gang.priority)
+        if self._by_gang.get(gang.key) == reservation:
             return False
         self.release(gang.key)
-        self._held[gang.key] = held
+        self._by_gang[gang.key] = reservation
         return True
 
     def release(self, key: GangKey) -> None:
         """Hold nothing for a gang any more."""
-        if self._held.pop(key, None) is not None:
-            self.changes += 1
+        if self._by_gang.pop(key, None) is not None:
+            self.release_count += 1
 
     def clear(self) -> None:
         """Hold nothing."""
-        for key in list(self._held):
+        for key in list(self._by_gang):
             self.release(key)
 
-    def against(self, gang: Gang, rows: int) -> NDArray[np.bool_] | None:
+    def rows_reserved_against(self, gang: Gang, rows: int) -> NDArray[np.bool_] | None:
         """Mark those of `rows` hosts that are held against a gang; None where there are none."""
         marks: NDArray[np.bool_] | None = None
-        for key, held in self._held.items():
-            if key != gang.key and held.priority >= gang.priority:
+        for key, reservation in self._by_gang.items():
+            if key != gang.key and reservation.priority >= gang.priority:
                 marks = np.zeros(rows, np.bool_) if marks is None else marks
-                marks[list(held.rows)] = True
+                marks[list(reservation.rows)] = True
         return marks

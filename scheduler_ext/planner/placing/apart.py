@@ -8,35 +8,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.gang import Gang
 
 
-def barred_rows(view: GangView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]) -> NDArray[np.bool_] | None:
+def exclusive_rows(
+    view: ClusterView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]
+) -> NDArray[np.bool_] | None:
     """Mark the rows of domains that the gang may not use; None where it shares domains.
 
     planned: the hosts in the plan of a gang that goes before this one. Sets are bounded by their namespace.
     """
-    tier = gang.apart
+    tier = gang.exclusive_tier
     if tier is None:
         return None
-    fabric, barred = view.fabric, np.zeros(view.fabric.switch_of.shape[1], np.bool_)
-    taken: dict[int, set[int]] = {}  # switches by tier
+    fabric, excluded = view.fabric, np.zeros(view.fabric.switch_of.shape[1], np.bool_)
+    used_switches: dict[int, set[int]] = {}  # switches by tier
     for key, other in view.gangs.items():
-        if key.namespace != gang.key.namespace or key == gang.key or other.apart_set != gang.apart_set:
+        if key.namespace != gang.key.namespace or key == gang.key or other.exclusive_set != gang.exclusive_set:
             continue
-        if other.apart is None:
+        if other.exclusive_tier is None:
             continue
-        wider = min(max(tier, other.apart), fabric.tiers)  # neither may share a domain of its own tier with the other
-        held = (view.host_of(member) for member in other.members.values())
-        hosts = (host for host in (*held, *planned(key)) if host is not None)
-        taken.setdefault(wider, set()).update(int(fabric.switch_of[wider][host]) for host in hosts)
-    for wider, switches in taken.items():
-        barred |= np.isin(fabric.switch_of[wider], list(switches))
-    return barred
+        wider = min(
+            max(tier, other.exclusive_tier), fabric.tiers
+        )  # neither may share a domain of its own tier with the other
+        member_hosts = (view.host_of(member) for member in other.members.values())
+        hosts = (host for host in (*member_hosts, *planned(key)) if host is not None)
+        used_switches.setdefault(wider, set()).update(int(fabric.switch_of[wider][host]) for host in hosts)
+    for wider, switches in used_switches.items():
+        excluded |= np.isin(fabric.switch_of[wider], list(switches))
+    return excluded
 
 
-def either(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     """Mark the rows that one of two tables marks; None marks none."""
     if one is None or other is None:
         return other if one is None else one

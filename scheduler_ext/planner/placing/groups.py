@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.cache.parts import Part
+from turnout.scheduler_ext.cache.parts import GangGroup
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.planner.placing.model import Request, Seat, anchored
-from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks
+from turnout.scheduler_ext.planner.placing.model import GangRequest, Seat, counts_for_tier
+from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, seating_order
 from turnout.topology.fabric import Fabric
 from turnout.topology.layers.mesh import is_complete
 from turnout.topology.layers.mesh_order import cheapest_order
@@ -23,55 +23,57 @@ from turnout.topology.rank_order import ranks as ranks_along
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PodBatch:
     """The waiting members of one shape, of one part of the gang where it has parts."""
 
     shape: PodShape
     members: tuple[Member, ...]
-    missing: int  # members still to be created; counted with the heaviest shape
-    part: Part | None = None
+    missing_pods: int  # members still to be created; counted with the heaviest shape
+    gang_group: GangGroup | None = None
     ranks_a_pod: int = 1  # its accelerators
     span: tuple[int, int] | None = None  # the host ids [first, end) that are its own
 
     @property
     def pods(self) -> int:
         """How many pods are to be placed."""
-        return len(self.members) + self.missing
+        return len(self.members) + self.missing_pods
 
 
-def groups_of(request: Request) -> list[Group]:
+def split_into_batches(request: GangRequest) -> list[PodBatch]:
     """Return the groups in the order of placing: parts that have begun, then large ones, in each heavy shapes first."""
-    parts = request.gang.parts()
-    by_key: dict[tuple[Part | None, PodShape], list[Member]] = {}
+    parts = request.gang.groups_by_uid()
+    by_key: dict[tuple[GangGroup | None, PodShape], list[Member]] = {}
     for member in request.waiting:
         by_key.setdefault((parts.get(member.uid), member.shape), []).append(member)
-    gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.held))}
-    if not by_key and request.missing and gpus:
+    gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.placed_members))}
+    if not by_key and request.missing_pods and gpus:
         by_key = {(None, max(gpus, key=lambda s: (gpus[s], s.requests))): []}
-    size = Counter[Part | None]()
+    size = Counter[GangGroup | None]()
     for (part, shape), members in by_key.items():
         size[part] += max(gpus[shape], 1) * len(members) if part is not None else 0
-    begun = {part for member, _ in request.held if (part := parts.get(member.uid)) is not None}
+    begun = {part for member, _ in request.placed_members if (part := parts.get(member.uid)) is not None}
 
-    def turn(key: tuple[Part | None, PodShape]) -> tuple[object, ...]:
+    def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
         part, shape = key
         return part not in begun, -size[part], repr(part), -gpus[shape], -len(by_key[key]), shape.requests
 
     ordered = sorted(by_key, key=turn)
     return [
-        Group(shape, tuple(by_key[part, shape]), 0 if at else request.missing, part, max(gpus[shape], 1))
+        PodBatch(shape, tuple(by_key[part, shape]), 0 if at else request.missing_pods, part, max(gpus[shape], 1))
         for at, (part, shape) in enumerate(ordered)
     ]
 
 
-def came_apart(fabric: Fabric, request: Request) -> bool:
+def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
     """True if nominations, with the hosts that members hold, leave the level of the gang or of one of its parts.
 
     The level may have been stated, or the map changed, after the nominations were written.
     """
-    gang, parts = request.gang, request.gang.parts()
-    hosts = {member.uid: host for member, host in request.held if anchored(member, gang)} | dict(request.wished)
-    of_part: dict[Part, list[int]] = {}
+    gang, parts = request.gang, request.gang.groups_by_uid()
+    hosts = {member.uid: host for member, host in request.placed_members if counts_for_tier(member, gang)} | dict(
+        request.nominated_hosts
+    )
+    of_part: dict[GangGroup, list[int]] = {}
     for uid, host in hosts.items():
         if (part := parts.get(uid)) is not None:
             of_part.setdefault(part, []).append(host)
@@ -80,52 +82,58 @@ def came_apart(fabric: Fabric, request: Request) -> bool:
     )
 
 
-def kept_wishes(request: Request, group: Group, room: Rows) -> dict[str, int]:
+def take_nominated_hosts(request: GangRequest, group: PodBatch, room: Rows) -> dict[str, int]:
     """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
-    kept: dict[str, int] = {}
+    nominated: dict[str, int] = {}
     for member in group.members:
-        host = request.wished.get(member.uid)
+        host = request.nominated_hosts.get(member.uid)
         if host is not None and room[host] > 0:
             room[host] -= 1
-            kept[member.uid] = host
-    return kept
+            nominated[member.uid] = host
+    return nominated
 
 
-def seat(
-    fabric: Fabric, request: Request, group: Group, slots: Sequence[int], ranks: Mapping[str, int]
+def seat_batch(
+    fabric: Fabric, request: GangRequest, group: PodBatch, slots: Sequence[int], ranks: Mapping[str, int]
 ) -> tuple[dict[str, int], list[Seat]]:
     """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
     seats: dict[str, int] = {}
     free = Counter(slots)
     for member in group.members:
-        host = request.wished.get(member.uid)
+        host = request.nominated_hosts.get(member.uid)
         if host is not None and free[host] > 0:
             free[host] -= 1
             seats[member.uid] = host
-    fixed = {ranks[m.uid]: host for m, host in request.held if m.uid in ranks}
+    fixed = {ranks[m.uid]: host for m, host in request.placed_members if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
-    there = [member for member, _ in request.held] + [m for m in group.members if m.uid in seats]
-    unseated = in_turn([m for m in group.members if m.uid not in seats], request.gang.least_of, there)
-    left = sorted(ranks[m.uid] for m in unseated[: free.total()])
-    to_come = missing_ranks(ranks, min(group.missing, free.total() - len(left)))
-    numbers = sorted([*left, *to_come])
-    given = _as_mesh(fabric, request, group, slots, numbers) if not fixed else None
-    if given is None and fixed and (pulls := mesh_pulls(request.gang, group)) is not None:
-        given = _in_mesh(fabric, +free, numbers, fixed, pulls)
-    if given is None:
-        given = assign(fabric, sorted((+free).items()), numbers, fixed)
-    seats.update({m.uid: given[ranks[m.uid]] for m in group.members if m.uid not in seats and ranks[m.uid] in given})
-    return seats, [Seat(given[rank], group.shape, rank) for rank in to_come if rank in given]
+    seated_members = [member for member, _ in request.placed_members] + [m for m in group.members if m.uid in seats]
+    unseated = seating_order([m for m in group.members if m.uid not in seats], request.gang.min_by_role, seated_members)
+    waiting_ranks = sorted(ranks[m.uid] for m in unseated[: free.total()])
+    to_come = missing_ranks(ranks, min(group.missing_pods, free.total() - len(waiting_ranks)))
+    numbers = sorted([*waiting_ranks, *to_come])
+    host_of_rank = _seat_whole_mesh(fabric, request, group, slots, numbers) if not fixed else None
+    if host_of_rank is None and fixed and (pulls := mesh_pulls(request.gang, group)) is not None:
+        host_of_rank = _join_mesh(fabric, +free, numbers, fixed, pulls)
+    if host_of_rank is None:
+        host_of_rank = assign(fabric, sorted((+free).items()), numbers, fixed)
+    seats.update(
+        {
+            m.uid: host_of_rank[ranks[m.uid]]
+            for m in group.members
+            if m.uid not in seats and ranks[m.uid] in host_of_rank
+        }
+    )
+    return seats, [Seat(host_of_rank[rank], group.shape, rank) for rank in to_come if rank in host_of_rank]
 
 
-def mesh_pulls(gang: Gang, group: Group) -> Pulls | None:
+def mesh_pulls(gang: Gang, group: PodBatch) -> Pulls | None:
     """Return what the pods of a gang that is a mesh exchange; None for another gang."""
     if not gang.mesh or not is_complete(gang.mesh, gang.total, group.ranks_a_pod):
         return None
     return pulls_of(gang.mesh, group.ranks_a_pod)
 
 
-def _in_mesh(
+def _join_mesh(
     fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: Pulls
 ) -> dict[int, int] | None:
     """Return rank -> host for members that join a mesh; None where some of them have no number in it."""
@@ -137,17 +145,17 @@ def _in_mesh(
         holes[int(leaf_of[host])] += pods
     chosen = leaves_in_mesh(pulls, numbers, {rank: int(leaf_of[host]) for rank, host in fixed.items()}, holes)
     slots = sorted(free.elements())
-    given: dict[int, int] = {}
+    host_of_rank: dict[int, int] = {}
     for rank in sorted(numbers, key=lambda rank: (rank not in chosen, rank)):
-        at = next((host for host in slots if chosen.get(rank, int(leaf_of[host])) == int(leaf_of[host])), None)
-        if at is not None:
-            slots.remove(at)
-            given[rank] = at
-    return given
+        slot = next((host for host in slots if chosen.get(rank, int(leaf_of[host])) == int(leaf_of[host])), None)
+        if slot is not None:
+            slots.remove(slot)
+            host_of_rank[rank] = slot
+    return host_of_rank
 
 
-def _as_mesh(
-    fabric: Fabric, request: Request, group: Group, slots: Sequence[int], numbers: Sequence[int]
+def _seat_whole_mesh(
+    fabric: Fabric, request: GangRequest, group: PodBatch, slots: Sequence[int], numbers: Sequence[int]
 ) -> dict[int, int] | None:
     """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
     mesh = request.gang.mesh

@@ -13,36 +13,36 @@ from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.scheduler_ext.planner.node_reservations import PodsOnRows
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
 
-RoomOf = Callable[[PodShape, Pods], Rows]  # room beside some pods: a table of its own
+RoomOf = Callable[[PodShape, PodsOnRows], Rows]  # room beside some pods: a table of its own
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GangRequest:
     """A gang, and the known places of its members. Members in `waiting` and `held` are judged ones only."""
 
     gang: Gang
     waiting: tuple[Member, ...]  # members to place, in rank order
-    held: tuple[tuple[Member, int], ...] = ()  # (member, host) that hold a host
+    placed_members: tuple[tuple[Member, int], ...] = ()  # (member, host) that hold a host
     # uid -> host where our nominator already sent a waiting member; kept while the host has room
-    wished: Mapping[str, int] = field(default_factory=dict)
-    missing: int = 0  # members not created yet that the min needs
-    hoped: int = 0  # members not created yet above the min; seated only where all of them fit
-    lost: int = 0  # members that are gone and that the min needs: room for them must be there, and none is kept
-    rule: DistanceRule = DistanceRule.ALL_TIERS
+    nominated_hosts: Mapping[str, int] = field(default_factory=dict)
+    missing_pods: int = 0  # members not created yet that the min needs
+    growth_pods: int = 0  # members not created yet above the min; seated only where all of them fit
+    lost_pods: int = 0  # members that are gone and that the min needs: room for them must be there, and none is kept
+    distance_rule: DistanceRule = DistanceRule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
-    left_out: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    rejected_rows: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
-    liking: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
+    preferences: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
     # marks of rows in domains of gangs from which it stays away
-    barred: NDArray[np.bool_] | None = field(default=None, compare=False)
+    excluded_rows: NDArray[np.bool_] | None = field(default=None, compare=False)
     # rule of a group, None for the whole gang -> marks of rows in no domain of a level that it must keep to
-    outside: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
-    even: bool = True  # spread constraints count: no host gets more than they allow while another is empty
+    rows_outside_level: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    spread_evenly: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class GangPlan:
 
     key: GangKey
     hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
-    spare: tuple[Seat, ...] = ()  # the seats of members still to be created
-    wanted: tuple[int, ...] = ()  # the hosts of the plan; hosts of members that hold one come first
+    open_seats: tuple[Seat, ...] = ()  # the seats of members still to be created
+    used_hosts: tuple[int, ...] = ()  # the hosts of the plan; hosts of members that hold one come first
     tier: int = 0
     # why no member, or not every member, has a place; members above the min may be left over
     refusal: Refusal | None = None
@@ -69,54 +69,56 @@ class GangPlan:
     ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
     bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
 
-    def takes(self) -> list[tuple[int, PodShape]]:
+    def reserved_pods(self) -> list[tuple[int, PodShape]]:
         """Return one (host id, shape) for each pod that the plan keeps room for."""
-        return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [(s.host, s.shape) for s in self.spare]
+        return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [
+            (s.host, s.shape) for s in self.open_seats
+        ]
 
 
-def without_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
+def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
     """Return a plan without some seats: those of members, named by uid, and those of members to come, named by rank."""
     left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
     return replace(
         plan,
         hosts=left,
-        spare=tuple(seat for seat in plan.spare if seat.rank not in lost),
+        open_seats=tuple(seat for seat in plan.open_seats if seat.rank not in lost),
         shapes={uid: plan.shapes[uid] for uid in left},
         ranks={uid: plan.ranks[uid] for uid in left},
     )
 
 
-def price(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
+def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
     """Return the sort key of a gang's plans, the best first: whole, with most members, on the fewest switches."""
     used = cost(fabric, list(plan.hosts.values())).switches
     return plan.refusal is not None, -len(plan.hosts), sum(used)
 
 
-def judged(member: Member, gang: Gang) -> bool:
+def is_planned(member: Member, gang: Gang) -> bool:
     """True if the plan of its gang says where this member goes.
 
     In a gang with accelerators, a member without one is judged only if it, or the gang, must have its place.
     """
-    return _judges(member, gang.accelerated, gang.binds_all, gang.held_to_level)
+    return _is_planned(member, gang.has_accelerators, gang.places_all_members, gang.has_any_level)
 
 
-def judged_members(gang: Gang) -> list[Member]:
+def planned_members(gang: Gang) -> list[Member]:
     """Return the members whose place the plan decides, members being deleted included."""
-    accelerated, binds, held = gang.accelerated, gang.binds_all, gang.held_to_level
-    return [m for m in gang.members.values() if _judges(m, accelerated, binds, held)]
+    accelerated, binds, has_level = gang.has_accelerators, gang.places_all_members, gang.has_any_level
+    return [m for m in gang.members.values() if _is_planned(m, accelerated, binds, has_level)]
 
 
-def _judges(member: Member, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
-    if member.silence == "LeftAlone" and not held_to_level:
+def _is_planned(member: Member, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
+    if member.no_opinion_reason == "LeftAlone" and not held_to_level:
         return False
-    if member.silence not in ("", "LeftAlone"):
-        return member.silence == "NoGpu" and accelerated and binds_all
-    return bool(member.gpus or member.belongs.wish.source) or not accelerated or binds_all
+    if member.no_opinion_reason not in ("", "LeftAlone"):
+        return member.no_opinion_reason == "NoGpu" and accelerated and binds_all
+    return bool(member.gpus or member.membership.wish.source) or not accelerated or binds_all
 
 
-def anchored(member: Member, gang: Gang) -> bool:
+def counts_for_tier(member: Member, gang: Gang) -> bool:
     """True if the gang's tier counts from this member's host: not for one without a GPU in a gang that has some.
 
     A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
     """
-    return bool(member.gpus) or not gang.accelerated
+    return bool(member.gpus) or not gang.has_accelerators

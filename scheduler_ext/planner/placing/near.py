@@ -16,9 +16,9 @@ from turnout.topology.multiples import in_multiples
 from turnout.topology.packing.smallest_holes import smallest_holes
 
 
-def answer(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
+def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
     """Place pods, or give the reason why not. room: as for topology.plan. ranks_a_pod: its accelerators."""
-    if gang.fills:
+    if gang.fills_holes:
         return smallest_holes(fabric, room, ask)
     if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
         return place_mesh(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)

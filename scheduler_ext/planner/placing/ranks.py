@@ -17,14 +17,14 @@ def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]
     """
     top = Counter[str]()
     for member in members:
-        if member.belongs.rank is not None:
-            top[member.belongs.role] = max(top[member.belongs.role], member.belongs.rank + 1)
+        if member.membership.rank is not None:
+            top[member.membership.role] = max(top[member.membership.role], member.membership.rank + 1)
     bases: dict[str, int] = {}
     for role in sorted(top):
         bases[role] = sum(top[other] for other in bases)
-    own = {(m.belongs.role, m.belongs.rank) for m in members if m.belongs.rank is not None}
+    own = {(m.membership.role, m.membership.rank) for m in members if m.membership.rank is not None}
     if len(own) == len(members):
-        return {m.uid: bases[m.belongs.role] + (m.belongs.rank or 0) for m in members}, bases
+        return {m.uid: bases[m.membership.role] + (m.membership.rank or 0) for m in members}, bases
     return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}, {}
 
 
@@ -40,16 +40,18 @@ def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
     return found
 
 
-def in_turn(members: Sequence[Member], least_of: Sequence[tuple[str, int]], there: Iterable[Member]) -> list[Member]:
+def seating_order(
+    members: Sequence[Member], min_by_role: Sequence[tuple[str, int]], present: Iterable[Member]
+) -> list[Member]:
     """Return members in the order in which they get seats: of each role first as many as must start, then by rank.
 
-    there: members that have a place, which count in their roles.
+    present: members that have a place, which count in their roles.
     """
-    least, seen = dict(least_of), Counter(member.belongs.role for member in there)
+    min_pods, counts = dict(min_by_role), Counter(member.membership.role for member in present)
     first: list[Member] = []
     rest: list[Member] = []
     for member in sorted(members, key=rank_order):
-        role = member.belongs.role
-        seen[role] += 1
-        (first if seen[role] <= least.get(role, 0) else rest).append(member)
+        role = member.membership.role
+        counts[role] += 1
+        (first if counts[role] <= min_pods.get(role, 0) else rest).append(member)
     return [*first, *rest]

@@ -15,36 +15,40 @@ from turnout.topology.packing.domain_capacity import Sums
 from turnout.topology.packing.fewest_switches import Spread
 from turnout.topology.rank_order import leaves_of_neighbours
 
-MOST_ABSENT = 1_024  # ranks without a member that are thought of
+MAX_ABSENT_RANKS = 1_024  # ranks without a member that are thought of
 
 
-def beside_neighbours(
+def hosts_beside_neighbours(
     fabric: Fabric,
     room: Rows,
     ranks: Sequence[int],
     absent: Sequence[int],
-    placed: Mapping[int, int],
+    host_of_rank: Mapping[int, int],
     tier: int | None,
     pulls: Pulls | None = None,
 ) -> list[int]:
     """Return hosts under the leaves of some ranks' neighbours, one for each pod that finds one so, in no order.
 
-    ranks: of the pods to place. absent: other ranks that have no place. placed: rank -> host of members that have one.
-    tier: the widest allowed. pulls: what members of a mesh exchange; None for a ring.
+    ranks: of the pods to place. absent: other ranks that have no place. host_of_rank: rank -> host of placed members.
+    tier: the widest allowed. pulls: the traffic between members of a mesh; None for a ring.
 
     Takes the pods' room from `room`, which it changes.
     """
-    anchors = sorted(set(placed.values()))
-    if not placed or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
+    anchors = sorted(set(host_of_rank.values()))
+    if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
         return []
     if tier is not None and common_tier(fabric, anchors) > tier:
         return []
     leaf_of = fabric.switch_of[1]
     spans = {leaf: fabric.span(1, leaf) for leaf in np.unique(leaf_of[anchors]).tolist()}
     holes = {leaf: int(room[first:end].sum()) for leaf, (first, end) in spans.items()}
-    free = sorted({*ranks, *absent} - placed.keys())
-    there = {rank: int(leaf_of[host]) for rank, host in placed.items()}
-    chosen = leaves_of_neighbours(free, there, holes) if pulls is None else leaves_in_mesh(pulls, free, there, holes)
+    free = sorted({*ranks, *absent} - host_of_rank.keys())
+    leaf_of_rank = {rank: int(leaf_of[host]) for rank, host in host_of_rank.items()}
+    chosen = (
+        leaves_of_neighbours(free, leaf_of_rank, holes)
+        if pulls is None
+        else leaves_in_mesh(pulls, free, leaf_of_rank, holes)
+    )
     counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
     if not counts:
         return []

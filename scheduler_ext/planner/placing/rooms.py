@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.planner.node_reservations import Pods
-from turnout.scheduler_ext.planner.placing.groups import Group
-from turnout.scheduler_ext.planner.placing.model import Request, RoomOf
+from turnout.scheduler_ext.planner.node_reservations import PodsOnRows
+from turnout.scheduler_ext.planner.placing.groups import PodBatch
+from turnout.scheduler_ext.planner.placing.model import GangRequest, RoomOf
 
 
-def even(request: Request, group: Group, anchors: Sequence[int], room: Rows) -> Rows:
+def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
     """Return the room that hard spread constraints by host leave beside the gang's own members."""
-    most = min((m.most_on_host for m in group.members if m.most_on_host), default=0)
-    if not most or not request.even:
+    most = min((m.max_per_host for m in group.members if m.max_per_host), default=0)
+    if not most or not request.spread_evenly:
         return room
     room = np.minimum(room, most)
     for host in anchors:
@@ -25,34 +25,34 @@ def even(request: Request, group: Group, anchors: Sequence[int], room: Rows) -> 
     return room
 
 
-def without(
-    room_of: RoomOf, left_out: Mapping[PodShape, NDArray[np.bool_]], *barred: NDArray[np.bool_] | None
+def exclude_rows(
+    room_of: RoomOf, rejected_rows: Mapping[PodShape, NDArray[np.bool_]], *excluded_rows: NDArray[np.bool_] | None
 ) -> RoomOf:
     """Return the room without rows that a filter refuses to a shape, or that are barred to the whole gang."""
 
-    def beside(shape: PodShape, besides: Pods) -> Rows:
+    def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = room_of(shape, besides)
-        for marks in (left_out.get(shape), *barred):
+        for marks in (rejected_rows.get(shape), *excluded_rows):
             if marks is not None:
                 room[marks] = 0
         return room
 
-    return beside
+    return room_without
 
 
-def within(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    def inside(shape: PodShape, besides: Pods) -> Rows:
-        room = np.zeros_like(whole := room_of(shape, besides))
-        room[first:end] = whole[first:end]
+def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
+    def inside(shape: PodShape, besides: PodsOnRows) -> Rows:
+        room = np.zeros_like(all_room := room_of(shape, besides))
+        room[first:end] = all_room[first:end]
         return room
 
     return inside
 
 
-def limited(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
+def limit_per_host(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
     """Return a room in which each host takes at most so many pods of a shape."""
 
-    def at_most(other: PodShape, besides: Pods) -> Rows:
+    def at_most(other: PodShape, besides: PodsOnRows) -> Rows:
         room = room_of(other, besides)
         return np.minimum(room, most) if other == shape else room
 

@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
 from turnout.jobs.queues.strict_order import StrictQueues
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.planner.placing.model import judged
+from turnout.scheduler_ext.planner.placing.model import is_planned
 from turnout.topology.switch_paths import path_text
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptDomain:
     """A domain that is kept: for whom, its host ids [first, end), and its switch."""
 
     key: GangKey
     first: int
     end: int
-    where: str  # at root/.../switch, as the map names it
+    description: str  # at root/.../switch, as the map names it
 
 
 class StrictOrder:
@@ -35,63 +35,63 @@ class StrictOrder:
 
     def __init__(self, named: frozenset[str]) -> None:
         self.queues = StrictQueues(named)
-        self._kept: dict[str, Kept] = {}
+        self._domains: dict[str, KeptDomain] = {}
 
     def queue_of(self, gang: Gang) -> str:
         """Return the queue of strict order that the gang is in; "" for none."""
         return self.queues.of(gang.key.namespace, gang.queue)
 
-    def keep_for(self, view: GangView, gang: Gang) -> bool:
+    def keep_for(self, view: ClusterView, gang: Gang) -> bool:
         """Keep a domain for a gang that found no room, unless its queue keeps one already. True if one is kept now."""
         queue = self.queue_of(gang)
-        if not queue or queue in self._kept or (kept := _domain(view, gang)) is None:
+        if not queue or queue in self._domains or (domain := _choose_domain(view, gang)) is None:
             return False
-        self._kept[queue] = kept
+        self._domains[queue] = domain
         return True
 
     def release(self, key: GangKey) -> bool:
         """Keep nothing for a gang any more. True if something was kept."""
-        queues = [queue for queue, kept in self._kept.items() if kept.key == key]
+        queues = [queue for queue, domain in self._domains.items() if domain.key == key]
         for queue in queues:
-            del self._kept[queue]
+            del self._domains[queue]
         return bool(queues)
 
-    def against(self, gang: Gang) -> Kept | None:
+    def domain_against(self, gang: Gang) -> KeptDomain | None:
         """Return the domain that is kept in the gang's queue for another one; None when there is none."""
-        kept = self._kept.get(self.queue_of(gang))
-        return None if kept is None or kept.key == gang.key else kept
+        domain = self._domains.get(self.queue_of(gang))
+        return None if domain is None or domain.key == gang.key else domain
 
     def clear(self) -> None:
         """Keep nothing."""
-        self._kept.clear()
+        self._domains.clear()
 
 
-def barred_by(kept: Kept | None, rows: int) -> NDArray[np.bool_] | None:
+def rows_of_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | None:
     """Mark the rows of a domain that is kept."""
-    if kept is None:
+    if domain is None:
         return None
     marks = np.zeros(rows, np.bool_)
-    marks[kept.first : kept.end] = True
+    marks[domain.first : domain.end] = True
     return marks
 
 
-def told_of(kept: Kept | None, detail: str) -> str:
+def add_kept_domain(domain: KeptDomain | None, detail: str) -> str:
     """Add to the words of a refusal which domain is kept, and for whom."""
-    if kept is None:
+    if domain is None:
         return detail
-    return f"{detail}; room {kept.where} is kept for {kept.key}, the oldest that waits in this queue"
+    return f"{detail}; room {domain.description} is kept for {domain.key}, the oldest that waits in this queue"
 
 
-def _domain(view: GangView, gang: Gang) -> Kept | None:
+def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
     """Return the domain to keep; None where the gang fits none, or members of it run already."""
-    members = [member for member in gang.living() if not member.silence or judged(member, gang)]
+    members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
         return None
     shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
-    fabric, need = view.fabric, max(1, gang.least)
+    fabric, need = view.fabric, max(1, gang.min_pods)
     could, now = view.snapshot.capacity(shape), view.snapshot.room(shape)
     could = np.where(fabric.mapped, could, 0)
-    if (outside := view.levels.outside(gang.levels)) is not None:
+    if (outside := view.levels.rows_outside(gang.levels)) is not None:
         could, now = np.where(outside, 0, could), np.where(outside, 0, now)
     widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     for tier in range(1, widest + 1):
@@ -101,5 +101,5 @@ def _domain(view: GangView, gang: Gang) -> Kept | None:
             switch = int(fits[free.argmax()])
             path = fabric.names[tier][switch]
             where = f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
-            return Kept(gang.key, *fabric.span(tier, switch), where)
+            return KeptDomain(gang.key, *fabric.span(tier, switch), where)
     return None

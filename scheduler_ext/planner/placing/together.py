@@ -12,31 +12,32 @@ from numpy.typing import NDArray
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.planner.node_reservations import Pods
+from turnout.scheduler_ext.planner.node_reservations import PodsOnRows
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.plan import beyond
 
-MOST_CELLS = 16_384  # of the table that shares one domain: hosts times pods
-MOST_ON_HOST = 16  # pods of the first shape
+MAX_TABLE_CELLS = 16_384  # of the table that shares one domain: hosts times pods
+MAX_PODS_PER_HOST = 16  # pods of the first shape
 _NONE = -(1 << 40)
 
 
-def domains(
-    fabric: Fabric, rooms: Sequence[Rows], counts: Sequence[int], held: Sequence[int], widest: int
+def domains_with_room(
+    fabric: Fabric, rooms: Sequence[Rows], counts: Sequence[int], placed_hosts: Sequence[int], widest: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the host ids [first, end) of domains with room for each shape by itself, the lowest and tightest first.
 
-    rooms: of each shape, by host id. counts: pods of each shape. held: hosts of members, which the domain contains.
+    rooms: of each shape, by host id. counts: pods of each shape. placed_hosts: hosts of placed members; the domain
+    contains them.
     """
-    if not fabric.mapped_count or any(host >= fabric.mapped_count for host in held):
+    if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
         return
-    for tier in range(max(1, common_tier(fabric, held)), widest + 1):
+    for tier in range(max(1, common_tier(fabric, placed_hosts)), widest + 1):
         starts = fabric.starts[tier]
         sums = [np.add.reduceat(room, starts, dtype=np.int64) for room in rooms]
         fits = np.logical_and.reduce([total >= count for total, count in zip(sums, counts, strict=True)])
-        if held:
-            only = int(fabric.switch_of[tier][held[0]])
+        if placed_hosts:
+            only = int(fabric.switch_of[tier][placed_hosts[0]])
             fits[:only] = fits[only + 1 :] = False
         at = np.flatnonzero(fits)
         for switch in at[np.argsort(sums[0][at], kind="stable")].tolist():
@@ -46,29 +47,29 @@ def domains(
 
 
 def domains_of_level(
-    fabric: Fabric, tier: int, held: Sequence[int], room: NDArray[np.int64], least: int
+    fabric: Fabric, tier: int, placed_hosts: Sequence[int], room: NDArray[np.int64], min_pods: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the host ids [first, end) of a level's domains with room for `least` pods, those with most room first.
+    """Yield the host ids [first, end) of a level's domains with room for `min_pods` pods, those with most room first.
 
-    held: hosts of members, which the domain contains.
+    placed_hosts: hosts of members, which the domain contains.
     """
-    if beyond(fabric, tier, held) is not None:
+    if beyond(fabric, tier, placed_hosts) is not None:
         return
     tier = min(tier, fabric.tiers)
     sums = np.add.reduceat(room, fabric.starts[tier], dtype=np.int64)
-    switches = np.flatnonzero(sums >= least)
+    switches = np.flatnonzero(sums >= min_pods)
     switches = switches[np.argsort(-sums[switches], kind="stable")]
     for switch in switches.tolist():
         first, end = fabric.span(tier, switch)
-        if first < fabric.mapped_count and all(first <= host < end for host in held):
+        if first < fabric.mapped_count and all(first <= host < end for host in placed_hosts):
             yield first, end
 
 
-def shares(
+def share_domain(
     shapes: Sequence[PodShape],
     counts: Sequence[int],
     rooms: Sequence[Rows],
-    room_of: Callable[[PodShape, Pods], Rows],
+    room_of: Callable[[PodShape, PodsOnRows], Rows],
     span: tuple[int, int],
 ) -> Rows | None:
     """Return how many pods of the first of two shapes each host takes, so that all of the second fit; else None.
@@ -76,26 +77,26 @@ def shares(
     None also for more shapes, and for a domain that is too large to try every way.
     """
     first, end = span
-    if len(shapes) != 2 or (end - first) * counts[0] > MOST_CELLS:
+    if len(shapes) != 2 or (end - first) * counts[0] > MAX_TABLE_CELLS:
         return None
     own = np.minimum(rooms[0][first:end], counts[0])
-    if own.max(initial=0) > MOST_ON_HOST:
+    if own.max(initial=0) > MAX_PODS_PER_HOST:
         return None
-    beside = [
+    rest_room = [
         room_of(
             shapes[1], [(first + at, shapes[0]) for at in np.flatnonzero(own >= pods).tolist() for _ in range(pods)]
         )
         for pods in range(int(own.max(initial=0)) + 1)
     ]
-    taken = _taken(own, [room[first:end].astype(np.int64) for room in beside], counts[0], counts[1])
-    if taken is None:
+    split = _split_hosts(own, [room[first:end].astype(np.int64) for room in rest_room], counts[0], counts[1])
+    if split is None:
         return None
-    found = np.zeros_like(rooms[0])
-    found[first:end] = taken
-    return found
+    limits = np.zeros_like(rooms[0])
+    limits[first:end] = split
+    return limits
 
 
-def _taken(own: Rows, beside: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
+def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
     """Return how many of `count` pods each host takes, so that the others' room is largest; None if that is too small.
 
     own: the most that each host may take. beside[k]: the others' room on each host beside k pods.
@@ -106,13 +107,13 @@ def _taken(own: Rows, beside: Sequence[NDArray[np.int64]], count: int, rest: int
     for host, most in enumerate(own.tolist()):
         ways = np.full((most + 1, count + 1), _NONE, np.int64)
         for pods in range(most + 1):
-            ways[pods, pods:] = best[: count + 1 - pods] + beside[pods][host]
+            ways[pods, pods:] = best[: count + 1 - pods] + rest_room[pods][host]
         steps.append(ways.argmax(axis=0))
         best = ways.max(axis=0)
     if best[count] < rest:
         return None
-    taken, left = [], count
+    split, left = [], count
     for step in reversed(steps):
-        taken.append(int(step[left]))
-        left -= taken[-1]
-    return taken[::-1]
+        split.append(int(step[left]))
+        left -= split[-1]
+    return split[::-1]

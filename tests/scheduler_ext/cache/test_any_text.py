@@ -17,13 +17,13 @@ from turnout.kube.objects import Owner, Pod, PodGroup
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import Rules, Victims
 from turnout.scheduler_ext.planner import seats
-from turnout.scheduler_ext.planner.nominate import Nominating, nominate
-from turnout.scheduler_ext.planner.switch_path import marks
+from turnout.scheduler_ext.planner.nominate import NominationChoices, nominate
+from turnout.scheduler_ext.planner.switch_path import plan_annotations
 from turnout.topology.switch_paths import BadPath, natural, read_path
 
 OTHERS = (labels.KAI_GROUP, kai.SUBGROUP)
 WORDS = sorted({*(word for word in vars(labels).values() if isinstance(word, str) and "/" in word), *OTHERS})
-CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
+CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 DEEP = "[" * 10_000
 NASTY = st.sampled_from([
     "", " ", "0", "-1", "+1", "1", "2", "07", "1_0", "1.5", "1e9", "0x10", "999999", "1000000", "9" * 20, "9" * 5_000,
@@ -73,12 +73,12 @@ def ask_everything(w, pods):
         if not member.node:
             w.fit(pod, names)
             w.rank(pod)
-        verbs.preempt(w.plan_cache, member, {name: Victims(("v",)) for name in names}, w.now_s)
-    w.plan_cache.plan_some(w.now_s)
-    seats.partial_gangs(w.plan_cache)
-    seats.unenforced_pods(w.plan_cache, w.rules)
-    nominate(w.plan_cache, list(w.view.gangs), CHOICES, {}, w.now_s)
-    marks(w.view, {}, list(w.view.pods), w.now_s)
+        verbs.preempt(w.plans, member, {name: Victims(("v",)) for name in names}, w.now_s)
+    w.plans.plan_some(w.now_s)
+    seats.partial_gangs(w.plans)
+    seats.unenforced_pods(w.plans, w.rules)
+    nominate(w.plans, list(w.view.gangs), CHOICES, {}, w.now_s)
+    plan_annotations(w.view, {}, list(w.view.pods), w.now_s)
 
 
 @settings(max_examples=scaled(200), deadline=None)
@@ -151,7 +151,7 @@ def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
     w.put(*odd).put_group("honest", 4).put(*honest)
     w.view.put_group(Dialect.KAI, seen)
     ask_everything(w, odd)
-    assert all(len(each.unkept()) < 99 for each in w.view.gangs.values())
+    assert all(len(each.ignored_terms()) < 99 for each in w.view.gangs.values())
     assert len(w.schedule(*honest)) == 4
 
 

@@ -23,24 +23,24 @@ class TestSizes:
         before, after = World(2), World(2)
         before.put_group("bert", 4).put(*world.volcano("bert", 2))
         after.put(*world.volcano("bert", 2)).put_group("bert", 4)
-        assert gang(before).least == gang(after).least == gang(before).total == gang(after).total == 4
+        assert gang(before).min_pods == gang(after).min_pods == gang(before).total == gang(after).total == 4
 
     def test_without_one_everybody_seen_starts_together(self):
         w = World(2).put(*world.volcano("bert", 3))
-        assert (gang(w).least, gang(w).total) == (3, 3)
+        assert (gang(w).min_pods, gang(w).total) == (3, 3)
         w.put_group("bert", 2)
-        assert (gang(w).least, gang(w).total) == (2, 3)
+        assert (gang(w).min_pods, gang(w).total) == (2, 3)
         w.view.drop_group(Dialect.VOLCANO, "default", "bert")
-        assert gang(w).least == 3
+        assert gang(w).min_pods == 3
 
     def test_koordinator_pods_say_their_own(self):
         w = World(2).put(*world.koordinator("bert", 2, least=3, total=6))
         bert = gang(w, GangKey("default", "bert", Dialect.KOORDINATOR.value))
-        assert (bert.least, bert.total, bert.most) == (3, 6, 6)
+        assert (bert.min_pods, bert.total, bert.max_pods) == (3, 6, 6)
 
     def test_a_podgroup_wins_over_what_pods_say(self):
         w = World(2).put(*world.koordinator("bert", 2, least=3)).put_group("bert", 5, dialect=Dialect.KOORDINATOR)
-        assert gang(w, GangKey("default", "bert", Dialect.KOORDINATOR.value)).least == 5
+        assert gang(w, GangKey("default", "bert", Dialect.KOORDINATOR.value)).min_pods == 5
 
     @pytest.mark.parametrize(("spec", "total"), [
         pytest.param({"completions": 8, "parallelism": 8}, 8, id="all at once"),
@@ -53,36 +53,36 @@ class TestSizes:
         w.view.put_owner("Job", world.owner("Job", "train", **spec))
         w.put(world.pod("train-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/train"))
         job = gang(w, GangKey("default", "Job/train", Dialect.OWNER.value))
-        assert (job.least, job.total) == (0, total)
+        assert (job.min_pods, job.total) == (0, total)
 
     def test_the_pods_of_a_job_start_together_when_they_must_share_a_leaf(self):
         w = World(2)
         w.view.put_owner("Job", world.owner("Job", "train", completions=4, parallelism=4))
         w.put(world.pod("train-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/train", notes=REQUIRED))
-        assert gang(w, GangKey("default", "Job/train", Dialect.OWNER.value)).least == 4
+        assert gang(w, GangKey("default", "Job/train", Dialect.OWNER.value)).min_pods == 4
 
     def test_one_member_that_requires_a_tier_binds_all_and_the_lowest_counts(self):
         wide = world.volcano("bert", 2, notes={**REQUIRED, labels.TOPOLOGY_TIER: "3"})
         narrow = world.volcano("bert", 3, notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"})[2:]
         free = world.volcano("bert", 4)[3:]
         w = World(2).put(*free, *wide, *narrow)
-        assert (gang(w).required, gang(w).tier) == (True, 2)
+        assert (gang(w).requires_level, gang(w).tier) == (True, 2)
 
     def test_wishes_follow_the_members_and_the_podgroup_whenever_asked(self):
         tiers = [{**REQUIRED, labels.TOPOLOGY_TIER: tier} for tier in ("2", "3")]
         w = World(2).put(world.volcano("bert", 1)[0])
-        seen = [(gang(w).required, gang(w).tier)]
+        seen = [(gang(w).requires_level, gang(w).tier)]
         w.put(world.volcano("bert", 2, notes=tiers[1])[1])
-        seen.append((gang(w).required, gang(w).tier))
+        seen.append((gang(w).requires_level, gang(w).tier))
         w.put(world.volcano("bert", 3, notes=tiers[0])[2])
-        seen.append((gang(w).required, gang(w).tier))
+        seen.append((gang(w).requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-2")
-        seen.append((gang(w).required, gang(w).tier))
+        seen.append((gang(w).requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-1")
         w.put_group("bert", 2, networkTopology={"mode": "hard", "highestTierAllowed": 2})
-        seen.append((gang(w).required, gang(w).tier))
+        seen.append((gang(w).requires_level, gang(w).tier))
         w.put_group("bert", 2)
-        seen.append((gang(w).required, gang(w).tier))
+        seen.append((gang(w).requires_level, gang(w).tier))
         assert seen == [(False, None), (True, 3), (True, 2), (True, 3), (True, 2), (False, None)]
 
 
@@ -153,13 +153,13 @@ class TestMembers:
         ),
     ])  # fmt: skip
     def test_on_whom_there_is_no_opinion(self, pod, why):
-        assert member_of(pod).silence == why
+        assert member_of(pod).no_opinion_reason == why
 
     def test_what_a_pod_does_not_say_is_nothing(self):
         bare = world.see({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}, "status": {}})
         bare.metadata.creation_timestamp = None
         seen = member_of(bare)
-        assert (seen.node, seen.nominated, seen.ours, seen.gpus, seen.priority, seen.created) == (
+        assert (seen.node, seen.nominated, seen.nominated_by_us, seen.gpus, seen.priority, seen.created) == (
             "",
             "",
             False,
@@ -167,24 +167,24 @@ class TestMembers:
             0,
             "",
         )
-        assert (seen.leaving, seen.gated, seen.pinned, seen.waits) == (False, False, "", True)
+        assert (seen.terminating, seen.gated, seen.nomination_obstacle, seen.is_waiting) == (False, False, "", True)
 
     def test_only_a_nomination_that_our_nominator_alone_owns_is_ours(self):
         ours, theirs = (
             world.volcano("bert", 1, nominated="a0", ours=True)[0],
             world.volcano("bert", 1, nominated="a0")[0],
         )
-        assert member_of(ours).ours
-        assert not member_of(theirs).ours
+        assert member_of(ours).nominated_by_us
+        assert not member_of(theirs).nominated_by_us
         w = World(2)
-        assert [w.put(each).view.wish_of(w.member(each)) for each in (ours, theirs)] == ["a0", ""]
+        assert [w.put(each).view.our_nomination(w.member(each)) for each in (ours, theirs)] == ["a0", ""]
 
     def test_its_owner_is_found_among_others_whatever_they_wrote(self):
         (ours,) = world.volcano("bert", 1, nominated="a0", ours=True)
         (owned,) = ours.metadata.managed_fields
         strange = msgspec.structs.replace(owned, manager="x", fields_v1=msgspec.Raw(b'{"f:nominatedNodeName"'))
         ours.metadata.managed_fields = [strange, owned]
-        assert member_of(ours).ours
+        assert member_of(ours).nominated_by_us
 
     @pytest.mark.parametrize(("policy", "never"), [
         pytest.param("Never", True, id="never"),
@@ -249,11 +249,11 @@ class TestPatience:
         w.view.settle(0.0)
         w.put(pods[1])
         w.view.settle(PATIENCE_S - 1)
-        assert w.view.missing(gang(w)) == 2
+        assert w.view.missing_pods(gang(w)) == 2
         w.view.settle(2 * PATIENCE_S - 2)
-        assert w.view.missing(gang(w)) == 2
+        assert w.view.missing_pods(gang(w)) == 2
         w.view.settle(2 * PATIENCE_S)
-        assert w.view.missing(gang(w)) == 0
+        assert w.view.missing_pods(gang(w)) == 0
 
 
 class TestNodes:

@@ -7,7 +7,7 @@ import pytest
 from tests import world
 from turnout.kube import labels
 from turnout.kube.pod_shape import shape_of
-from turnout.scheduler_ext.cache.host_rules import apart, kept_apart, most_on_host
+from turnout.scheduler_ext.cache.host_rules import add_anti_affinity, anti_affinity_ports, max_per_host
 
 OWN = {"matchLabels": {"job": "bert"}}
 HOST = labels.HOSTNAME
@@ -16,7 +16,7 @@ HOST = labels.HOSTNAME
 def keeps_apart(*terms, marks=None):
     """True if a pod of job bert and some labels keeps its kind off its host by one of these terms."""
     rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}
-    return bool(apart(world.pod("p", 1, marks={"job": "bert", **(marks or {})}, affinity=rules)))
+    return bool(anti_affinity_ports(world.pod("p", 1, marks={"job": "bert", **(marks or {})}, affinity=rules)))
 
 
 def selects(**expression):
@@ -72,9 +72,9 @@ def test_each_term_is_looked_at_and_pods_of_one_term_get_one_mark():
     assert keeps_apart(useless, useful)
     far = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [useful]}}
     one, other = (world.pod(name, 1, marks={"job": "bert"}, affinity=far) for name in ("one", "other"))
-    assert apart(one) == apart(other)
+    assert anti_affinity_ports(one) == anti_affinity_ports(other)
     elsewhere = world.pod("one", 1, namespace="other", marks={"job": "bert"}, affinity=far)
-    assert apart(one) != apart(elsewhere)
+    assert anti_affinity_ports(one) != anti_affinity_ports(elsewhere)
 
 
 @pytest.mark.parametrize(("over", "held"), [
@@ -96,11 +96,11 @@ def test_a_pods_shape_says_who_keeps_apart_and_is_one_object_for_all_alike():
     for each in (terms, swapped):
         rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": each}}
         pod = world.pod("p", 1, marks={"a": "1", "b": "2"}, affinity=rules)
-        shapes.append(kept_apart(shape_of(pod), pod))
+        shapes.append(add_anti_affinity(shape_of(pod), pod))
     plain = world.pod("p", 1)
     assert shapes[0] is shapes[1]
     assert shapes[0] != shape_of(plain)
-    assert kept_apart(shape_of(plain), plain) is shape_of(plain)
+    assert add_anti_affinity(shape_of(plain), plain) is shape_of(plain)
 
 
 def spread(**more):
@@ -126,4 +126,4 @@ def soft_or_hard_untold():
     pytest.param(["words"], None, id="no constraint at all"),
 ])  # fmt: skip
 def test_how_many_of_its_kind_a_host_may_hold(rules, most):
-    assert most_on_host(world.pod("p", 1, marks={"job": "bert"}, topologySpreadConstraints=rules)) == most
+    assert max_per_host(world.pod("p", 1, marks={"job": "bert"}, topologySpreadConstraints=rules)) == most

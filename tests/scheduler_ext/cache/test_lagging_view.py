@@ -4,7 +4,7 @@ import pytest
 
 from tests import world
 from tests.world import World
-from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S, LaggingView, offers_more
+from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S, LaggingView, offers_unknown_room
 
 
 def seen(*pods):
@@ -28,13 +28,13 @@ FULL = world.pod("full", 8, at="a0")
 ])  # fmt: skip
 def test_a_scheduler_knows_more_when_it_offers_what_is_not_free_for_us(pods, names, more):
     view, waiting = seen(*pods)
-    assert offers_more(view, waiting, names) is more
+    assert offers_unknown_room(view, waiting, names) is more
 
 
 def test_a_host_taken_by_an_assumed_pod_is_full_for_us():
     view, waiting = seen(sent := world.pod("sent", 8))
     view.assume(view.pods[sent.metadata.uid], "a0", 0.0)
-    assert offers_more(view, waiting, ["a0"])
+    assert offers_unknown_room(view, waiting, ["a0"])
 
 
 class TestDoubt:
@@ -43,19 +43,25 @@ class TestDoubt:
     def test_it_lasts_until_a_watch_must_have_caught_up(self):
         (view, waiting), lagging = seen(FULL), LaggingView()
         times = [0.0, 0.3, CATCH_UP_S - 0.1, CATCH_UP_S, CATCH_UP_S + 100.0]
-        assert [lagging.doubts(view, waiting, self.BOTH, now_s) for now_s in times] == [True, True, True, False, False]
+        assert [lagging.should_retry(view, waiting, self.BOTH, now_s) for now_s in times] == [
+            True,
+            True,
+            True,
+            False,
+            False,
+        ]
 
     def test_it_ends_once_the_watch_has_caught_up_and_begins_anew_later(self):
         (view, waiting), lagging = seen(FULL), LaggingView()
-        assert lagging.doubts(view, waiting, self.BOTH, 0.0)
+        assert lagging.should_retry(view, waiting, self.BOTH, 0.0)
         view.drop_pod(FULL.metadata.uid)
-        assert not lagging.doubts(view, waiting, self.BOTH, 1.0)
+        assert not lagging.should_retry(view, waiting, self.BOTH, 1.0)
         view.put_pod(FULL)
-        assert lagging.doubts(view, waiting, self.BOTH, CATCH_UP_S)
+        assert lagging.should_retry(view, waiting, self.BOTH, CATCH_UP_S)
 
     def test_each_pod_has_its_own_and_one_that_is_gone_has_none(self):
         (view, waiting), lagging = seen(FULL, world.pod("other", 8)), LaggingView()
-        lagging.doubts(view, waiting, self.BOTH, 0.0)
-        assert lagging.doubts(view, view.pods["uid-other"], self.BOTH, CATCH_UP_S)
+        lagging.should_retry(view, waiting, self.BOTH, 0.0)
+        assert lagging.should_retry(view, view.pods["uid-other"], self.BOTH, CATCH_UP_S)
         lagging.forget(waiting.uid)
-        assert lagging.doubts(view, waiting, self.BOTH, CATCH_UP_S)
+        assert lagging.should_retry(view, waiting, self.BOTH, CATCH_UP_S)

@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
-from turnout.scheduler_ext.cache.levels import MOST_KEPT, Levels, by_label
+from turnout.scheduler_ext.cache.levels import MOST_KEPT, Levels, tier_of_label
 
 HOSTS = ["a0", "a1", "b0", "b1", "c0", "c1"]
 
@@ -41,12 +41,12 @@ def levels(marks, mapped=True):
 ])  # fmt: skip
 def test_the_tier_of_a_label(values, tier):
     by_host = {at: None if value == "-" else value for at, value in enumerate(values.split())}
-    assert by_label(fabric(), by_host) == tier
+    assert tier_of_label(fabric(), by_host) == tier
 
 
 def test_hosts_without_a_node_say_nothing():
-    assert by_label(fabric(), {0: "x", 2: "x", 4: "y"}) == 2
-    assert by_label(fabric(), {}) is None
+    assert tier_of_label(fabric(), {0: "x", 2: "x", 4: "y"}) == 2
+    assert tier_of_label(fabric(), {}) is None
 
 
 @pytest.mark.parametrize(("level", "tier"), [
@@ -72,7 +72,7 @@ def test_the_tier_of_a_level(level, tier):
 def test_nodes_without_a_label_are_outside_each_of_its_domains(asked, outside):
     lacking = {"example.com/pod": "a1", "example.com/row": "b0"}
     made, _ = levels({name: {key: "one" for key, without in lacking.items() if without != name} for name in HOSTS})
-    marks = made.outside(asked)
+    marks = made.rows_outside(asked)
     assert [name for at, name in enumerate(HOSTS) if marks is not None and marks[at]] == outside
 
 

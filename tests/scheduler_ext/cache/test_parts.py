@@ -6,7 +6,7 @@ import pytest
 
 from tests import world
 from turnout.jobs.wishes.model import GroupRule
-from turnout.scheduler_ext.cache.parts import Part, parts_of
+from turnout.scheduler_ext.cache.parts import GangGroup, group_members
 from turnout.scheduler_ext.cache.pod_info import member_of
 
 WORKER, CHIEF = (("role", "worker"),), (("role", "chief"),)
@@ -18,15 +18,15 @@ def members(*marks, ranks=None):
     made = []
     for at, each in enumerate(marks):
         seen = member_of(world.pod(f"p{at}", 8))
-        belongs = dataclasses.replace(seen.belongs, marks=each, rank=at if ranks is None else ranks[at])
-        made.append(dataclasses.replace(seen, belongs=belongs))
+        belongs = dataclasses.replace(seen.membership, marks=each, rank=at if ranks is None else ranks[at])
+        made.append(dataclasses.replace(seen, membership=belongs))
     return made
 
 
 def parted(rules, found):
     """{pod: (rule, name)} of the members that are in a group."""
-    parts = parts_of(rules, found, lambda level: {"rack": 1, "block": 2}[level])
-    return {uid.removeprefix("uid-"): (part.rule, *part.name) for uid, part in parts.items()}
+    parts = group_members(rules, found, lambda level: {"rack": 1, "block": 2}[level])
+    return {uid.removeprefix("uid-"): (part.rule, *part.label_values) for uid, part in parts.items()}
 
 
 @pytest.mark.parametrize(("rules", "marks", "found"), [
@@ -70,8 +70,8 @@ def test_runs_count_the_members_of_their_own_rule_alone():
 
 def test_a_group_has_the_tier_and_the_words_of_its_rule():
     rule = GroupRule(level="block", exclusive=True, all_or_nothing=False)
-    (part,) = parts_of([rule], members(()), lambda level: {"block": 2}[level]).values()
-    assert part == Part(0, (), 2, apart=True, whole=False)
-    (plain,) = parts_of([GroupRule()], members(()), lambda level: 1).values()
-    assert plain == Part(0, (), None, apart=False, whole=True)
-    assert Part(0, ("red",)) == Part(0, ("red",), None, apart=False, whole=True)
+    (part,) = group_members([rule], members(()), lambda level: {"block": 2}[level]).values()
+    assert part == GangGroup(0, (), 2, exclusive=True, all_or_nothing=False)
+    (plain,) = group_members([GroupRule()], members(()), lambda level: 1).values()
+    assert plain == GangGroup(0, (), None, exclusive=False, all_or_nothing=True)
+    assert GangGroup(0, ("red",)) == GangGroup(0, ("red",), None, exclusive=False, all_or_nothing=True)

@@ -11,7 +11,7 @@ from turnout.kube import labels, pod_shape
 from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import MAX_RULES, MAX_VALUES, admits, shape_of, soft_terms
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cache.cache import ClusterView
 
 GPU = "nvidia.com/gpu"
 
@@ -83,7 +83,7 @@ def test_a_pod_on_a_node_takes_its_room_whatever_else_it_says(more, what):
 
 @pytest.mark.parametrize(("more", "what"), TOO_MUCH)
 def test_the_extender_counts_it_as_unreadable_and_no_gate_is_put_on_it(more, what):
-    view = GangView((GPU,))
+    view = ClusterView((GPU,))
     view.put_pod(pod(**more))
     assert (view.unreadable_pods, dict(view.pods)) == (1, {})
     assert not wants_gate(pod(**more))

@@ -5,14 +5,14 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.jobs.gang import Dialect
-from turnout.scheduler_ext.cache.unseen_groups import MOST_WAITING, WAIT_S, Group, UnseenGroups
+from turnout.scheduler_ext.cache.unseen_groups import MOST_WAITING, WAIT_S, PodGroupState, PodGroupWaits
 
 
 def gang_of(*pods, put=lambda stage: None):
     """The gang of these pods, as the view has it."""
     stage = World(2).put(*pods)
     put(stage)
-    return stage.view.gangs[stage.member(pods[0]).belongs.key]
+    return stage.view.gangs[stage.member(pods[0]).membership.key]
 
 
 def many(count, namespace, first=0):
@@ -33,34 +33,36 @@ def many(count, namespace, first=0):
                  False, id="a pod of a Job that is not there: it starts by itself"),
 ])  # fmt: skip
 def test_only_a_podgroup_that_the_pods_name_is_awaited(gang, awaited):
-    assert (UnseenGroups().look(gang, 5.0) is Group.AWAITED) is awaited
+    assert (PodGroupWaits().state_of(gang, 5.0) is PodGroupState.AWAITED) is awaited
 
 
 def test_it_is_awaited_once_from_the_first_question_on():
-    unseen, gang = UnseenGroups(), gang_of(*world.volcano("g", 2))
-    at = [unseen.look(gang, 5.0 + later_s) for later_s in (0.0, WAIT_S / 2, WAIT_S, 100.0)]
-    assert at == [Group.AWAITED, Group.AWAITED, Group.NEVER_CAME, Group.NEVER_CAME]
+    unseen, gang = PodGroupWaits(), gang_of(*world.volcano("g", 2))
+    at = [unseen.state_of(gang, 5.0 + later_s) for later_s in (0.0, WAIT_S / 2, WAIT_S, 100.0)]
+    assert at == [PodGroupState.AWAITED, PodGroupState.AWAITED, PodGroupState.NEVER_CAME, PodGroupState.NEVER_CAME]
 
 
 def test_of_one_namespace_so_many_wait_and_those_of_another_beside_them():
-    unseen, mine = UnseenGroups(), many(MOST_WAITING + 1, "mine")
-    assert [unseen.look(gang, 5.0) for gang in mine] == [Group.AWAITED] * MOST_WAITING + [Group.NEVER_CAME]
-    assert unseen.look(*many(1, "other"), 5.0) is Group.AWAITED
-    assert unseen.look(*many(1, "mine", first=100), 5.0 + WAIT_S) is Group.AWAITED
+    unseen, mine = PodGroupWaits(), many(MOST_WAITING + 1, "mine")
+    assert [unseen.state_of(gang, 5.0) for gang in mine] == [PodGroupState.AWAITED] * MOST_WAITING + [
+        PodGroupState.NEVER_CAME
+    ]
+    assert unseen.state_of(*many(1, "other"), 5.0) is PodGroupState.AWAITED
+    assert unseen.state_of(*many(1, "mine", first=100), 5.0 + WAIT_S) is PodGroupState.AWAITED
 
 
 def test_pods_that_are_deleted_and_made_anew_gain_no_further_waits():
-    unseen, mine = UnseenGroups(), many(MOST_WAITING, "mine")
+    unseen, mine = PodGroupWaits(), many(MOST_WAITING, "mine")
     for gang in mine:
-        unseen.look(gang, 5.0)
-    unseen.keep({}, 5.5)
-    assert unseen.look(*many(1, "mine", first=100), 5.5) is Group.NEVER_CAME
+        unseen.state_of(gang, 5.0)
+    unseen.retain({}, 5.5)
+    assert unseen.state_of(*many(1, "mine", first=100), 5.5) is PodGroupState.NEVER_CAME
 
 
 def test_gangs_that_stay_are_not_awaited_again():
-    unseen, (stays, goes) = UnseenGroups(), many(2, "mine")
+    unseen, (stays, goes) = PodGroupWaits(), many(2, "mine")
     for gang in (stays, goes):
-        unseen.look(gang, 5.0)
-    unseen.keep({stays.key: stays}, 5.0 + WAIT_S)
-    assert unseen.look(stays, 7.0) is Group.NEVER_CAME
-    assert unseen.look(goes, 7.0) is Group.AWAITED
+        unseen.state_of(gang, 5.0)
+    unseen.retain({stays.key: stays}, 5.0 + WAIT_S)
+    assert unseen.state_of(stays, 7.0) is PodGroupState.NEVER_CAME
+    assert unseen.state_of(goes, 7.0) is PodGroupState.AWAITED

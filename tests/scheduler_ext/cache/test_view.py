@@ -32,7 +32,7 @@ class TestPodGroups:
         show_group(w, Dialect.KAI, minMember=None, queue="train")
         assert seen(w, world.cluster.kai_gang("bert", 2)).queue == "train"
         w = World(2).put_group("bert", 4, Dialect.KAI)
-        assert seen(w, world.cluster.kai_gang("bert", 2)).least == 4
+        assert seen(w, world.cluster.kai_gang("bert", 2)).min_pods == 4
 
     @pytest.mark.parametrize(("spec", "notes", "tier"), [
         pytest.param({"topologyConstraint": {"requiredTopologyLevel": "block"}}, None, 2, id="its own words"),
@@ -51,23 +51,23 @@ class TestPodGroups:
     def test_a_group_of_kubernetes_says_its_min_in_its_own_field(self):
         w = World(2)
         show_group(w, Dialect.NATIVE, minMember=9, schedulingPolicy={"gang": {"minCount": 3}})
-        assert seen(w, world.cluster.native_gang("bert", 2)).least == 3
+        assert seen(w, world.cluster.native_gang("bert", 2)).min_pods == 3
 
     def test_the_min_of_roles_is_read_from_volcanos_group(self):
         w = World(2).put_group("bert", 4, minTaskMember={"master": 1, "worker": 3})
-        assert seen(w, world.cluster.volcano_gang("bert", 2)).least_of == (("", 1), ("worker", 3))
+        assert seen(w, world.cluster.volcano_gang("bert", 2)).min_by_role == (("", 1), ("worker", 3))
 
     def test_a_gang_is_looked_at_again_only_if_its_group_says_something_new(self):
         w = World(2).put_group("bert", 2).put(*world.volcano("bert", 2))
-        w.view.touched.clear()
+        w.view.changed_gangs.clear()
         w.put_group("bert", 2)
         w.put_group("gpt", 2)
-        assert w.view.touched == set()
+        assert w.view.changed_gangs == set()
         w.put_group("bert", 3)
-        assert w.view.touched == {BERT}
-        w.view.touched.clear()
+        assert w.view.changed_gangs == {BERT}
+        w.view.changed_gangs.clear()
         w.view.drop_group(Dialect.VOLCANO, "default", "bert")
-        assert w.view.touched == {BERT}
+        assert w.view.changed_gangs == {BERT}
 
     @pytest.mark.parametrize(("version", "order"), [
         pytest.param("41", 41, id="a number"),
@@ -109,35 +109,35 @@ class TestPlaces:
         alone = world.see(world.cluster.make_pod("alone", 8), nominated="a1", ours=True)
         theirs = world.see(world.cluster.volcano_gang("gpt", 1)[0], nominated="a1")
         w = World(2).put(member, alone, theirs)
-        assert [w.view.place_of(w.member(each)) for each in (member, alone, theirs)] == ["", "a1", "a1"]
+        assert [w.view.node_of(w.member(each)) for each in (member, alone, theirs)] == ["", "a1", "a1"]
         w.view.drop_node("a1")
-        assert w.view.place_of(w.member(alone)) == ""
+        assert w.view.node_of(w.member(alone)) == ""
 
     def test_what_was_sent_counts_before_the_watch_shows_it(self):
         pod = world.volcano("bert", 1, nominated="a0", ours=True)[0]
         w = World(2).put(pod)
-        w.view.sent["uid-bert-0"] = "a1"
-        assert w.view.wish_of(w.member(pod)) == "a1"
+        w.view.unconfirmed_nominations["uid-bert-0"] = "a1"
+        assert w.view.our_nomination(w.member(pod)) == "a1"
         w.view.drop_pod("uid-bert-0")
-        assert w.view.sent == {}
+        assert w.view.unconfirmed_nominations == {}
 
     def test_an_answer_that_the_scheduler_did_not_follow_is_taken_back(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         w.put(pod)
         w.view.assume(w.member(pod), "a0", w.now_s)
-        w.view.touched.clear()
-        w.view.disbelieve(w.member(pod))
-        assert (w.view.place_of(w.member(pod)), w.view.snapshot.charges, w.view.touched) == ("", {}, {BERT})
+        w.view.changed_gangs.clear()
+        w.view.forget_assumed(w.member(pod))
+        assert (w.view.node_of(w.member(pod)), w.view.snapshot.charges, w.view.changed_gangs) == ("", {}, {BERT})
 
     def test_an_answer_that_expires_is_looked_at_again(self):
         w, pod = World(2), world.volcano("bert", 1)[0]
         w.put(pod)
         w.view.assume(w.member(pod), "a0", w.now_s)
-        w.view.touched.clear()
+        w.view.changed_gangs.clear()
         w.view.settle(w.now_s + 9.9)
-        assert w.view.place_of(w.member(pod)) == "a0"
+        assert w.view.node_of(w.member(pod)) == "a0"
         w.view.settle(w.now_s + 10.0)
-        assert (w.view.place_of(w.member(pod)), BERT in w.view.touched) == ("", True)
+        assert (w.view.node_of(w.member(pod)), BERT in w.view.changed_gangs) == ("", True)
 
     def test_a_gang_has_started_once_a_member_holds_a_host(self):
         w = World(2).put(*world.volcano("bert", 2))
@@ -145,7 +145,7 @@ class TestPlaces:
         assert w.view.gangs[BERT].started_s is None
         w.put(*world.volcano("bert", 2, at=["a0"]))
         w.view.settle(2.0)
-        assert (w.view.gangs[BERT].started_s, w.view.gangs[BERT].least_at_start) == (2.0, 2)
+        assert (w.view.gangs[BERT].started_s, w.view.gangs[BERT].min_pods_at_start) == (2.0, 2)
 
     def test_gangs_with_a_waiting_member_are_named(self):
         w = World(2).put(*world.volcano("bert", 2, at=["a0"]), *world.volcano("gpt", 1, at=["a1"]))
@@ -160,27 +160,27 @@ class TestPlaces:
             entry = msgspec.structs.replace(pod.metadata.managed_fields[0], manager="other")
             entry.fields_v1 = msgspec.Raw(msgspec.json.encode(fields))
             pod.metadata.managed_fields.append(entry)
-        assert member_of(pod).ours
+        assert member_of(pod).nominated_by_us
 
 
 class TestWaits:
     def test_a_gang_is_waited_for_until_it_is_complete_and_never_after(self):
         w, pods = World(4).put_group("bert", 2), world.volcano("bert", 2)
         w.put(pods[0]).view.settle(0.0)
-        assert w.view.missing(w.view.gangs[BERT]) == 1
+        assert w.view.missing_pods(w.view.gangs[BERT]) == 1
         w.put(pods[1]).view.settle(1.0)
         w.view.drop_pod("uid-bert-1")
         w.view.settle(2.0)
-        assert w.view.missing(w.view.gangs[BERT]) == 0
+        assert w.view.missing_pods(w.view.gangs[BERT]) == 0
 
     def test_the_time_ends_exactly_and_the_gang_is_looked_at_again(self):
         w = World(4).put_group("bert", 2).put(world.volcano("bert", 1)[0])
         w.view.settle(0.0)
-        w.view.touched.clear()
+        w.view.changed_gangs.clear()
         w.view.settle(PATIENCE_S - 0.1)
-        assert (w.view.missing(w.view.gangs[BERT]), w.view.touched) == (1, set())
+        assert (w.view.missing_pods(w.view.gangs[BERT]), w.view.changed_gangs) == (1, set())
         w.view.settle(PATIENCE_S)
-        assert (w.view.missing(w.view.gangs[BERT]), w.view.touched) == (0, {BERT})
+        assert (w.view.missing_pods(w.view.gangs[BERT]), w.view.changed_gangs) == (0, {BERT})
 
     def test_each_gang_has_its_own_time(self):
         w = World(4).put_group("bert", 2).put_group("gpt", 2)
@@ -188,15 +188,15 @@ class TestWaits:
         w.put(world.volcano("gpt", 1)[0]).view.settle(20.0)
         w.view.settle(PATIENCE_S)
         gangs = {key.name: gang for key, gang in w.view.gangs.items()}
-        assert [w.view.missing(gangs[name]) for name in ("bert", "gpt")] == [0, 1]
+        assert [w.view.missing_pods(gangs[name]) for name in ("bert", "gpt")] == [0, 1]
         w.view.settle(20.0 + PATIENCE_S)
-        assert w.view.missing(gangs["gpt"]) == 0
+        assert w.view.missing_pods(gangs["gpt"]) == 0
 
     def test_whoever_trickles_in_prolongs_it_up_to_an_end(self):
         w, pods = World(4).put_group("bert", 100), world.volcano("bert", 20)
         for at, pod in enumerate(pods):
             w.put(pod).view.settle(at * 20.0)
-            waited = w.view.missing(w.view.gangs[BERT]) > 0
+            waited = w.view.missing_pods(w.view.gangs[BERT]) > 0
             assert waited is (at * 20.0 < MOST_PATIENCE_S)
 
     def test_a_known_pod_that_comes_from_another_gang_prolongs_nothing(self):
@@ -205,7 +205,7 @@ class TestWaits:
         moved = world.see(world.cluster.volcano_gang("bert", 2)[1], uid="uid-gpt-0")
         w.put(moved).view.settle(20.0)
         w.view.settle(PATIENCE_S)
-        assert w.view.missing(w.view.gangs[BERT]) == 0
+        assert w.view.missing_pods(w.view.gangs[BERT]) == 0
 
     def test_a_gang_that_comes_anew_is_waited_for_anew(self):
         w = World(4).put_group("bert", 2).put(world.volcano("bert", 1)[0])
@@ -214,26 +214,26 @@ class TestWaits:
         w.view.drop_pod("uid-bert-0")
         w.view.settle(MOST_PATIENCE_S)
         w.put(world.volcano("bert", 1)[0]).view.settle(MOST_PATIENCE_S + 1.0)
-        assert w.view.missing(w.view.gangs[BERT]) == 1
+        assert w.view.missing_pods(w.view.gangs[BERT]) == 1
 
 
 class TestNodes:
     def test_tables_are_laid_out_again_only_where_hosts_changed(self):
         w = World(2)
         w.view.settle(0.0)
-        layout = w.view.layout
+        layout = w.view.layout_version
         w.view.put_node(w.nodes[0])
         w.view.settle(0.0)
-        assert w.view.layout == layout
+        assert w.view.layout_version == layout
         w.view.put_node(world.node("a0", 8, "10.0.9.9"))
         w.view.settle(0.0)
-        assert w.view.layout != layout
+        assert w.view.layout_version != layout
 
     def test_a_pod_seen_twice_changes_nothing(self):
         w = World(2).put(*world.volcano("bert", 1))
-        w.view.touched.clear()
+        w.view.changed_gangs.clear()
         w.put(*world.volcano("bert", 1))
-        assert w.view.touched == set()
+        assert w.view.changed_gangs == set()
 
     def test_a_pod_that_can_no_longer_be_read_is_no_member(self):
         w, pod = World(2), world.volcano("bert", 1)[0]

@@ -18,12 +18,12 @@ from turnout.kube.objects import Pod
 from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.planner.nominate import NominationChoices
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 
 GATE = [{"name": labels.PLACEMENT_GATE}]
-CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
+CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 
 
 def gang(name, size, gates=GATE, make=cluster.koordinator_gang, **more):
@@ -192,12 +192,12 @@ class Writer:
         view = Extender(rules, self.clock, Metrics(), lambda notice: None)
         world = World(*leaves)
         for node in world.nodes:
-            view.gangs.put_node(node)
+            view.view.put_node(node)
         if mapped:
             view.use_map(world.fabric)
         self.registry = CollectorRegistry()
         self.view = view
-        choices = Nominating(rules, CHOICES.schedulers)
+        choices = NominationChoices(rules, CHOICES.schedulers)
         tools = self.clock, self.registry, self.notices.append, lambda: self.leads
         evictor = Evictor(view, Evictions(api), *tools) if preempts else None
         self.writer = GateWriter(view, api, choices, *tools, evictor)
@@ -209,7 +209,7 @@ class Writer:
 
     def put_group(self, name, least):
         """Show it a PodGroup."""
-        self.view.gangs.put_group(Dialect.VOLCANO, group(name, least))
+        self.view.view.put_group(Dialect.VOLCANO, group(name, least))
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""

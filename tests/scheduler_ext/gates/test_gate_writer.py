@@ -263,7 +263,7 @@ async def test_an_owner_is_told_once_why_the_gang_waits(pods, word, text):
     assert writer.notices == []
     await writer.work(30)
     (notice,) = writer.notices
-    assert notice.word.value == word
+    assert notice.reason.value == word
     assert text in notice.detail
     assert api.gated() == [pod["metadata"]["name"] for pod in pods]
 
@@ -274,7 +274,7 @@ async def test_an_owner_is_told_again_before_the_api_server_has_forgotten_it():
     writer = Writer(Api(*gang("g", 5)), 4)
     for _ in range(8):
         await writer.work(450)
-    assert [notice.word.value for notice in writer.notices] == ["NoRoom"] * 2
+    assert [notice.reason.value for notice in writer.notices] == ["NoRoom"] * 2
 
 
 @pytest.mark.asyncio
@@ -292,7 +292,7 @@ async def test_a_lone_pods_gate_is_lifted_at_once_and_its_owner_told():
     assert api.writes == [("p", "lifted")]
     assert api.pods["p"]["spec"]["schedulingGates"] == [{"name": "a/x"}]
     (notice,) = writer.notices
-    assert (notice.word.value, notice.name) == ("GateWithoutGang", "p")
+    assert (notice.reason.value, notice.name) == ("GateWithoutGang", "p")
 
 
 @pytest.mark.asyncio
@@ -308,7 +308,7 @@ async def test_without_a_map_a_gang_still_goes_whole_or_not_at_all():
     writer = Writer(api, 6, mapped=False)
     await writer.work(20)
     assert len(api.gated()) == 6
-    assert {notice.word.value for notice in writer.notices} == {"NoRoom", "NoMap"}
+    assert {notice.reason.value for notice in writer.notices} == {"NoRoom", "NoMap"}
 
 
 @pytest.mark.asyncio

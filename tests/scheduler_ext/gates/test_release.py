@@ -48,8 +48,8 @@ def calls():
 async def test_every_gate_of_ours_is_lifted_and_no_other():
     api = calls()
     found = await release_all(api, "", 0, NOW_S)
-    assert found.lifted == ("default/g-0", "default/g-1", "default/g-2", "default/both")
-    assert found.failed == ()
+    assert found.released_pods == ("default/g-0", "default/g-1", "default/g-2", "default/both")
+    assert found.failures == ()
     assert api.gated() == ["both", "theirs"]
     assert api.pods["both"]["spec"]["schedulingGates"] == [{"name": "a/x"}]
     assert api.listed == "/api/v1/pods"
@@ -58,7 +58,7 @@ async def test_every_gate_of_ours_is_lifted_and_no_other():
 async def test_a_pod_that_changed_meanwhile_is_tried_again():
     api = calls()
     api.changes = ["g-1"]
-    assert len((await release_all(api, "default", 0, NOW_S)).lifted) == 4
+    assert len((await release_all(api, "default", 0, NOW_S)).released_pods) == 4
     assert api.listed == "/api/v1/namespaces/default/pods"
 
 
@@ -66,10 +66,10 @@ async def test_a_pod_that_cannot_be_patched_is_told_and_stops_no_other():
     api = calls()
     api.forbidden = ["g-1"]
     found = await release_all(api, "", 0, NOW_S)
-    assert [name for name, _ in found.failed] == ["default/g-1"]
-    assert len(found.lifted) == 3
+    assert [name for name, _ in found.failures] == ["default/g-1"]
+    assert len(found.released_pods) == 3
 
 
 @pytest.mark.parametrize(("older_s", "lifted"), [(3000, 4), (3700, 0)])
 async def test_pods_of_late_stay_gated_where_an_age_is_given(older_s, lifted):
-    assert len((await release_all(calls(), "", older_s, NOW_S)).lifted) == lifted
+    assert len((await release_all(calls(), "", older_s, NOW_S)).released_pods) == lifted

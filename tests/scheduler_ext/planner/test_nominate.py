@@ -10,15 +10,15 @@ from tests.world import REQUIRED, World, leaves
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.nominate import Nominating, Why, clear_all, nominate
+from turnout.scheduler_ext.planner.nominate import NominationChoices, NominationReason, clear_all, nominate
 
-CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}), expire_s=60.0)
+CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}), expire_s=60.0)
 
 
 def wishes(w, choices=CHOICES, since_s=None):
     """{pod: (node, why)} of all that is to be written."""
-    found = nominate(w.plan_cache, list(w.view.gangs), choices, since_s or {}, w.now_s)
-    return {wish.name: (wish.node, wish.why) for wish in found}
+    found = nominate(w.plans, list(w.view.gangs), choices, since_s or {}, w.now_s)
+    return {wish.name: (wish.node, wish.reason) for wish in found}
 
 
 def written(w, pods, told, ours=True):
@@ -42,7 +42,7 @@ def test_a_gang_is_nominated_whole_under_one_leaf_at_its_first_pod():
     assert set(told) == {"g-0", "g-1", "g-2", "g-3"}
     assert first.items() <= told.items()
     assert len(leaves({name: node for name, (node, _) in told.items()})) == 1
-    assert {why for _, why in told.values()} == {Why.PLANNED}
+    assert {why for _, why in told.values()} == {NominationReason.PLANNED}
 
 
 def test_what_is_written_already_is_not_written_again():
@@ -62,9 +62,13 @@ def test_lone_pods_are_nominated_into_different_slots_of_the_tightest_host():
 @pytest.mark.parametrize(
     ("pods", "choices"),
     [
-        pytest.param(world.koordinator("g", 2), Nominating(Rules(), frozenset({"volcano"})), id="another's scheduler"),
+        pytest.param(
+            world.koordinator("g", 2), NominationChoices(Rules(), frozenset({"volcano"})), id="another's scheduler"
+        ),
         pytest.param([world.pod("p", 0)], CHOICES, id="a pod without a GPU"),
-        pytest.param(world.koordinator("g", 2, least=4), Nominating(Rules(True), CHOICES.schedulers), id="a held gang"),
+        pytest.param(
+            world.koordinator("g", 2, least=4), NominationChoices(Rules(True), CHOICES.schedulers), id="a held gang"
+        ),
         pytest.param(
             [world.pod("p", volumes=[{"name": "d", "persistentVolumeClaim": {}}])], CHOICES, id="a pod with a volume"
         ),
@@ -118,7 +122,7 @@ def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
     again = wishes(w)
     assert set(again) == {"g-1"}
     node, why = again["g-1"]
-    assert (node[0], why) == (lost[0], Why.REPLANNED)
+    assert (node[0], why) == (lost[0], NominationReason.REPLANNED)
     assert node != lost
 
 
@@ -127,7 +131,7 @@ def test_a_gang_refused_later_loses_all_its_nominations():
     w.put(*gang)
     written(w, gang, wishes(w))
     w.view.put_node(world.node("a0", spec={"unschedulable": True}))
-    assert wishes(w) == {f"g-{at}": ("", Why.REFUSED) for at in range(4)}
+    assert wishes(w) == {f"g-{at}": ("", NominationReason.REFUSED) for at in range(4)}
 
 
 def test_a_nomination_that_stands_too_long_is_undone_and_not_repeated_soon():
@@ -135,7 +139,7 @@ def test_a_nomination_that_stands_too_long_is_undone_and_not_repeated_soon():
     w.put(*gang)
     written(w, gang, wishes(w))
     since_s = {pod.metadata.uid: w.now_s - 61 for pod in gang}
-    assert set(wishes(w, since_s=since_s).values()) == {("", Why.EXPIRED)}
+    assert set(wishes(w, since_s=since_s).values()) == {("", NominationReason.EXPIRED)}
     w.put(*gang)  # as they are without it
     assert wishes(w, since_s=dict.fromkeys(since_s, w.now_s - 1)) == {}
 
@@ -147,10 +151,10 @@ def test_a_gang_of_higher_priority_takes_room_and_nominations_behind_it():
     w.put(*top)
     told = wishes(w)
     assert {name: why for name, (_, why) in told.items()} == {
-        "top-0": Why.PLANNED,
-        "top-1": Why.PLANNED,
-        "low-0": Why.REFUSED,
-        "low-1": Why.REFUSED,
+        "top-0": NominationReason.PLANNED,
+        "top-1": NominationReason.PLANNED,
+        "low-0": NominationReason.REFUSED,
+        "low-1": NominationReason.REFUSED,
     }
 
 
@@ -165,7 +169,7 @@ def test_a_newcomer_of_the_same_priority_does_not_move_what_is_nominated():
 
 def test_higher_priority_is_written_first():
     w = World(4, 4).put(*world.koordinator("low", 2), *world.koordinator("top", 2, priority=9))
-    found = nominate(w.plan_cache, list(w.view.gangs), CHOICES, {}, w.now_s)
+    found = nominate(w.plans, list(w.view.gangs), CHOICES, {}, w.now_s)
     assert [wish.name.split("-")[0] for wish in found] == ["top", "top", "low", "low"]
 
 
@@ -173,21 +177,27 @@ def test_a_gang_gone_and_one_off_the_map_keep_no_other_from_nomination():
     w = World(2).put(*world.koordinator("g", 1))
     (there,) = w.view.gangs
     gone = replace(there, name="gone")
-    assert [wish.name for wish in nominate(w.plan_cache, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
+    assert [wish.name for wish in nominate(w.plans, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
     assert wishes(World(2, mapped=False).put(*world.koordinator("g", 1))) == {}
 
 
 def test_clearing_takes_back_ours_only():
     ours, theirs = world.pod("ours"), world.pod("theirs")
     w = World(4).put(nominee(ours, "a0"), nominee(theirs, "a1", ours=False), world.pod("bare"))
-    assert [(wish.name, wish.node, wish.why) for wish in clear_all(w.view.pods.values())] == [("ours", "", Why.CLEARED)]
+    assert [(wish.name, wish.node, wish.reason) for wish in clear_all(w.view.pods.values())] == [
+        ("ours", "", NominationReason.CLEARED)
+    ]
 
 
 @pytest.mark.parametrize(
     ("lifts", "says"),
     [
         pytest.param(True, {}, id="whoever lifts gates nominates them"),
-        pytest.param(False, {"g-0": ("", Why.NOT_OURS_TO_PLACE)}, id="nobody does: what a former one left is cleared"),
+        pytest.param(
+            False,
+            {"g-0": ("", NominationReason.NOT_OURS_TO_PLACE)},
+            id="nobody does: what a former one left is cleared",
+        ),
     ],
 )
 def test_pods_behind_our_gate_are_nominated_by_nobody_else(lifts, says):
@@ -213,7 +223,7 @@ def test_a_pod_of_another_scheduler_takes_no_room_by_what_we_would_do():
 
 def test_a_pod_by_itself_is_believed_to_go_where_it_is_nominated():
     w = World(2).put(world.pod("p", 8))
-    assert wishes(w) == {"p": ("a0", Why.PLANNED)}
+    assert wishes(w) == {"p": ("a0", NominationReason.PLANNED)}
     assert w.view.snapshot.charges["uid-p"].node == "a0"
     pinned = World(2).put(world.pod("p", 8, volumes=[{"name": "d", "persistentVolumeClaim": {}}]))
     assert (wishes(pinned), pinned.view.snapshot.charges) == ({}, {})
@@ -224,7 +234,7 @@ def test_pods_are_nominated_in_the_order_in_which_the_scheduler_will_ask():
         world.pod("old", 8, created=1), world.pod("new", 8, created=9), world.pod("high", 8, priority=5, created=9),
         world.pod("next", 8, created=1),
     )  # fmt: skip
-    found = nominate(w.plan_cache, list(w.view.gangs), CHOICES, {}, w.now_s)
+    found = nominate(w.plans, list(w.view.gangs), CHOICES, {}, w.now_s)
     assert [wish.name for wish in found] == ["high", "old", "next", "new"]
 
 
@@ -232,13 +242,13 @@ def test_a_member_that_was_sent_somewhere_is_nominated_for_that_node():
     w, pods = World(4), world.volcano("g", 2)
     w.put(*pods).view.settle(w.now_s)
     w.view.assume(w.member(pods[0]), "a3", w.now_s)
-    assert wishes(w)["g-0"] == ("a3", Why.PLANNED)
+    assert wishes(w)["g-0"] == ("a3", NominationReason.PLANNED)
 
 
 def test_without_a_map_or_a_plan_nothing_is_nominated():
     assert wishes(World(2, mapped=False).put(*world.volcano("g", 2))) == {}
     assert wishes(World(2).put(*world.volcano("g", 3))) == {}
-    assert nominate(World(1).plan_cache, [GangKey("ns", "gone", "owner")], CHOICES, {}, 1.0) == []
+    assert nominate(World(1).plans, [GangKey("ns", "gone", "owner")], CHOICES, {}, 1.0) == []
 
 
 @pytest.mark.parametrize(("holds", "node"), [
@@ -247,7 +257,7 @@ def test_without_a_map_or_a_plan_nothing_is_nominated():
 ])  # fmt: skip
 def test_when_an_incomplete_gang_is_nominated(holds, node):
     w = World(4).put(*world.koordinator("g", 2, least=3, total=3))
-    assert set(wishes(w, Nominating(Rules(holds), CHOICES.schedulers))) == set(node)
+    assert set(wishes(w, NominationChoices(Rules(holds), CHOICES.schedulers))) == set(node)
 
 
 @pytest.mark.parametrize(("leaves_of", "nominated", "groups", "planned"), [

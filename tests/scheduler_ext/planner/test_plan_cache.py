@@ -48,14 +48,14 @@ def scenes(draw):
 
 
 def plans(w):
-    return {plan.key.name: plan for plan in w.plan_cache.plan_all(w.now_s)}
+    return {plan.key.name: plan for plan in w.plans.plan_all(w.now_s)}
 
 
 def overdrawn(w):
     """The nodes on which a plan keeps room that is not there beside the pods."""
     kept, used = Counter(), Counter()
     for plan in plans(w).values():
-        for row, shape in plan.takes():
+        for row, shape in plan.reserved_pods():
             kept[w.view.fabric.hosts[row]] += shape.gpus()
     for charge in w.view.snapshot.charges.values():
         used[charge.node] += charge.shape.gpus()
@@ -88,10 +88,10 @@ def test_a_gang_is_planned_whole_or_takes_no_room(scene):
     sizes, pods = scene
     w = World(*sizes).put(*pods)
     for plan in plans(w).values():
-        waiting = [m for m in w.view.gangs[plan.key].members.values() if m.waits]
+        waiting = [m for m in w.view.gangs[plan.key].members.values() if m.is_waiting]
         assert (plan.refusal is None) == (len(plan.hosts) == len(waiting))
         if plan.refusal is not None:
-            assert not plan.takes()
+            assert not plan.reserved_pods()
 
 
 @MANY
@@ -112,12 +112,12 @@ def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
     sizes, pods = scene
     replicas = [World(*sizes).put(*pods), World(*sizes).put(*pods)]
     for w in replicas:
-        w.plan_cache.plan_all(w.now_s)
+        w.plans.plan_all(w.now_s)
     waiting = [p for p in pods if not p.spec.node_name and p.metadata.name in replicas[0].plan(p)]
     planned = {name: node for p in waiting for name, node in replicas[0].plan(p).items()}
     late = None
     for at, each in enumerate(dice.sample(waiting, len(waiting))):
-        kept = replicas[at % 2].fit(each).answer.kept
+        kept = replicas[at % 2].fit(each).answer.nodes
         if late:
             for w in replicas:
                 w.bind(*late)
@@ -144,7 +144,7 @@ def test_lagging_replicas_put_a_gang_under_the_one_leaf_that_holds_it(size, data
         if each.metadata.uid not in w.view.pods:
             w.put(each)  # from the request
         offered = [n for n in w.names if n not in ("a0", "a1", "c0") and n not in bound.values()]
-        (kept,) = w.fit(each, offered).answer.kept
+        (kept,) = w.fit(each, offered).answer.nodes
         bound[each.metadata.name] = kept
         told.append((each, kept))
     assert leaves(bound) == {"b"}
@@ -160,9 +160,9 @@ def test_after_any_changes_plans_are_whole_fit_and_answer_the_same_twice(scene, 
         w.put(each)
         if free and data.draw(st.booleans()):
             asked = data.draw(st.sampled_from(free))
-            if asked.metadata.uid in w.view.pods and w.member(asked).waits:
-                kept = w.fit(asked).answer.kept
-                assert w.fit(asked).answer.kept == kept
+            if asked.metadata.uid in w.view.pods and w.member(asked).is_waiting:
+                kept = w.fit(asked).answer.nodes
+                assert w.fit(asked).answer.nodes == kept
                 if kept and data.draw(st.booleans()):
                     w.bind(asked, kept[0])
         if data.draw(st.integers(0, 5)) == 0:
@@ -180,7 +180,7 @@ class TestFairness:
         mixed = [p for pair in zip(second, first, strict=True) for p in pair]
         placed = w.put(*mixed).schedule(*mixed)
         assert set(placed) == {p.metadata.name for p in first}
-        assert w.fit(second[0]).notice.word is EventReason.NO_ROOM
+        assert w.fit(second[0]).notice.reason is EventReason.NO_ROOM
 
     def test_a_gang_that_does_not_fit_keeps_no_room_from_a_smaller_one_behind(self):
         w, big, small = World(2, 2), world.volcano("big", 5, created=1), world.volcano("small", 2, created=2)
@@ -195,7 +195,7 @@ class TestFairness:
         w.put(*high)
         assert len(w.schedule(*high)) == 3
         assert w.plan(low[0]) == {}
-        assert w.plan_cache.displaced == 1
+        assert w.plans.displaced == 1
 
     def test_a_started_gang_is_finished_before_a_more_important_one_begins(self):
         w, low = World(4), world.volcano("low", 3, priority=1)
@@ -210,9 +210,9 @@ class TestFairness:
         w.put(*first)
         planned = w.plan(first[0])
         w.put(*world.volcano("abe", 2, created=5, version="102"))  # its UIDs sort before the first's
-        assert len(w.plan_cache.plan_all(w.now_s)) == 2
+        assert len(w.plans.plan_all(w.now_s)) == 2
         assert w.plan(first[0]) == planned
-        assert w.plan_cache.displaced == 0
+        assert w.plans.displaced == 0
 
     def test_a_displaced_gang_is_planned_elsewhere_where_there_is_room(self):
         w, low, high = World(2, 2), world.volcano("low", 2, priority=1), world.volcano("high", 2, priority=2)
@@ -386,18 +386,18 @@ def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
 def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
     w, pods = World(4), world.koordinator("bert", there, least=4, at=["a0", "a1", "a2"])
     w.put(*pods)
-    assert len(w.plan_cache.plan_of(w.member(pods[0]).belongs.key, w.now_s).spare) == 4 - there
+    assert len(w.plans.plan_of(w.member(pods[0]).membership.key, w.now_s).open_seats) == 4 - there
     w.now_s += PATIENCE_S + 1
-    assert w.plan_cache.plan_of(w.member(pods[0]).belongs.key, w.now_s) is None
+    assert w.plans.plan_of(w.member(pods[0]).membership.key, w.now_s) is None
 
 
 def test_what_found_no_room_is_not_planned_again_until_room_is_given_back():
     w, pods = World(1).put(world.pod("old", 8, at="a0")), world.volcano("bert", 1)
     w.put(*pods)
-    assert (w.plan(pods[0]), w.plan_cache.replanned) == ({}, 1)
+    assert (w.plan(pods[0]), w.plans.replanned) == ({}, 1)
     w.put(*world.volcano("bert", 1, notes={"note": "changed"}))
     w.put(*(more := world.volcano("gpt", 1, created=9)))
-    assert (w.plan(pods[0]), w.plan(more[0]), w.plan_cache.replanned) == ({}, {}, 1)
+    assert (w.plan(pods[0]), w.plan(more[0]), w.plans.replanned) == ({}, {}, 1)
     w.view.drop_pod("uid-old")
     assert len(w.plan(pods[0])) == 1
 
@@ -405,8 +405,8 @@ def test_what_found_no_room_is_not_planned_again_until_room_is_given_back():
 def test_a_pod_by_itself_has_no_plan_and_keeps_no_room():
     w, lone, pods = World(1), world.pod("lone", 8, created=1), world.volcano("bert", 1, created=2)
     w.put(lone, *pods)
-    assert w.plan_cache.plan_of(w.member(lone).belongs.key, w.now_s) is None
-    assert [plan.key.name for plan in w.plan_cache.plan_all(w.now_s)] == ["bert"]
+    assert w.plans.plan_of(w.member(lone).membership.key, w.now_s) is None
+    assert [plan.key.name for plan in w.plans.plan_all(w.now_s)] == ["bert"]
     assert len(w.plan(pods[0])) == 1
 
 

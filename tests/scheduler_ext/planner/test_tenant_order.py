@@ -84,7 +84,7 @@ def test_a_set_lifts_no_newcomer_above_others(notes, created, priority, first):
     new = of_set("comes", 2, notes, 3)
     theirs = other(priority, created)
     w.put(*old, *new, *theirs)
-    w.plan_cache.plan_all(w.now_s)
+    w.plans.plan_all(w.now_s)
     assert [len(w.schedule(*theirs)), len(w.schedule(*new))] == [2, 0]
 
 
@@ -101,12 +101,12 @@ def test_planning_ends_beside_a_set_that_cannot_start(notes):
     """One gang of the set fits and the other does not: neither may be tried again until room is given back."""
     w = World(3)
     w.put(*of_set("runs", 1, notes, 1), *(new := of_set("comes", 4, notes, 2)), *of_set("other", 2, {}, 3))
-    assert {plan.key.name: len(plan.hosts) for plan in w.plan_cache.plan_all(w.now_s)} == {
+    assert {plan.key.name: len(plan.hosts) for plan in w.plans.plan_all(w.now_s)} == {
         "runs": 0, "comes": 0, "other": 2,
     }  # fmt: skip
     assert w.plan(new[0]) == {}
-    assert not w.plan_cache.plan_some(w.now_s)
-    made = w.plan_cache.replanned
-    assert not w.plan_cache.plan_some(w.now_s)
+    assert not w.plans.plan_some(w.now_s)
+    made = w.plans.replanned
+    assert not w.plans.plan_some(w.now_s)
     assert w.plan(new[0]) == {}
-    assert w.plan_cache.replanned == made
+    assert w.plans.replanned == made

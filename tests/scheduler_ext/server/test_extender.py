@@ -11,7 +11,7 @@ from turnout.kube.pod_shape import MAX_RULES
 from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S
 from turnout.scheduler_ext.cache.unseen_groups import WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
-from turnout.scheduler_ext.server.extender import AGAIN_S, UNCONFIRMED_S, Extender
+from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S, Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 
 HARD = {"mode": "hard", "highestTierAllowed": 1}
@@ -37,7 +37,7 @@ class Story:
         self.view = Extender(rules or Rules(), self.clock, self.metrics, self.told.append)
         self.stage = World(*leaves, rules=rules)
         for each in self.stage.nodes:
-            self.view.gangs.put_node(each)
+            self.view.view.put_node(each)
         if mapped:
             self.view.use_map(self.stage.fabric)
 
@@ -46,7 +46,7 @@ class Story:
 
     def wait(self, seconds):
         self.clock.now_s += seconds
-        self.view.tidy()
+        self.view.clean_up()
 
     def show(self, *pods):
         for each in pods:
@@ -55,7 +55,7 @@ class Story:
 
     @property
     def words(self):
-        return [notice.word for notice in self.told]
+        return [notice.reason for notice in self.told]
 
 
 def test_a_refusal_is_counted_and_told_with_one_word():
@@ -78,7 +78,7 @@ def test_a_pod_that_cannot_be_read_is_told_and_left_to_the_scheduler():
 def test_malformed_annotations_are_told_and_block_nobody():
     story, pods = Story(2), world.volcano("bert", 1, notes={labels.TOPOLOGY: "soon", labels.MAX_WORKERS: "all"})
     answer = story.show(*pods).view.filter(pods[0], story.stage.names)
-    assert len(answer.kept) == 1
+    assert len(answer.nodes) == 1
     assert story.words == [EventReason.BAD_ANNOTATION]
     assert labels.TOPOLOGY in story.told[0].detail
     assert labels.MAX_WORKERS in story.told[0].detail
@@ -101,7 +101,7 @@ class TestOldView:
         story, texts = self.old(*pods, rules=rules), []
         for _ in range(3):
             answer = story.view.filter(pods[0], story.stage.names)
-            assert (answer.kept, answer.no_room, answer.all_kept) == ((), {}, False)  # nor is anything preempted
+            assert (answer.nodes, answer.no_room, answer.all_kept) == ((), {}, False)  # nor is anything preempted
             assert set(answer.forbidden) == set(story.stage.names)
             texts += {*answer.forbidden.values()}
             story.wait(0.01)
@@ -113,17 +113,17 @@ class TestOldView:
     def test_only_a_pod_that_comes_again_too_soon_is_kept_waiting(self):
         pods = world.volcano("bert", 5)
         story = self.old(*pods)
-        asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], AGAIN_S), (pods[0], 1.0)]
+        asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], RETRY_S), (pods[0], 1.0)]
         pauses = []
         for pod, later_s in asks:
             story.wait(later_s)
             pauses.append(story.view.filter(pod, story.stage.names).pause_s)
-        assert pauses == pytest.approx([0.0, AGAIN_S - 0.05, 0.0, AGAIN_S - 0.05, 0.0])
+        assert pauses == pytest.approx([0.0, RETRY_S - 0.05, 0.0, RETRY_S - 0.05, 0.0])
 
     def test_a_yes_stays_a_yes(self):
         pods = world.volcano("bert", 2)
         answer = self.old(*pods).view.filter(pods[0], ["a0", "a1", "b0", "b1"])
-        assert (answer.kept, answer.pause_s) == (("a0",), 0.0)
+        assert (answer.nodes, answer.pause_s) == (("a0",), 0.0)
 
     def test_once_the_view_is_new_the_refusal_is_final_and_told(self):
         pods = world.volcano("bert", 5)
@@ -151,7 +151,7 @@ class TestLaggingWatch:
         assert all("OldView at " in text and ": NoRoom: " in text for text in answer.forbidden.values())
         assert story.told == []
         story.view.drop_pod(old.metadata.uid)
-        assert story.view.filter(pods[0], story.stage.names).kept == ("a0",)
+        assert story.view.filter(pods[0], story.stage.names).nodes == ("a0",)
 
     def test_who_offers_only_what_is_free_for_us_gets_the_last_word(self):
         story, _, pods = self.story()
@@ -186,10 +186,10 @@ class TestUnseenPodGroup:
         pods = world.volcano("bert", 3)
         story = self.story(*pods)
         answer = story.view.filter(pods[0], story.stage.names)
-        assert (answer.kept, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
+        assert (answer.nodes, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
         assert all(": GangUnknown: its PodGroup bert is not there" in text for text in answer.forbidden.values())
-        assert len(story.view.gangs.assumed_pods) == 0
-        story.view.gangs.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
+        assert len(story.view.view.assumed_pods) == 0
+        story.view.view.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
         story.view.filter(pods[0], story.stage.names)
         assert story.words == [EventReason.TIER_TOO_NARROW]
 
@@ -206,9 +206,9 @@ class TestUnseenPodGroup:
     def test_one_that_never_comes_holds_nobody_longer_and_is_told_once(self):
         pods = world.volcano("bert", 2)
         story = self.story(*pods)
-        assert not story.view.filter(pods[0], story.stage.names).kept
+        assert not story.view.filter(pods[0], story.stage.names).nodes
         story.wait(WAIT_S)
-        kept = [story.view.filter(pod, story.stage.names).kept for pod in pods]
+        kept = [story.view.filter(pod, story.stage.names).nodes for pod in pods]
         assert kept == [("a0",), ("a1",)]
         assert story.words == [EventReason.GANG_UNKNOWN]
         story.view.drop_pod(pods[0].metadata.uid)
@@ -219,13 +219,13 @@ class TestUnseenPodGroup:
     def test_nobody_waits_for_a_kind_that_the_api_server_does_not_serve(self):
         pods = world.volcano("bert", 2)
         story = self.story(*pods, serves=False)
-        assert story.view.filter(pods[0], story.stage.names).kept == ("a0",)
+        assert story.view.filter(pods[0], story.stage.names).nodes == ("a0",)
         assert story.told == []
 
 
 def test_a_pod_known_from_a_request_only_is_answered_and_then_forgotten():
     story, pod = Story(2), world.volcano("bert", 1)[0]
-    assert story.view.filter(pod, story.stage.names).kept
+    assert story.view.filter(pod, story.stage.names).nodes
     story.wait(UNCONFIRMED_S - 1)
     assert story.view.describe()["pods"] == 1
     story.wait(2)
@@ -293,7 +293,7 @@ class TestUnenforced:
     ])  # fmt: skip
     def test_bound_pods_against_the_rule_are_counted(self, pods, count):
         story = Story(2, 2, rules=Rules(hold_incomplete=True))
-        story.view.gangs.put_node(world.node("x0", 8, "10.99.0.1"))
+        story.view.view.put_node(world.node("x0", 8, "10.99.0.1"))
         story.show(*pods).wait(1)
         assert story.count("turnout_unenforced_pods") == count
 

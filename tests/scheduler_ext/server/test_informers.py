@@ -131,7 +131,7 @@ QUEUES = {
 @pytest.mark.parametrize(("read_queues", "strict"), [(True, ["kueue/gpus", ""]), (False, ["", ""])])
 async def test_the_order_of_queues_is_read_where_that_is_wished(read_queues, strict):
     async with seeing(QUEUES, read_queues=read_queues) as (_, _, view):
-        queues = view.plan_cache.strict.queues
+        queues = view.plans.strict_order.queues
         assert [queues.of(namespace, "train") for namespace in "ab"] == strict
 
 

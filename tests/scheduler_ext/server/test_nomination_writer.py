@@ -13,13 +13,13 @@ from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.errors import Conflict
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.nominate import Nominating
+from turnout.scheduler_ext.planner.nominate import NominationChoices
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.nomination_writer import Nominator
+from turnout.scheduler_ext.server.nomination_writer import NominationWriter
 
 pytestmark = pytest.mark.asyncio
-CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
+CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 
 
 class Pods:
@@ -45,9 +45,9 @@ class Scene:
         clock = ManualClock()
         self.view = Extender(Rules(), clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
-            self.view.gangs.put_node(node)
+            self.view.view.put_node(node)
         self.view.use_map(World(*leaves).fabric)
-        self.nominator = Nominator(self.view, self.pods, CHOICES, clock, CollectorRegistry(), lambda: self.leads)
+        self.nominator = NominationWriter(self.view, self.pods, CHOICES, clock, CollectorRegistry(), lambda: self.leads)
 
     def show(self, pod, version):
         meta = msgspec.structs.replace(pod.metadata, resource_version=version)
@@ -143,6 +143,6 @@ async def test_no_member_is_nominated_before_the_podgroup_that_it_names_is_seen(
         scene.show(pod, "7")
     await scene.run(lambda: scene.pods.patches)
     assert scene.pods.patches == []
-    scene.view.gangs.put_group(Dialect.VOLCANO, world.group("g", 2))
+    scene.view.view.put_group(Dialect.VOLCANO, world.group("g", 2))
     await scene.run(lambda: len(scene.pods.patches) == 2)
     assert [path.split("/")[-2] for path, _, _ in scene.pods.patches] == ["g-0", "g-1"]

@@ -15,7 +15,7 @@ from turnout.kube.errors import Conflict, Forbidden, Rejected, ServerFault
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.switch_path_writer import PathMarker
+from turnout.scheduler_ext.server.switch_path_writer import SwitchPathWriter
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,9 +33,9 @@ class Scene:
         self.leads, self.pods, self.clock = leads, Pods(*faults), ManualClock()
         self.view, self.registry = Extender(Rules(), self.clock, Metrics(), lambda notice: None), CollectorRegistry()
         for node in World(4, 4).nodes:
-            self.view.gangs.put_node(node)
+            self.view.view.put_node(node)
         self.view.use_map(World(4, 4).fabric)
-        self.marker = PathMarker(self.view, self.pods, self.clock, self.registry, lambda: self.leads)
+        self.marker = SwitchPathWriter(self.view, self.pods, self.clock, self.registry, lambda: self.leads)
 
     @property
     def paths(self):

@@ -4,7 +4,7 @@ import pytest
 
 from tests import world
 from tests.world import World
-from turnout.scheduler_ext.planner.gangs.held import HeldHosts
+from turnout.scheduler_ext.planner.gangs.held import HostReservations
 
 
 def gangs(**priorities):
@@ -21,31 +21,31 @@ def gangs(**priorities):
     pytest.param(11, None, id="a higher one takes what it needs"),
 ])  # fmt: skip
 def test_who_may_not_use_the_hosts_that_are_held(priority, barred):
-    made, held = gangs(holder=10, other=priority), HeldHosts()
-    held.hold(made["holder"], [1, 2])
-    marks = held.against(made["other"], 4)
+    made, held = gangs(holder=10, other=priority), HostReservations()
+    held.reserve(made["holder"], [1, 2])
+    marks = held.rows_reserved_against(made["other"], 4)
     assert (None if marks is None else marks.nonzero()[0].tolist()) == barred
 
 
 def test_the_holder_uses_them_and_several_hold_together():
-    made, held = gangs(one=10, two=10, other=0), HeldHosts()
-    held.hold(made["one"], [0])
-    held.hold(made["two"], [3])
-    assert held.against(made["one"], 4).nonzero()[0].tolist() == [3]
-    assert held.against(made["other"], 4).nonzero()[0].tolist() == [0, 3]
+    made, held = gangs(one=10, two=10, other=0), HostReservations()
+    held.reserve(made["one"], [0])
+    held.reserve(made["two"], [3])
+    assert held.rows_reserved_against(made["one"], 4).nonzero()[0].tolist() == [3]
+    assert held.rows_reserved_against(made["other"], 4).nonzero()[0].tolist() == [0, 3]
 
 
 def test_hosts_are_held_anew_only_if_they_or_the_priority_changed():
-    made, held = gangs(bert=10), HeldHosts()
-    assert held.hold(made["bert"], [1, 2])
-    assert not held.hold(made["bert"], [2, 1])
-    assert held.changes == 0
-    assert held.hold(made["bert"], [2])
-    assert held.changes == 1  # host 1 was given back: others are planned again
+    made, held = gangs(bert=10), HostReservations()
+    assert held.reserve(made["bert"], [1, 2])
+    assert not held.reserve(made["bert"], [2, 1])
+    assert held.release_count == 0
+    assert held.reserve(made["bert"], [2])
+    assert held.release_count == 1  # host 1 was given back: others are planned again
     held.release(made["bert"].key)
     held.release(made["bert"].key)
-    assert held.changes == 2
-    held.hold(made["bert"], [2])
+    assert held.release_count == 2
+    held.reserve(made["bert"], [2])
     held.clear()
-    assert held.changes == 3
-    assert held.against(gangs(other=0)["other"], 4) is None
+    assert held.release_count == 3
+    assert held.rows_reserved_against(gangs(other=0)["other"], 4) is None

@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.gangs.one_domain import outside
+from turnout.scheduler_ext.planner.gangs.one_domain import rows_outside_shared_domain
 from turnout.scheduler_ext.planner.placing.model import GangPlan
 
 TOGETHER = {labels.TOGETHER: "eval"}
@@ -14,7 +14,7 @@ TOGETHER = {labels.TOGETHER: "eval"}
 def marked(w, pods, plans=()):
     """Return the leaves outside the domain of the first gang, as letters; None for none. plans: gang -> hosts."""
     w.put(*pods).view.settle(w.now_s)
-    gang = w.view.gangs[w.member(pods[0]).belongs.key]
+    gang = w.view.gangs[w.member(pods[0]).membership.key]
     planned = {
         key: GangPlan(key, {f"uid-{key.name}-{at}": host for at, host in enumerate(hosts)})
         for key in w.view.gangs for name, hosts in dict(plans).items() if key.name == name
@@ -26,7 +26,7 @@ def marked(w, pods, plans=()):
             room[row] = max(0, room[row] - 1)
         return room
 
-    marks = outside(w.view, gang, planned.get, room_of)
+    marks = rows_outside_shared_domain(w.view, gang, planned.get, room_of)
     return None if marks is None else "".join(sorted({w.view.fabric.hosts[row][0] for row in marks.nonzero()[0]}))
 
 

@@ -7,9 +7,9 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.claims import Level, claims_of, standing_of
-from turnout.scheduler_ext.planner.gangs.linked import begun, lacking, linked
-from turnout.scheduler_ext.planner.gangs.requests import lost, request_for, to_come
+from turnout.scheduler_ext.planner.claims import SeatClass, order_seats, position_of
+from turnout.scheduler_ext.planner.gangs.linked import has_started, linked_gangs, missing_partner
+from turnout.scheduler_ext.planner.gangs.requests import build_request, count_lost, count_missing
 from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.placing.model import GangPlan
 
@@ -22,7 +22,7 @@ def shown(*pods, size=4, **groups):
     for name, least in groups.items():
         w.put_group(name, least)
     w.put(*pods).view.settle(w.now_s)
-    return w, w.view.gangs[w.member(pods[0]).belongs.key]
+    return w, w.view.gangs[w.member(pods[0]).membership.key]
 
 
 @pytest.mark.parametrize(("least", "total", "most", "found"), [
@@ -35,7 +35,7 @@ def shown(*pods, size=4, **groups):
 ])  # fmt: skip
 def test_who_is_not_created_yet(least, total, most, found):
     w, gang = shown(*world.koordinator("bert", 2, least=least, total=total))
-    assert to_come(w.view, gang, most) == found
+    assert count_missing(w.view, gang, most) == found
 
 
 @pytest.mark.parametrize(("pods", "needed", "found"), [
@@ -48,7 +48,7 @@ def test_who_is_not_created_yet(least, total, most, found):
 ])  # fmt: skip
 def test_who_is_lost(pods, needed, found):
     w, gang = shown(*world.koordinator("bert", least=4, **pods))
-    assert lost(w.view, gang, needed) == found
+    assert count_lost(w.view, gang, needed) == found
 
 
 @pytest.mark.parametrize(("hosts", "missing", "gone", "fits"), [
@@ -58,10 +58,10 @@ def test_who_is_lost(pods, needed, found):
 ])  # fmt: skip
 def test_room_for_members_that_are_gone_must_be_there_and_is_not_kept(hosts, missing, gone, fits):
     w, gang = shown(*world.koordinator("bert", 2, least=4), size=hosts)
-    request = replace(request_for(w.view, gang, ()), missing=missing, lost=gone)
+    request = replace(build_request(w.view, gang, ()), missing_pods=missing, lost_pods=gone)
     plan = place(w.view.fabric, request, lambda shape, besides: free(w, shape, besides))
     assert (plan.refusal is None) is fits
-    assert len(plan.spare) == (missing if fits else 0)
+    assert len(plan.open_seats) == (missing if fits else 0)
 
 
 def free(w, shape, besides):
@@ -78,26 +78,26 @@ def test_a_request_says_who_waits_who_holds_and_who_was_sent_where():
     lost_node = world.see(world.cluster.volcano_gang("bert", 3)[2], nominated="gone", ours=True)
     leaving = world.volcano("bert", 4, leaving=True)[3]
     w, gang = shown(held[0], sent, lost_node, leaving, held[4])
-    request = request_for(w.view, gang, ())
+    request = build_request(w.view, gang, ())
     assert [member.name for member in request.waiting] == ["bert-1", "bert-2", "bert-4"]
-    assert [(member.name, host) for member, host in request.held] == [("bert-0", 1)]
-    assert dict(request.wished) == {"uid-bert-1": 2}
-    assert dict(request_for(w.view, gang, {"uid-bert-1"}).wished) == {}
-    assert request_for(w.view, gang, {"uid-bert-0"}).held == ()
+    assert [(member.name, host) for member, host in request.placed_members] == [("bert-0", 1)]
+    assert dict(request.nominated_hosts) == {"uid-bert-1": 2}
+    assert dict(build_request(w.view, gang, {"uid-bert-1"}).nominated_hosts) == {}
+    assert build_request(w.view, gang, {"uid-bert-0"}).placed_members == ()
 
 
 class TestStanding:
     @pytest.mark.parametrize(("size", "at", "least", "needed", "level"), [
-        pytest.param(3, [], 3, 3, Level.WAITS, id="a new gang needs its min"),
-        pytest.param(3, [], 2, 2, Level.WAITS, id="and no more"),
-        pytest.param(3, ["a0"], 3, 2, Level.STARTED, id="one that has begun needs the rest, before others"),
-        pytest.param(3, ["a0", "a1"], 2, 0, Level.WAITS, id="one that has its min needs nothing"),
-        pytest.param(2, [], 4, 4, Level.WAITS, id="those to come are needed, too"),
+        pytest.param(3, [], 3, 3, SeatClass.WAITING, id="a new gang needs its min"),
+        pytest.param(3, [], 2, 2, SeatClass.WAITING, id="and no more"),
+        pytest.param(3, ["a0"], 3, 2, SeatClass.STARTED, id="one that has begun needs the rest, before others"),
+        pytest.param(3, ["a0", "a1"], 2, 0, SeatClass.WAITING, id="one that has its min needs nothing"),
+        pytest.param(2, [], 4, 4, SeatClass.WAITING, id="those to come are needed, too"),
     ])  # fmt: skip
     def test_how_many_members_a_gang_still_needs(self, size, at, least, needed, level):
         w, gang = shown(*world.koordinator("bert", size, least=least, at=at))
-        standing = standing_of(w.view, gang)
-        assert (standing.needed, standing.order[0]) == (needed, level)
+        standing = position_of(w.view, gang)
+        assert (standing.needed_pods, standing.first_order[0]) == (needed, level)
 
     def test_the_important_go_first_then_the_nominated_then_the_older(self):
         pods = [
@@ -107,21 +107,21 @@ class TestStanding:
             *world.volcano("high", 1, created=4, priority=5),
         ]
         w, _ = shown(*pods)
-        order = sorted(w.view.gangs.values(), key=lambda gang: standing_of(w.view, gang).order)
+        order = sorted(w.view.gangs.values(), key=lambda gang: position_of(w.view, gang).first_order)
         assert [gang.key.name for gang in order] == ["high", "sent", "old", "new"]
 
     def test_members_above_the_min_go_after_the_min_of_others(self):
         w, gang = shown(*world.koordinator("bert", 3, least=2, created=1), *world.volcano("late", 1, created=9))
-        bert = standing_of(w.view, gang)
-        late = standing_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "late")])
-        assert bert.order < late.order < bert.last
-        assert (bert.order[2], bert.last[2]) == (False, True)
+        bert = position_of(w.view, gang)
+        late = position_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "late")])
+        assert bert.first_order < late.first_order < bert.last_order
+        assert (bert.first_order[2], bert.last_order[2]) == (False, True)
 
     def test_members_above_the_min_of_an_important_gang_go_before_lesser_ones(self):
         high = world.koordinator("bert", 3, least=2, created=9, priority=5)
         w, gang = shown(*high, *world.volcano("low", 1, created=1))
-        low = standing_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "low")])
-        assert standing_of(w.view, gang).last < low.order
+        low = position_of(w.view, w.view.gangs[next(key for key in w.view.gangs if key.name == "low")])
+        assert position_of(w.view, gang).last_order < low.first_order
 
     def test_a_role_that_lacks_members_is_needed_though_the_min_is_there(self):
         task = {labels.VOLCANO_TASK_SPEC: "worker"}
@@ -129,22 +129,22 @@ class TestStanding:
         w = World(4).put_group("bert", 3, minTaskMember={"master": 2, "worker": 1})
         w.put(*pods).view.settle(w.now_s)
         (gang,) = w.view.gangs.values()
-        assert standing_of(w.view, gang).needed == 1
+        assert position_of(w.view, gang).needed_pods == 1
 
     def test_seats_are_claimed_in_order_the_min_the_rest_and_those_to_come(self):
         w, pods = World(6), world.koordinator("bert", 3, least=2, total=5)
         w.put(*pods)
         w.plan(pods[0])
         (gang,) = w.view.gangs.values()
-        plan, standing = w.plan_cache.standing(gang.key), standing_of(w.view, gang)
-        claims = claims_of(gang, plan, standing)
+        plan, standing = w.plans.current_plan(gang.key), position_of(w.view, gang)
+        claims = order_seats(gang, plan, standing)
         assert [claim.uid for claim in claims] == ["uid-bert-0", "uid-bert-1", "uid-bert-2", "", ""]
-        assert [claim.order[0] for claim in claims] == [Level.WAITS] * 3 + [Level.HOPED] * 2
+        assert [claim.order[0] for claim in claims] == [SeatClass.WAITING] * 3 + [SeatClass.GROWTH] * 2
         assert [claim.order[2] for claim in claims] == [False, False, True, True, True]
-        assert claims[0].order == standing.order
-        assert claims[2].order == standing.last
-        assert {claim.order[3:] for claim in claims} == {standing.order[3:]}
-        assert {claim.order[1] for claim in claims} == {standing.order[1]}
+        assert claims[0].order == standing.first_order
+        assert claims[2].order == standing.last_order
+        assert {claim.order[3:] for claim in claims} == {standing.first_order[3:]}
+        assert {claim.order[1] for claim in claims} == {standing.first_order[1]}
         assert [claim.rank for claim in claims[3:]] == [3, 4]
 
 
@@ -157,25 +157,25 @@ class TestTogether:
             *world.volcano("far", 1, notes=EVAL, namespace="far"),
             *world.volcano("alone", 1),
         )
-        assert [each.key.name for each in linked(w.view, gang)] == ["two", "one"]
+        assert [each.key.name for each in linked_gangs(w.view, gang)] == ["two", "one"]
         alone = next(each for key, each in w.view.gangs.items() if key.name == "alone")
-        assert linked(w.view, alone) == []
+        assert linked_gangs(w.view, alone) == []
 
     def test_more_gangs_than_may_start_together_are_placed_by_themselves(self):
         pods = [world.volcano(f"g{at:02d}", 1, notes=EVAL, created=at)[0] for at in range(17)]
         w, first = shown(*pods)
-        assert len(linked(w.view, first)) == 16
-        assert linked(w.view, w.view.gangs[w.member(pods[16]).belongs.key]) == []
+        assert len(linked_gangs(w.view, first)) == 16
+        assert linked_gangs(w.view, w.view.gangs[w.member(pods[16]).membership.key]) == []
 
     def test_they_start_once_each_has_a_place_or_runs(self):
         w, one = shown(*world.volcano("one", 1, notes=EVAL), *world.volcano("two", 1, at=["a0"], notes=EVAL))
-        together = linked(w.view, one)
+        together = linked_gangs(w.view, one)
         placed = {one.key: GangPlan(one.key, {"uid-one-0": 1})}
-        assert lacking(w.view, together, placed.get) == ""
-        assert "which cannot start" in lacking(w.view, together, {one.key: GangPlan(one.key)}.get)
-        assert "which cannot start" in lacking(w.view, together, {}.get)
-        assert lacking(w.view, [], {}.get) == ""
-        assert [begun(w.view, gang) for gang in together] == [gang.key.name == "two" for gang in together]
+        assert missing_partner(w.view, together, placed.get) == ""
+        assert "which cannot start" in missing_partner(w.view, together, {one.key: GangPlan(one.key)}.get)
+        assert "which cannot start" in missing_partner(w.view, together, {}.get)
+        assert missing_partner(w.view, [], {}.get) == ""
+        assert [has_started(w.view, gang) for gang in together] == [gang.key.name == "two" for gang in together]
 
     @pytest.mark.parametrize(("name", "told"), [
         pytest.param("eval/2", "", id="as many as are announced"),
@@ -186,7 +186,7 @@ class TestTogether:
         w, one = shown(
             *(world.volcano(each, 1, at=[host], notes=notes)[0] for each, host in (("a", "a0"), ("b", "a1")))
         )
-        assert lacking(w.view, linked(w.view, one), {}.get) == told
+        assert missing_partner(w.view, linked_gangs(w.view, one), {}.get) == told
 
     def test_one_domain_holds_all_of_them(self):
         w = World(3, 4, 4)
@@ -200,9 +200,9 @@ class TestTogether:
 def test_gangs_that_gave_way_are_counted():
     w, low = World(4), [world.volcano(f"low{at}", 2, created=1) for at in range(2)]
     w.put(*low[0], *low[1])
-    assert (len(w.plan(low[0][0])), len(w.plan(low[1][0])), w.plan_cache.displaced) == (2, 2, 0)
+    assert (len(w.plan(low[0][0])), len(w.plan(low[1][0])), w.plans.displaced) == (2, 2, 0)
     high = world.volcano("high", 4, priority=9, created=9)
     w.put(*high)
     assert len(w.plan(high[0])) == 4
-    assert w.plan_cache.displaced == 2
+    assert w.plans.displaced == 2
     assert (w.plan(low[0][0]), w.plan(low[1][0])) == ({}, {})

@@ -7,8 +7,8 @@ from tests import world
 from tests.scheduler_ext.planner.placing.test_victims import HIGH, LATER_S, key, preempted
 from tests.world import World, leaves
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts, estimate
-from turnout.scheduler_ext.planner.placing.victims import Victim, Worth
+from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts, estimate_cost
+from turnout.scheduler_ext.planner.placing.victims import GangLoss, Victim
 
 
 def full(*sizes, off_map=0, priority=0, gpus=8):
@@ -130,7 +130,7 @@ def test_where_not_all_can_be_searched_the_cheapest_looking_come_first():
     assert 8 <= len(looked_at(w, 6)) < 96
 
 
-LONE, WHOLE = Worth(0, 1 << 30), Worth(40, 0)  # a pod that can be lost by itself, a gang that stops
+LONE, WHOLE = GangLoss(0, 1 << 30), GangLoss(40, 0)  # a pod that can be lost by itself, a gang that stops
 
 
 def on(row, lost, gang, **more):
@@ -145,12 +145,12 @@ def on(row, lost, gang, **more):
     pytest.param(2, [1, 2, 9], [on(0, 8, "lone"), on(1, 6, "lone")], 6, id="none from outside of the domain"),
     pytest.param(1, [1, 1], [on(0, 8, "whole"), on(1, 8, "whole")], 20, id="a gang's price is shared by its pods"),
     pytest.param(2, [1, 1], [on(0, 8, "whole"), on(1, 8, "whole")], 40, id="and whole where all of them leave"),
-    pytest.param(1, [1, 1], [on(0, 8, "whole"), on(1, 8, "whole", sunk=True)], 0, id="nothing for who leaves anyway"),
+    pytest.param(1, [1, 1], [on(0, 8, "whole"), on(1, 8, "whole", terminating=True)], 0, id="a leaving pod is free"),
     pytest.param(1, [1, 0], [on(0, 8, "lone"), on(1, 1, "lone")], 8, id="a host that is too small helps nobody"),
 ])  # fmt: skip
 def test_about_what_a_domain_costs(need, room, victims, price):
     by_row = {row: [each for each in victims if each.host == row] for row in range(len(room))}
-    assert estimate(need, np.array(room), by_row, {key("lone"): LONE, key("whole"): WHOLE}, 0, 2) == price
+    assert estimate_cost(need, np.array(room), by_row, {key("lone"): LONE, key("whole"): WHOLE}, 0, 2) == price
 
 
 def test_a_pod_by_itself_counts_from_its_creation_and_a_second_at_least():

@@ -13,13 +13,13 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import member_of
 from turnout.scheduler_ext.planner.placing import rooms
-from turnout.scheduler_ext.planner.placing.apart import barred_rows, either
-from turnout.scheduler_ext.planner.placing.groups import Group, kept_wishes
-from turnout.scheduler_ext.planner.placing.model import Request
-from turnout.scheduler_ext.planner.placing.ranks import in_turn, missing_ranks, ranks_of
-from turnout.scheduler_ext.planner.placing.strict_order import Kept, StrictOrder, barred_by, told_of
-from turnout.scheduler_ext.planner.placing.together import domains, shares
-from turnout.scheduler_ext.planner.placing.within import arranged
+from turnout.scheduler_ext.planner.placing.apart import exclusive_rows, union_rows
+from turnout.scheduler_ext.planner.placing.groups import PodBatch, take_nominated_hosts
+from turnout.scheduler_ext.planner.placing.model import GangRequest
+from turnout.scheduler_ext.planner.placing.ranks import missing_ranks, ranks_of, seating_order
+from turnout.scheduler_ext.planner.placing.strict_order import KeptDomain, StrictOrder, add_kept_domain, rows_of_domain
+from turnout.scheduler_ext.planner.placing.together import domains_with_room, share_domain
+from turnout.scheduler_ext.planner.placing.within import assign_switches
 from turnout.topology.fabric import with_strangers
 
 ONE, TWO = PodShape((("gpu", 3),)), PodShape((("gpu", 2),))
@@ -49,14 +49,14 @@ class TestDomains:
         pytest.param([(1,) * 6], [7], [], 3, [], id="none is large enough"),
     ])  # fmt: skip
     def test_which_domains_may_hold_every_shape(self, tables, counts, held, widest, found):
-        assert list(domains(tree(), [table(*each) for each in tables], counts, held, widest)) == found
+        assert list(domains_with_room(tree(), [table(*each) for each in tables], counts, held, widest)) == found
 
     def test_hosts_off_the_map_are_in_no_domain(self):
         fabric = with_strangers(tree(), ["x0", "x1"])
         room = table(1, 1, 1, 1, 1, 1, 5, 5)
-        assert list(domains(fabric, [room], [2], [], 1)) == [(0, 2), (2, 4), (4, 6)]
-        assert list(domains(fabric, [room], [1], [6], 1)) == []
-        assert list(domains(with_strangers(world.fabric([]), ["x0"]), [table(9)], [1], [], 1)) == []
+        assert list(domains_with_room(fabric, [room], [2], [], 1)) == [(0, 2), (2, 4), (4, 6)]
+        assert list(domains_with_room(fabric, [room], [1], [6], 1)) == []
+        assert list(domains_with_room(with_strangers(world.fabric([]), ["x0"]), [table(9)], [1], [], 1)) == []
 
 
 class TestShares:
@@ -71,7 +71,7 @@ class TestShares:
             return np.maximum(0, left // shape.requests[0][1]).astype(np.int32)
 
         tables = [room_of(shape, ()) for shape in shapes]
-        found = shares(list(shapes), counts, tables, room_of, span or (0, len(gpus)))
+        found = share_domain(list(shapes), counts, tables, room_of, span or (0, len(gpus)))
         return None if found is None else found.tolist()
 
     @pytest.mark.parametrize(("counts", "gpus", "found"), [
@@ -112,17 +112,17 @@ class TestArranged:
         pytest.param([2, 2, 2], [1, 1, 2, 2, 2], {}, [True] * 3, [2, 3, 4], id="past those that are too small"),
     ])  # fmt: skip
     def test_a_switch_for_each_group(self, sizes, room, fixed, apart, found):
-        chosen = arranged(sizes, room, fixed, apart)
+        chosen = assign_switches(sizes, room, fixed, apart)
         assert chosen == (found if found is None or len(found) == len(sizes) else found * len(sizes))
 
     def test_a_group_tried_under_a_switch_is_a_step(self):
         for steps, found in ((4, [0, 1, 1, 0]), (3, None)):
-            assert arranged([4, 3, 3, 2], [6, 6], {}, [False] * 4, steps) == found
+            assert assign_switches([4, 3, 3, 2], [6, 6], {}, [False] * 4, steps) == found
 
     def test_a_search_without_end_finds_nothing(self):
         sizes = [2 * (100 + at * at) for at in range(18)]
         odd = sum(sizes) // 2 | 1
-        assert arranged(sizes, [odd, sum(sizes) - odd], {}, [False] * 18) is None
+        assert assign_switches(sizes, [odd, sum(sizes) - odd], {}, [False] * 18) is None
 
 
 class TestRanks:
@@ -155,11 +155,11 @@ class TestRanks:
 
     def test_first_go_as_many_of_each_role_as_must_start(self):
         found = self.members(("a", 0), ("a", 1), ("b", 0), ("b", 1))
-        order = [(m.belongs.role, m.belongs.rank) for m in in_turn(found, (("b", 1),), ())]
+        order = [(m.membership.role, m.membership.rank) for m in seating_order(found, (("b", 1),), ())]
         assert order == [("b", 0), ("a", 0), ("a", 1), ("b", 1)]
         there = self.members(("b", 7))
-        assert [m.belongs.role for m in in_turn(found, (("b", 1),), there)] == ["a", "a", "b", "b"]
-        assert [m.belongs.role for m in in_turn(found, (("b", 2),), there)] == ["b", "a", "a", "b"]
+        assert [m.membership.role for m in seating_order(found, (("b", 1),), there)] == ["a", "a", "b", "b"]
+        assert [m.membership.role for m in seating_order(found, (("b", 2),), there)] == ["b", "a", "a", "b"]
 
 
 class TestApart:
@@ -175,28 +175,28 @@ class TestApart:
         w.view.settle(w.now_s)
         gangs = {key.name: gang for key, gang in w.view.gangs.items()}
         planned = {"runs": [6]}
-        barred = barred_rows(w.view, gangs["mine"], lambda key: planned.get(key.name, ()))
+        barred = exclusive_rows(w.view, gangs["mine"], lambda key: planned.get(key.name, ()))
         # c0 and the hosts of its spine: its gang shares not even a spine with another gang of the set.
         assert barred.nonzero()[0].tolist() == [2, 3, 4, 5, 6, 7]
         gangs["mine"].members.clear()
         gangs["mine"].leave("")
-        assert barred_rows(w.view, gangs["mine"], lambda key: ()) is None
+        assert exclusive_rows(w.view, gangs["mine"], lambda key: ()) is None
 
     def test_two_tables_of_marks_become_one(self):
         one, other = np.array([True, False, False]), np.array([False, False, True])
-        assert either(one, other).tolist() == [True, False, True]
-        assert either(one, None) is one
-        assert either(None, other) is other
-        assert either(None, None) is None
+        assert union_rows(one, other).tolist() == [True, False, True]
+        assert union_rows(one, None) is one
+        assert union_rows(None, other) is other
+        assert union_rows(None, None) is None
 
 
 class TestStrictOrder:
     KEY = GangKey("default", "large", "scheduling.volcano.sh")
 
     def test_the_rows_of_a_domain_that_is_kept_are_barred(self):
-        assert barred_by(Kept(self.KEY, 1, 3, "at s"), 4).tolist() == [False, True, True, False]
-        assert barred_by(None, 4) is None
-        assert told_of(None, "no room") == "no room"
+        assert rows_of_domain(KeptDomain(self.KEY, 1, 3, "at s"), 4).tolist() == [False, True, True, False]
+        assert rows_of_domain(None, 4) is None
+        assert add_kept_domain(None, "no room") == "no room"
 
     def test_one_domain_is_kept_in_a_queue_until_its_gang_is_released(self):
         marks = {labels.KUEUE_QUEUE: "train"}
@@ -206,10 +206,10 @@ class TestStrictOrder:
         large, small, elsewhere = w.view.gangs.values()
         order = StrictOrder(frozenset({"default/train"}))
         assert (order.keep_for(w.view, large), order.keep_for(w.view, small)) == (True, False)
-        assert [order.against(gang) for gang in (large, elsewhere)] == [None, None]
-        assert (order.against(small).first, order.against(small).end) == (0, 2)
+        assert [order.domain_against(gang) for gang in (large, elsewhere)] == [None, None]
+        assert (order.domain_against(small).first, order.domain_against(small).end) == (0, 2)
         assert (order.release(small.key), order.release(large.key), order.release(large.key)) == (False, True, False)
-        assert order.against(small) is None
+        assert order.domain_against(small) is None
         assert not order.keep_for(w.view, elsewhere)
 
     @pytest.mark.parametrize(("size", "more", "taken", "kept"), [
@@ -227,7 +227,7 @@ class TestStrictOrder:
         w.put(*small)
         large = w.view.gangs[self.KEY]
         assert order.keep_for(w.view, large) is (kept is not None)
-        found = order.against(w.view.gangs[w.member(small[0]).belongs.key])
+        found = order.domain_against(w.view.gangs[w.member(small[0]).membership.key])
         assert (None if found is None else (found.first, found.end)) == kept
 
 
@@ -235,12 +235,12 @@ def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
     def room_of(shape, besides):
         return table(4, 4, 4)
 
-    assert rooms.within(room_of, 1, 2)(ONE, ()).tolist() == [0, 4, 0]
-    assert rooms.limited(room_of, ONE, table(1, 9, 0))(ONE, ()).tolist() == [1, 4, 0]
-    assert rooms.limited(room_of, ONE, table(1, 9, 0))(TWO, ()).tolist() == [4, 4, 4]
+    assert rooms.restrict_to_domain(room_of, 1, 2)(ONE, ()).tolist() == [0, 4, 0]
+    assert rooms.limit_per_host(room_of, ONE, table(1, 9, 0))(ONE, ()).tolist() == [1, 4, 0]
+    assert rooms.limit_per_host(room_of, ONE, table(1, 9, 0))(TWO, ()).tolist() == [4, 4, 4]
     marks = np.array([True, False, False])
-    assert rooms.without(room_of, {ONE: marks}, None)(ONE, ()).tolist() == [0, 4, 4]
-    assert rooms.without(room_of, {ONE: marks}, ~marks)(TWO, ()).tolist() == [4, 0, 0]
+    assert rooms.exclude_rows(room_of, {ONE: marks}, None)(ONE, ()).tolist() == [0, 4, 4]
+    assert rooms.exclude_rows(room_of, {ONE: marks}, ~marks)(TWO, ()).tolist() == [4, 0, 0]
 
 
 @pytest.mark.parametrize(("most", "even", "anchors", "left"), [
@@ -254,10 +254,13 @@ def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
 def test_room_under_hard_spread_constraints(most, even, anchors, left):
     members = []
     for at, each in enumerate(most):
-        members.append(dataclasses.replace(member_of(world.volcano("g", at + 1)[at]), most_on_host=each))
+        members.append(dataclasses.replace(member_of(world.volcano("g", at + 1)[at]), max_per_host=each))
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
-    request = Request(gang, tuple(members), even=even)
-    assert rooms.even(request, Group(members[0].shape, tuple(members), 0), anchors, table(4, 3, 1)).tolist() == left
+    request = GangRequest(gang, tuple(members), spread_evenly=even)
+    assert (
+        rooms.limit_by_spread(request, PodBatch(members[0].shape, tuple(members), 0), anchors, table(4, 3, 1)).tolist()
+        == left
+    )
 
 
 def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
@@ -265,5 +268,7 @@ def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
     wished = {"uid-g-0": 1, "uid-g-1": 1, "uid-g-2": 0}
     room = table(0, 1, 5)
-    kept = kept_wishes(Request(gang, tuple(members), wished=wished), Group(members[0].shape, tuple(members), 0), room)
+    kept = take_nominated_hosts(
+        GangRequest(gang, tuple(members), nominated_hosts=wished), PodBatch(members[0].shape, tuple(members), 0), room
+    )
     assert (kept, room.tolist()) == ({"uid-g-0": 1}, [0, 0, 5])

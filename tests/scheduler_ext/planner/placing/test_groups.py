@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.placing.groups import Group, mesh_pulls
+from turnout.scheduler_ext.planner.placing.groups import PodBatch, mesh_pulls
 
 PART = "volcano.sh/partition-id"
 
@@ -114,7 +114,7 @@ def test_a_group_never_returns_outside_the_level_of_its_gang():
     pods = parted(2, 2, at=["a0", "a1"])
     w = policy(World(2, 0, 2), 2, gang_tier=2).put(*pods)
     assert w.plan(pods[2]) == {}
-    assert not w.fit(pods[2]).answer.kept
+    assert not w.fit(pods[2]).answer.nodes
     w.view.drop_pod(pods[0].metadata.uid)
     again = parted(2, 2)[0]
     assert w.put(again).plan(again) == {"g-0-0": "a0"}
@@ -137,5 +137,5 @@ def test_what_the_pods_of_a_mesh_exchange(mesh, pods):
     w = World(2).put(*made)
     members = tuple(w.member(each) for each in made)
     (gang,) = w.view.gangs.values()
-    pulls = mesh_pulls(gang, Group(members[0].shape, members, 0, ranks_a_pod=8))
+    pulls = mesh_pulls(gang, PodBatch(members[0].shape, members, 0, ranks_a_pod=8))
     assert (None if pulls is None else len(pulls)) == pods

@@ -6,7 +6,7 @@ from tests import world
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.plan_cache import Plans
 from turnout.topology.model import DistanceRule
 
 QUEUE = {labels.KUEUE_QUEUE: "train"}
@@ -15,7 +15,7 @@ QUEUE = {labels.KUEUE_QUEUE: "train"}
 def strict(*leaves_, queues=("default/train",)):
     """A world whose extender keeps strict order in some queues, four hosts of leaf a taken by `old`."""
     w = World(*leaves_, rules=Rules(strict_queues=frozenset(queues)))
-    w.plan_cache = PlanCache(w.view, DistanceRule.ALL_TIERS, strict_queues=w.rules.strict_queues)
+    w.plans = Plans(w.view, DistanceRule.ALL_TIERS, strict_queues=w.rules.strict_queues)
     return w
 
 
@@ -33,7 +33,7 @@ def test_room_in_the_kept_domain_is_refused_to_those_behind():
     full(w, "a0", "b0").put(*large, *small)
     assert not w.plan(large[0])
     advice = w.fit(small[0])
-    assert not advice.answer.kept
+    assert not advice.answer.nodes
     assert "room at psw0 is kept for default/large, the oldest that waits in this queue" in advice.notice.detail
 
 

@@ -13,7 +13,7 @@ from turnout.kube import labels
 from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import Victims
 from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
-from turnout.scheduler_ext.planner.placing.victims import Moves, Victim, Worth, cheapest
+from turnout.scheduler_ext.planner.placing.victims import GangLoss, MoveBudget, Victim, cheapest_hosts
 
 SCENES = scaled(300)
 
@@ -36,7 +36,7 @@ def scene(seed):
                 free[members[-1].host][0] -= gpus
         if members:
             elsewhere = dice.choice([0, 0, 0, 2, 5])
-            worth[key(f"g{name}")] = Worth(gpus * (len(members) + elsewhere), dice.choice([0, 0, 0, 1, 2]))
+            worth[key(f"g{name}")] = GangLoss(gpus * (len(members) + elsewhere), dice.choice([0, 0, 0, 1, 2]))
             victims += members
     wants = dice.choice([8, 8, 8, 4, 2])
     return dice.randint(1, len(free) * 8 // wants), [wants], free, victims, worth
@@ -57,7 +57,7 @@ def least_price(need, wants, free, victims, worth):
         if best is None or price < best:
             have = {host: amounts[0] for host, amounts in free.items()}
             for victim in (victim for each, _ in chosen for victim in each):
-                have[victim.host] += victim.takes[0]
+                have[victim.host] += victim.amounts[0]
             best = price if sum(each // wants[0] for each in have.values()) >= need else best
     return best
 
@@ -66,7 +66,7 @@ def test_the_price_is_the_least_on_random_domains():
     ours = least = 0
     for seed in range(SCENES):
         need, wants, free, victims, worth = scene(seed)
-        bill, best = cheapest(need, wants, free, victims, worth), least_price(need, wants, free, victims, worth)
+        bill, best = cheapest_hosts(need, wants, free, victims, worth), least_price(need, wants, free, victims, worth)
         assert sum(bill.hosts.values()) >= need
         assert bill.lost_gpu_s >= best
         ours, least = ours + bill.lost_gpu_s, least + best
@@ -76,18 +76,18 @@ def test_the_price_is_the_least_on_random_domains():
 @pytest.mark.parametrize("seed", [960, 1213, 2374, 4106, 4590])
 def test_few_gangs_are_tried_in_every_combination(seed):
     """In these domains the least price is behind a combination that is not enough."""
-    assert cheapest(*scene(seed)).lost_gpu_s == least_price(*scene(seed))
+    assert cheapest_hosts(*scene(seed)).lost_gpu_s == least_price(*scene(seed))
 
 
 def test_without_time_to_search_there_is_still_an_answer():
     for seed in range(50):
         need, wants, free, victims, worth = scene(seed)
-        bill = cheapest(need, wants, free, victims, worth, Moves(3))
+        bill = cheapest_hosts(need, wants, free, victims, worth, MoveBudget(3))
         assert sum(bill.hosts.values()) >= need
 
 
 def test_a_domain_that_is_too_small_whoever_leaves_has_no_price():
-    assert cheapest(2, [8], {0: [0]}, [Victim(0, (8,), 8, key("g"))], {key("g"): Worth(8, 0)}) is None
+    assert cheapest_hosts(2, [8], {0: [0]}, [Victim(0, (8,), 8, key("g"))], {key("g"): GangLoss(8, 0)}) is None
 
 
 HIGH = world.volcano("high", 2, priority=100)
@@ -99,7 +99,7 @@ def preempted(w, pods, wall_s=0.0):
     w.put(*pods)
     for pod in pods:
         victims = {name: Victims((f"uid-{name}",)) for name in w.names}
-        found += verbs.preempt(w.plan_cache, w.member(pod), victims, w.now_s, wall_s)
+        found += verbs.preempt(w.plans, w.member(pod), victims, w.now_s, wall_s)
     return found
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.scheduler_ext.planner.placing.test_victims import key, scene
-from turnout.scheduler_ext.planner.placing.victims import Moves, Victim, Worth, cheapest
+from turnout.scheduler_ext.planner.placing.victims import GangLoss, MoveBudget, Victim, cheapest_hosts
 
 HOSTS, GPUS, CPUS = 10, 8, 96
 
@@ -17,17 +17,21 @@ def crowded(seed):
     victims, worth = [], {}
     for name in range(14):
         gpus, members = dice.choice([1, 2, 2, 4]), []
-        takes = (gpus, gpus * dice.choice([4, 12, 20]))
+        amounts = (gpus, gpus * dice.choice([4, 12, 20]))
         for _ in range(dice.randint(1, 4)):
-            room = [host for host in free if all(have >= asked for have, asked in zip(free[host], takes, strict=True))]
+            room = [
+                host for host in free if all(have >= asked for have, asked in zip(free[host], amounts, strict=True))
+            ]
             if room:
                 lost = gpus * dice.randint(1, 50)
-                members.append(Victim(dice.choice(room), takes, lost, key(f"g{name}"), sunk=dice.random() < 0.1))
+                members.append(
+                    Victim(dice.choice(room), amounts, lost, key(f"g{name}"), terminating=dice.random() < 0.1)
+                )
                 here = free[members[-1].host]
-                free[members[-1].host] = [have - asked for have, asked in zip(here, takes, strict=True)]
+                free[members[-1].host] = [have - asked for have, asked in zip(here, amounts, strict=True)]
         if members:
             spent = sum(each.lost_gpu_s for each in members)
-            worth[key(f"g{name}")] = Worth(spent + dice.choice([0, 0, 20, 60]), dice.choice([0, 1, 2, 4]))
+            worth[key(f"g{name}")] = GangLoss(spent + dice.choice([0, 0, 20, 60]), dice.choice([0, 1, 2, 4]))
             victims += members
     return dice.randint(2, 6), [8, 48], free, victims, worth
 
@@ -59,19 +63,19 @@ MEASURED = {
 @pytest.mark.parametrize(("seed", "price"), [pytest.param(*each, id=f"domain {each[0]}") for each in MEASURED.items()])
 def test_of_many_gangs_the_price_is_no_higher_than_it_was_measured(seed, price):
     need, wants, free, victims, worth = crowded(seed)
-    bill = cheapest(need, wants, free, victims, worth)
+    bill = cheapest_hosts(need, wants, free, victims, worth)
     assert sum(bill.hosts.values()) >= need
     assert bill.lost_gpu_s <= price
 
 
 def test_a_search_that_has_spent_its_moves_keeps_what_it_has_found():
-    assert [cheapest(*scene(343), moves).lost_gpu_s for moves in (Moves(40), None)] == [20, 16]
+    assert [cheapest_hosts(*scene(343), moves).lost_gpu_s for moves in (MoveBudget(40), None)] == [20, 16]
 
 
 def test_moves_that_were_looked_at_are_counted_for_the_next_domain():
-    moves = Moves()
-    cheapest(*crowded(1), moves)
-    assert Moves(0).left <= moves.left < Moves().left
+    moves = MoveBudget()
+    cheapest_hosts(*crowded(1), moves)
+    assert MoveBudget(0).left <= moves.left < MoveBudget().left
 
 
 OLD, NEW = "2026-10-01T08:00:00Z", "2026-10-01T09:00:00Z"
@@ -79,19 +83,19 @@ OLD, NEW = "2026-10-01T08:00:00Z", "2026-10-01T09:00:00Z"
 
 def alone(*victims, need=1, above_min=1 << 30, lost=0, wants=(8,), free=0, moves=None):
     """Return the price, and the hosts that hold a pod, once the cheapest of victims with a host each have left."""
-    worth = {each.gang: Worth(lost, above_min) for each in victims}
+    worth = {each.gang: GangLoss(lost, above_min) for each in victims}
     hosts = {at: [free] * len(wants) for at in range(len(victims))}
-    bill = cheapest(need, wants, hosts, victims, worth, moves)
+    bill = cheapest_hosts(need, wants, hosts, victims, worth, moves)
     return bill.lost_gpu_s, sorted(bill.hosts)
 
 
-def victim(host, lost=8, name="", takes=(8,), **more):
-    return Victim(host, takes, lost, key(name or f"g{host}"), **more)
+def victim(host, lost=8, name="", amounts=(8,), **more):
+    return Victim(host, amounts, lost, key(name or f"g{host}"), **more)
 
 
 @pytest.mark.parametrize(("victims", "host"), [
     pytest.param([victim(0, 8), victim(1, 7), victim(2, 9)], 1, id="who loses least"),
-    pytest.param([victim(0, 7), victim(1, 9, sunk=True), victim(2, 8)], 1, id="who leaves anyway"),
+    pytest.param([victim(0, 7), victim(1, 9, terminating=True), victim(2, 8)], 1, id="who leaves anyway"),
 ])  # fmt: skip
 def test_of_pods_by_themselves_who_leaves(victims, host):
     assert alone(*victims)[1] == [host]
@@ -104,7 +108,7 @@ def test_of_pods_by_themselves_who_leaves(victims, host):
 def test_who_leaves_of_equal_prices(victims, host):
     assert alone(*victims) == (8, [host])
     assert alone(*victims, above_min=0, lost=8) == (8, [host])
-    assert alone(*victims, above_min=0, lost=8, moves=Moves(0)) == (8, [host])
+    assert alone(*victims, above_min=0, lost=8, moves=MoveBudget(0)) == (8, [host])
 
 
 def test_a_gang_that_loses_no_more_than_it_may_goes_on():
@@ -114,27 +118,27 @@ def test_a_gang_that_loses_no_more_than_it_may_goes_on():
 
 
 def test_a_gang_that_stops_anyway_costs_nothing_more():
-    gang = [victim(0, 8, "g", sunk=True), victim(1, 8, "g")]
+    gang = [victim(0, 8, "g", terminating=True), victim(1, 8, "g")]
     assert alone(*gang, need=2, above_min=0, lost=100) == (0, [0, 1])
     assert alone(*gang, need=2, above_min=1, lost=100) == (100, [0, 1])
 
 
 def test_each_resource_must_be_free():
-    few, many = victim(0, 1, takes=(8, 10)), victim(1, 9, takes=(8, 48))
+    few, many = victim(0, 1, amounts=(8, 10)), victim(1, 9, amounts=(8, 48))
     assert alone(few, many, wants=(8, 48)) == (9, [1])
     assert alone(few, many, wants=(8, 48), free=40) == (1, [0])
 
 
 def test_of_a_hosts_pods_no_more_leave_than_must():
-    pods = [victim(0, 5, f"g{at}", takes=(4,)) for at in range(2)]
-    worth = {each.gang: Worth(5, 0) for each in pods}
-    assert cheapest(1, [4], {0: [0]}, pods, worth).lost_gpu_s == 5
-    assert cheapest(1, [8], {0: [0]}, pods, worth).lost_gpu_s == 10
-    assert cheapest(1, [8], {0: [4]}, pods, worth).lost_gpu_s == 5
+    pods = [victim(0, 5, f"g{at}", amounts=(4,)) for at in range(2)]
+    worth = {each.gang: GangLoss(5, 0) for each in pods}
+    assert cheapest_hosts(1, [4], {0: [0]}, pods, worth).lost_gpu_s == 5
+    assert cheapest_hosts(1, [8], {0: [0]}, pods, worth).lost_gpu_s == 10
+    assert cheapest_hosts(1, [8], {0: [4]}, pods, worth).lost_gpu_s == 5
 
 
 def test_where_enough_is_free_nobody_leaves():
-    bill = cheapest(1, [8], {0: [8], 1: [0]}, [victim(1)], {key("g1"): Worth(8, 0)})
+    bill = cheapest_hosts(1, [8], {0: [8], 1: [0]}, [victim(1)], {key("g1"): GangLoss(8, 0)})
     assert (bill.lost_gpu_s, dict(bill.hosts)) == (0, {0: 1})
-    assert cheapest(1, [8], {0: [8]}, [], {}).lost_gpu_s == 0
-    assert cheapest(2, [8], {0: [8]}, [], {}) is None
+    assert cheapest_hosts(1, [8], {0: [8]}, [], {}).lost_gpu_s == 0
+    assert cheapest_hosts(2, [8], {0: [8]}, [], {}) is None
