@@ -54,7 +54,7 @@ class Review:
     pod: Pod | None
 
 
-def decode(body: bytes) -> Review:
+def decode_review(body: bytes) -> Review:
     """Read a question. Raises BadRequest for one that has no uid, so that nobody can answer it, or is too large."""
     check_size(body, "an AdmissionReview")
     try:
@@ -79,7 +79,7 @@ def needs_gate(review: Review, rule: GateRule) -> bool:
     return pod.spec.scheduler_name in rule.schedulers and wants_gate(pod, rule.gpu_resources)
 
 
-def encode(review: Review, gate: bool) -> bytes:
+def encode_review(review: Review, gate: bool) -> bytes:
     """Write the answer: allowed, with the gate where that is said."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": True}
     if gate and review.pod is not None:

@@ -31,10 +31,10 @@ class Advice:
     retry: bool = False  # a refusal that is not the last word: to be asked again at once
 
 
-NO_OPINION = Advice(Answer(nodes=(), all_kept=True))
+NO_ADVICE = Advice(Answer(nodes=(), all_kept=True))
 
 
-def filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Advice:
+def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Advice:
     """Narrow the nodes to the one that the gang's plan names, or say why there is none. Never raises.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes.
@@ -44,16 +44,16 @@ def filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now
         return Advice(Answer(nodes=(seat.node,)), seat.node)
     if seat.elsewhere:
         return Advice(Answer((), {}, {names[0]: "planned elsewhere"}))  # the scheduler asks about all nodes next
-    return NO_OPINION if seat.refused is None else _refusal(seat.refused, member, names)
+    return NO_ADVICE if seat.refused is None else _refuse_all(seat.refused, member, names)
 
 
-def refusal(plans: Plans, member: Member, rules: Rules, now_s: float) -> NoSeat | None:
+def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> NoSeat | None:
     """Say why the pod can go to none of all nodes; None if it can, or if there is no opinion. Never raises."""
     plans.view.settle(now_s)
     return seat_of(plans, member, plans.view.fabric.hosts, rules, now_s).refused
 
 
-def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) -> Answer:
+def postpone(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) -> Answer:
     """Refuse until the pod is asked about again: the watched state may be old, and newer state may allow the pod.
 
     wall_s: time of this answer. pause_s: how long the answer is kept back, since an idle scheduler asks again at once.
@@ -66,12 +66,14 @@ def not_yet(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) ->
     return Answer((), forbidden=dict.fromkeys(names[:MAX_EXPLAINED_NAMES], text), pause_s=pause_s)
 
 
-def prioritize(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> list[tuple[str, int]]:
+def answer_prioritize(
+    plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float
+) -> list[tuple[str, int]]:
     """Return at most MOST_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
 
-def preempt(
+def answer_preempt(
     plans: Plans, member: Member, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
 ) -> Mapping[str, Victims]:
     """Keep only the nodes on which the whole gang could run once less important pods have left.
@@ -82,7 +84,7 @@ def preempt(
     return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}
 
 
-def _refusal(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:
+def _refuse_all(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:
     """Refuse every node: "no room" where others may leave for the pod, "forbidden" where nothing helps."""
     text = f"{refused.reason.value}: {refused.detail}"
     helping, forbidden = refused.may_help, dict[str, str]()

@@ -13,10 +13,10 @@ from tests import cluster
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
-from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plan_cache import Plans
+from turnout.scheduler_ext.verbs import answer_filter, answer_prioritize
 from turnout.topology.fabric import build
 from turnout.topology.model import DistanceRule
 from turnout.topology.sources.parse import read
@@ -150,7 +150,7 @@ class World:
         """Ask filter, and believe the answer as the extender does. Gives the Advice."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = verbs.filter(self.plans, self.member(pod_), names, self.rules, self.now_s)
+        advice = answer_filter(self.plans, self.member(pod_), names, self.rules, self.now_s)
         if advice.node:
             self.view.assume(self.member(pod_), advice.node, self.now_s)
         return advice
@@ -158,7 +158,7 @@ class World:
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
         self.now_s += 0.01
-        return dict(verbs.prioritize(self.plans, self.member(pod_), names or self.names, self.rules, self.now_s))
+        return dict(answer_prioritize(self.plans, self.member(pod_), names or self.names, self.rules, self.now_s))
 
     def free(self, pod_):
         """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""

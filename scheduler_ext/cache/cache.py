@@ -27,7 +27,7 @@ from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
 PATIENCE_S = 30.0  # how long room is kept, after the last member came, for those that a gang announces
-MOST_PATIENCE_S = 300.0  # since its first member came, once in a gang's life: whoever says another size gets no more
+MAX_PATIENCE_S = 300.0  # since its first member came, once in a gang's life: whoever says another size gets no more
 
 
 class ClusterView:
@@ -171,7 +171,7 @@ class ClusterView:
         for key in self.changed_gangs:
             gang = self.gangs.get(key)
             if gang is not None and any(self.node_of(member) for member in gang.members.values()):
-                gang.start(now_s, MOST_PATIENCE_S)
+                gang.start(now_s, MAX_PATIENCE_S)
         if self._stale_layout:
             self._lay_out()
 
@@ -258,7 +258,7 @@ class ClusterView:
                 self._wait_until_s.pop(key, None)
                 continue
             since_s = self._incomplete_since_s.setdefault(key, now_s)
-            self._wait_until_s[key] = min(now_s + PATIENCE_S, since_s + MOST_PATIENCE_S)
+            self._wait_until_s[key] = min(now_s + PATIENCE_S, since_s + MAX_PATIENCE_S)
             self._next_expiry_s = min(self._next_expiry_s, self._wait_until_s[key])
         self._gangs_with_new_members.clear()
         if now_s < self._next_expiry_s:

@@ -16,8 +16,8 @@ from turnout.kube import labels
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape
 
-_LONGEST_SELECTOR = 4096  # characters; a longer one is left to the scheduler
-_MOST_TERMS = 16
+_MAX_SELECTOR_CHARACTERS = 4096  # characters; a longer one is left to the scheduler
+_MAX_TERMS = 16
 
 
 def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
@@ -29,7 +29,7 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
         scope = _scope(term, pod.metadata.namespace)
         if term.get("topologyKey") == labels.HOSTNAME and scope and _selects(term.get("labelSelector"), pod):
             text = json.dumps([scope, term["labelSelector"]], sort_keys=True)
-            if len(text) <= _LONGEST_SELECTOR:
+            if len(text) <= _MAX_SELECTOR_CHARACTERS:
                 found.add((f"anti-affinity {text}", 0))
     return tuple(sorted(found))
 
@@ -100,4 +100,4 @@ def _meets(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
 
 
 def _dicts(items: object) -> Iterator[dict[str, Any]]:
-    return (each for each in items[:_MOST_TERMS] if isinstance(each, dict)) if isinstance(items, list) else iter(())
+    return (each for each in items[:_MAX_TERMS] if isinstance(each, dict)) if isinstance(items, list) else iter(())

@@ -18,7 +18,7 @@ from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.topology.fabric import Fabric
 
-MOST_KEPT = 256
+MAX_LEVELS = 256
 
 
 def tier_of_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
@@ -82,7 +82,7 @@ class Levels:
             self._offer_version = self._snapshot.offer_version
             self._forget()
         if level not in self._tiers:
-            while len(self._tiers) >= MOST_KEPT:
+            while len(self._tiers) >= MAX_LEVELS:
                 oldest = next(iter(self._tiers))
                 del self._tiers[oldest], self._unlabelled_rows[oldest]
             self._tiers[level] = self._compute_tier(level)

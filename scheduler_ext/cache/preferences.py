@@ -8,7 +8,7 @@ from turnout.kube.node_capacity import ClusterSnapshot, Rows
 from turnout.kube.pod_shape import Term, admission_view, preference
 from turnout.scheduler_ext.cache.pod_info import Member
 
-MOST_KEPT = 64  # tables kept ready
+MAX_TABLES = 64  # tables kept ready
 
 _TableKey = tuple[tuple[tuple[str, str, str, str], ...], tuple[tuple[int, Term], ...]]
 
@@ -31,7 +31,7 @@ class Preferences:
         key = (member.shape.tolerations, member.preferred_terms)
         table = self._tables.get(key)
         if table is None:
-            while len(self._tables) >= MOST_KEPT:
+            while len(self._tables) >= MAX_TABLES:
                 del self._tables[next(iter(self._tables))]
             table = self._tables[key] = self._table(*key)
         return table

@@ -11,8 +11,8 @@ from enum import Enum
 from turnout.jobs.gang import GangKey
 from turnout.scheduler_ext.cache.gang import Gang
 
-WAIT_S = 1.0  # since a pod of the gang was first asked about: a watch lags by less
-MOST_WAITING = 32  # gangs of one namespace at a time; further ones do not wait
+POD_GROUP_WAIT_S = 1.0  # since a pod of the gang was first asked about: a watch lags by less
+MAX_WAITING_GANGS = 32  # gangs of one namespace at a time; further ones do not wait
 
 
 class PodGroupState(Enum):
@@ -36,18 +36,18 @@ class PodGroupWaits:
             return PodGroupState.KNOWN
         if gang.key not in self._since_s:
             self._begin(gang.key, now_s)
-        return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + WAIT_S else PodGroupState.NEVER_CAME
+        return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + POD_GROUP_WAIT_S else PodGroupState.NEVER_CAME
 
     def _begin(self, key: GangKey, now_s: float) -> None:
         waiting = self._waiting.setdefault(key.namespace, {})
         while waiting and (first := next(iter(waiting))) and waiting[first] <= now_s:
             del waiting[first]
-        if len(waiting) >= MOST_WAITING:
-            self._since_s[key] = now_s - WAIT_S
+        if len(waiting) >= MAX_WAITING_GANGS:
+            self._since_s[key] = now_s - POD_GROUP_WAIT_S
             return
         self._since_s[key] = now_s
         waiting.pop(key, None)
-        waiting[key] = now_s + WAIT_S
+        waiting[key] = now_s + POD_GROUP_WAIT_S
 
     def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
         """Forget what is not among these gangs. A wait that is not over counts on, so nobody gains by deleting pods."""

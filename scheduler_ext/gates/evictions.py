@@ -70,7 +70,7 @@ def plan_preemption(
             continue
         pods = [(view.snapshot.row_of[hosts[m.uid]], m.shape) for m in members]
         leaving = sum(
-            1 for m in _lower_pods(view, pods, lowest_member.priority) if m.terminating or m.uid in evicted_uids
+            1 for m in lower_pods(view, pods, lowest_member.priority) if m.terminating or m.uid in evicted_uids
         )
         if leaving:
             return Preemption(hosts, (), leaving)
@@ -90,7 +90,7 @@ def plan_preemption(
     chosen = choose_victims(view, gang.key, pods, lowest_member.priority, evicted_uids, wall_s)
     if chosen is None:
         return None
-    leaving = sum(1 for m in _lower_pods(view, pods, lowest_member.priority) if m.terminating or m.uid in evicted_uids)
+    leaving = sum(1 for m in lower_pods(view, pods, lowest_member.priority) if m.terminating or m.uid in evicted_uids)
     if not chosen and not leaving:
         return None
     hosts = {uid: view.fabric.hosts[row] for uid, row in sorted(plan.hosts.items())}
@@ -106,7 +106,7 @@ def choose_victims(
     host of ours needs leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
     """
     rows = {row for row, _ in pods}
-    lower = [m for m in _lower_pods(view, pods, priority) if m.membership.key != own_key]
+    lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
     leaving_uids = {m.uid for m in lower if m.terminating or m.uid in evicted_uids}
     ledger = _RoomLedger(view, pods, lower)
     victim_uids = {m.uid for m in lower if m.node}
@@ -164,7 +164,7 @@ class _RoomLedger:
         return all(bool((left <= 0).all()) for left in short.values())
 
 
-def _lower_pods(view: ClusterView, pods: PodsToPlace, priority: int) -> list[Member]:
+def lower_pods(view: ClusterView, pods: PodsToPlace, priority: int) -> list[Member]:
     """Return the pods below a priority that are charged to the hosts, by uid."""
     found: list[Member] = []
     for row in sorted({row for row, _ in pods}):

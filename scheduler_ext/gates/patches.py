@@ -16,12 +16,12 @@ from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, Nominate
 _FIELD = "metadata.name"  # the one field that node affinity knows; the scheduler then looks at that node only
 
 
-def nomination(wish: Nominate) -> dict[str, Any]:
+def nomination_patch(wish: Nominate) -> dict[str, Any]:
     """Return the merge patch of a pod's status."""
     return {"metadata": _meta(wish.pod), "status": {"nominatedNodeName": wish.node or None}}
 
 
-def lifting(lift: Lift) -> dict[str, Any]:
+def lift_patch(lift: Lift) -> dict[str, Any]:
     """Return the merge patch that takes our gate away and leaves those of others.
 
     A pinned pod may run on its node only, beside what its own affinity asks. The API server lets a gated pod be
@@ -38,7 +38,7 @@ def lifting(lift: Lift) -> dict[str, Any]:
     return {"metadata": _meta(lift.pod), "spec": spec}
 
 
-def eviction(wish: Evict) -> dict[str, Any]:
+def eviction_body(wish: Evict) -> dict[str, Any]:
     """Return the body of an eviction, which disruption budgets may refuse."""
     return {
         "apiVersion": "policy/v1",

@@ -9,7 +9,7 @@ from turnout.kube.objects import Lease
 from turnout.kube.times import unix_s
 
 _TERMS = 3  # of the Lease without a word: another replica would have it long before
-_LONGEST_S = 60.0  # of a Lease: a record that claims more is not believed
+_MAX_TERM_S = 60.0  # of a Lease: a record that claims more is not believed
 
 
 class PlacerState(Enum):
@@ -32,7 +32,7 @@ def silence_s(lease: Lease | None, wall_s: float) -> float:
 def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
     """Tell how a Lease stands. bound_s: silence after which its holder is gone for good."""
     silent_s = silence_s(lease, wall_s)
-    term_s = min(_LONGEST_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))
+    term_s = min(_MAX_TERM_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))
     if silent_s <= _TERMS * term_s:
         return PlacerState.PLACED
     return PlacerState.GONE if silent_s > bound_s else PlacerState.SILENT

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import GangKey
 from turnout.kube.pod_shape import PodShape
 
-SURE_S = 1.0
+CONFIRM_S = 1.0
 FORGET_S = 300.0
-MOST_KEPT = 256  # gangs and shapes of which hosts are remembered; past that the oldest is forgotten
+MAX_OBSERVATIONS = 256  # gangs and shapes of which hosts are remembered; past that the oldest is forgotten
 
 Marks = NDArray[np.bool_]  # one mark a row
 
@@ -52,12 +52,12 @@ class RejectedHosts:
         observation = self._observations.pop((key, shape), None)
         if observation is None:
             observation = _Observation(now_s, now_s, missing, np.zeros_like(missing))
-        elif now_s - observation.since_s >= SURE_S:
+        elif now_s - observation.since_s >= CONFIRM_S:
             observation.rejected = (observation.rejected | observation.missing) & missing
             observation.since_s, observation.missing = now_s, missing
         observation.last_s = now_s
         self._observations[key, shape] = observation
-        while len(self._observations) > MOST_KEPT:
+        while len(self._observations) > MAX_OBSERVATIONS:
             del self._observations[next(iter(self._observations))]
         return observation.rejected
 

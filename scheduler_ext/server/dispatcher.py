@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.scheduler_ext import admission, extender_v1, volcano_v1
+from turnout.scheduler_ext import extender_v1, volcano_v1
+from turnout.scheduler_ext.admission import decode_review, encode_review
 from turnout.scheduler_ext.errors import BadRequest
 from turnout.scheduler_ext.model import Answer, ExtenderVerbs, NoPlace
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -118,14 +119,14 @@ class _Gate:
     pause_s = 0.0
 
     def __init__(self, body: bytes) -> None:
-        self._review = admission.decode(body)
+        self._review = decode_review(body)
         self._gate = False
 
     def plan(self, extender: ExtenderVerbs) -> None:
         self._gate = extender.gates(self._review)
 
     def encode(self) -> tuple[bytes, int]:
-        return admission.encode(self._review, self._gate), int(self._gate)
+        return encode_review(self._review, self._gate), int(self._gate)
 
 
 class _VolcanoPredicate:

@@ -12,7 +12,6 @@ from typing import Any
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.admission import GateRule, Review, needs_gate
 from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.lagging_view import LaggingView
@@ -20,11 +19,12 @@ from turnout.scheduler_ext.cache.pod_info import Member, error_text
 from turnout.scheduler_ext.cache.unkept import ignored_wishes
 from turnout.scheduler_ext.cache.unseen_groups import PodGroupState, PodGroupWaits
 from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
-from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.placing.model import planned_members
 from turnout.scheduler_ext.planner.plan_cache import Plans
+from turnout.scheduler_ext.planner.seats import partial_gangs, unenforced_pods
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.verbs import answer_filter, answer_preempt, answer_prioritize, postpone, refuse_everywhere
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule
 
@@ -81,10 +81,10 @@ class Extender:
             notice = _missing_pod_group(member)
             if group is PodGroupState.AWAITED:
                 self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
-                return verbs.not_yet(notice, names, self.clock.wall(), 0.0)
+                return postpone(notice, names, self.clock.wall(), 0.0)
             self._report_without_pod_group(member.membership.key, notice)
         self._note_query(member)
-        advice = verbs.filter(self.plans, member, names, self.rules, now_s)
+        advice = answer_filter(self.plans, member, names, self.rules, now_s)
         if advice.node:
             self.view.assume(member, advice.node, now_s)
         if advice.notice is not None:
@@ -102,7 +102,7 @@ class Extender:
             return []
         now_s = self.clock.monotonic()
         self._note_query(member)
-        scored = verbs.prioritize(self.plans, member, names, self.rules, now_s)
+        scored = answer_prioritize(self.plans, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
             self.view.assume(member, scored[0][0], now_s)
         if member.membership.key.dialect == Dialect.VOLCANO.value:  # Volcano asks for scores alone
@@ -114,7 +114,7 @@ class Extender:
         member = self._member(pod)
         if member is None:
             return victims
-        return verbs.preempt(self.plans, member, victims, self.clock.monotonic(), self.clock.wall())
+        return answer_preempt(self.plans, member, victims, self.clock.monotonic(), self.clock.wall())
 
     def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
         """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
@@ -216,8 +216,8 @@ class Extender:
         self._pod_group_waits.retain(self.view.gangs, now_s)
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
-        self.metrics.gangs_partial.set(len(seats.partial_gangs(self.plans)))
-        self.metrics.unenforced_pods.set(seats.unenforced_pods(self.plans, self.rules))
+        self.metrics.gangs_partial.set(len(partial_gangs(self.plans)))
+        self.metrics.unenforced_pods.set(unenforced_pods(self.plans, self.rules))
 
     def pod_group_state(self, key: GangKey) -> PodGroupState:
         """Say whether a gang's PodGroup is known, awaited for a moment, or did not come."""
@@ -229,7 +229,7 @@ class Extender:
     # Inside.
 
     def _refusal_of(self, member: Member) -> NoPlace | None:
-        refused = verbs.refusal(self.plans, member, self.rules, self.clock.monotonic())
+        refused = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
         if refused is None:
             return None
         others_may_leave = refused.may_help is None or bool(refused.may_help)
@@ -290,7 +290,7 @@ class Extender:
         pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
         self._postponed_s[member.uid] = now_s + pause_s
         self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
-        return verbs.not_yet(why, names, self.clock.wall(), pause_s)
+        return postpone(why, names, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:
         """Return the pod as the cache has it. A pod that the watch does not show yet is taken from the request."""

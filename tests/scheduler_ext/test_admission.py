@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import cluster
 from turnout.kube import labels
-from turnout.scheduler_ext.admission import GateRule, decode, encode, needs_gate
+from turnout.scheduler_ext.admission import GateRule, decode_review, encode_review, needs_gate
 from turnout.scheduler_ext.body_bounds import MAX_BYTES, MAX_VALUES
 from turnout.scheduler_ext.errors import BadRequest
 
@@ -34,8 +34,8 @@ def review(made, namespace="ml", operation="CREATE"):
 
 def answered(body, rule=GateRule()):  # noqa: B008
     """The patch of the answer, None without one."""
-    asked = decode(body)
-    told = json.loads(encode(asked, needs_gate(asked, rule)))
+    asked = decode_review(body)
+    told = json.loads(encode_review(asked, needs_gate(asked, rule)))
     response = told["response"]
     assert (told["kind"], response["uid"], response["allowed"]) == ("AdmissionReview", "u-1", True)
     return json.loads(base64.b64decode(response["patch"])) if "patch" in response else None
@@ -77,7 +77,7 @@ def test_the_schedulers_and_accelerators_are_those_that_an_admin_names():
 )
 def test_what_is_no_question_is_refused(body):
     with pytest.raises(BadRequest):
-        decode(body)
+        decode_review(body)
 
 
 def holding(spec):
@@ -99,7 +99,7 @@ BUSY = b'{"volumes":[' + b",".join([b'{"":{}}'] * (MAX_VALUES // 3 + 1)) + b"]}"
 )
 def test_a_question_of_too_many_values_or_bytes_is_refused_unread(body, fault):
     with pytest.raises(BadRequest, match=fault):
-        decode(body)
+        decode_review(body)
 
 
 def test_a_pod_of_many_variables_is_read():

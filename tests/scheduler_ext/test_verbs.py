@@ -5,8 +5,8 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
-from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
+from turnout.scheduler_ext.verbs import answer_preempt
 
 
 def test_a_gang_lands_under_one_leaf_in_ring_order():
@@ -331,44 +331,44 @@ class TestPreempt:
         self.low(w, w.names)
         w.put(*pods)
         assert set(w.fit(pods[0], w.names).answer.no_room) == {"b0", "b1"}
-        assert set(verbs.preempt(w.plans, w.member(pods[0]), self.victims(*w.names), w.now_s)) == {"b0"}
+        assert set(answer_preempt(w.plans, w.member(pods[0]), self.victims(*w.names), w.now_s)) == {"b0"}
 
     def test_no_preemption_that_would_not_let_the_gang_start(self):
         w, pods = World(2), world.volcano("high", 3, priority=100)
         self.low(w, w.names)
         w.put(*pods)
-        assert verbs.preempt(w.plans, w.member(pods[0]), self.victims("a0", "a1"), w.now_s) == {}
+        assert answer_preempt(w.plans, w.member(pods[0]), self.victims("a0", "a1"), w.now_s) == {}
 
     def test_pods_of_the_same_priority_are_not_thought_away(self):
         w, pods = World(2), world.volcano("high", 2, priority=0)
         self.low(w, ["a0"])
         w.put(*pods)
-        assert verbs.preempt(w.plans, w.member(pods[0]), self.victims("a0"), w.now_s) == {}
+        assert answer_preempt(w.plans, w.member(pods[0]), self.victims("a0"), w.now_s) == {}
 
     def test_members_follow_a_nominated_one_into_its_leaf(self):
         w, pods = World(2, 2), world.volcano("high", 2, priority=100, notes=REQUIRED)
         self.low(w, w.names)
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
-        assert set(verbs.preempt(w.plans, w.member(pods[1]), self.victims(*w.names), w.now_s)) == {"b1"}
+        assert set(answer_preempt(w.plans, w.member(pods[1]), self.victims(*w.names), w.now_s)) == {"b1"}
 
     def test_a_nominated_member_is_asked_about_itself(self):
         w, pods = World(2, 2), world.volcano("high", 2, priority=100, notes=REQUIRED)
         self.low(w, w.names)
         nominated = world.volcano("high", 2, priority=100, notes=REQUIRED, nominated="b0")[0]
         w.put(nominated, pods[1])
-        assert set(verbs.preempt(w.plans, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
+        assert set(answer_preempt(w.plans, w.member(nominated), self.victims(*w.names), w.now_s)) == {"b0", "b1"}
 
     def test_without_a_map_it_is_left_to_the_scheduler(self):
         w, pods = World(2, mapped=False), world.volcano("high", 2, priority=5)
         self.low(w, w.names)
         w.put(*pods)
         victims = self.victims("a0", "a1")
-        assert verbs.preempt(w.plans, w.member(pods[0]), victims, w.now_s) == victims
+        assert answer_preempt(w.plans, w.member(pods[0]), victims, w.now_s) == victims
 
     def test_a_lone_pod_is_left_to_the_scheduler(self):
         w, lone = World(2), world.pod("lone", 8, priority=5)
         self.low(w, w.names)
         w.put(lone)
         victims = self.victims("a0", "a1")
-        assert verbs.preempt(w.plans, w.member(lone), victims, w.now_s) == victims
+        assert answer_preempt(w.plans, w.member(lone), victims, w.now_s) == victims

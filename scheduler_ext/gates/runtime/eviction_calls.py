@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.scheduler_ext.gates.model import Evict
-from turnout.scheduler_ext.gates.patches import eviction
+from turnout.scheduler_ext.gates.patches import eviction_body
 
 
 class Evictions(Protocol):
@@ -45,7 +45,7 @@ async def evict_each(
         if not may_write():
             return
         try:
-            await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction(each))
+            await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction_body(each))
         except (NotFound, Conflict):
             yield EvictionResult(each, EvictionOutcome.GONE)
         except CallError as error:

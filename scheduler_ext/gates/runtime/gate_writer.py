@@ -23,9 +23,9 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.gates import patches
 from turnout.scheduler_ext.gates.decide import Writes, next_writes
 from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, LiftReason, Nominate, Wait, gated_pod
+from turnout.scheduler_ext.gates.patches import lift_patch, nomination_patch
 from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_metrics import GateMetrics
 from turnout.scheduler_ext.gates.turn import observe_gated_gang
@@ -316,7 +316,7 @@ class GateWriter:
         pod = write.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         lifts = isinstance(write, Lift)
-        body = patches.lifting(write) if isinstance(write, Lift) else patches.nomination(write)
+        body = lift_patch(write) if isinstance(write, Lift) else nomination_patch(write)
         async with self._patch_slots:
             if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
                 return False

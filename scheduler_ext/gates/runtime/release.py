@@ -13,8 +13,8 @@ from turnout.kube import labels
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.gates import patches
 from turnout.scheduler_ext.gates.model import GatedPod, Lift, LiftReason, gated_pod
+from turnout.scheduler_ext.gates.patches import lift_patch
 
 MAX_PATCHES = 32
 MAX_TRIES = 4  # of a pod that changes meanwhile
@@ -86,7 +86,7 @@ async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
     for _ in range(MAX_TRIES):
         try:
             await pods.patch(
-                path, patches.lifting(Lift(pod, LiftReason.RELEASED)), field_manager=labels.FIELD_MANAGER_NOMINATOR
+                path, lift_patch(Lift(pod, LiftReason.RELEASED)), field_manager=labels.FIELD_MANAGER_NOMINATOR
             )
             return None
         except NotFound:

@@ -14,11 +14,11 @@ from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai
 from turnout.kube import labels
 from turnout.kube.objects import Owner, Pod, PodGroup
-from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import Rules, Victims
-from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import NominationChoices, nominate
+from turnout.scheduler_ext.planner.seats import partial_gangs, unenforced_pods
 from turnout.scheduler_ext.planner.switch_path import plan_annotations
+from turnout.scheduler_ext.verbs import answer_preempt
 from turnout.topology.switch_paths import BadPath, natural, read_path
 
 OTHERS = (labels.KAI_GROUP, kai.SUBGROUP)
@@ -73,10 +73,10 @@ def ask_everything(w, pods):
         if not member.node:
             w.fit(pod, names)
             w.rank(pod)
-        verbs.preempt(w.plans, member, {name: Victims(("v",)) for name in names}, w.now_s)
+        answer_preempt(w.plans, member, {name: Victims(("v",)) for name in names}, w.now_s)
     w.plans.plan_some(w.now_s)
-    seats.partial_gangs(w.plans)
-    seats.unenforced_pods(w.plans, w.rules)
+    partial_gangs(w.plans)
+    unenforced_pods(w.plans, w.rules)
     nominate(w.plans, list(w.view.gangs), CHOICES, {}, w.now_s)
     plan_annotations(w.view, {}, list(w.view.pods), w.now_s)
 

@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
-from turnout.scheduler_ext.cache.levels import MOST_KEPT, Levels, tier_of_label
+from turnout.scheduler_ext.cache.levels import MAX_LEVELS, Levels, tier_of_label
 
 HOSTS = ["a0", "a1", "b0", "b1", "c0", "c1"]
 
@@ -100,7 +100,7 @@ def test_another_map_counts_at_once_however_many_levels_are_looked_up():
     assert made.tier_of("example.com/pod") == 1
     made.use(world.fabric([HOSTS]))
     assert made.tier_of("example.com/pod") == 0
-    for at in range(2 * MOST_KEPT):
+    for at in range(2 * MAX_LEVELS):
         assert made.tier_of(f"example.com/{at}-leaf") == 1
     assert made.tier_of("example.com/pod") == 0
 

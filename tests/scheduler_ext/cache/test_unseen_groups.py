@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.jobs.gang import Dialect
-from turnout.scheduler_ext.cache.unseen_groups import MOST_WAITING, WAIT_S, PodGroupState, PodGroupWaits
+from turnout.scheduler_ext.cache.unseen_groups import MAX_WAITING_GANGS, POD_GROUP_WAIT_S, PodGroupState, PodGroupWaits
 
 
 def gang_of(*pods, put=lambda stage: None):
@@ -38,21 +38,21 @@ def test_only_a_podgroup_that_the_pods_name_is_awaited(gang, awaited):
 
 def test_it_is_awaited_once_from_the_first_question_on():
     unseen, gang = PodGroupWaits(), gang_of(*world.volcano("g", 2))
-    at = [unseen.state_of(gang, 5.0 + later_s) for later_s in (0.0, WAIT_S / 2, WAIT_S, 100.0)]
+    at = [unseen.state_of(gang, 5.0 + later_s) for later_s in (0.0, POD_GROUP_WAIT_S / 2, POD_GROUP_WAIT_S, 100.0)]
     assert at == [PodGroupState.AWAITED, PodGroupState.AWAITED, PodGroupState.NEVER_CAME, PodGroupState.NEVER_CAME]
 
 
 def test_of_one_namespace_so_many_wait_and_those_of_another_beside_them():
-    unseen, mine = PodGroupWaits(), many(MOST_WAITING + 1, "mine")
-    assert [unseen.state_of(gang, 5.0) for gang in mine] == [PodGroupState.AWAITED] * MOST_WAITING + [
+    unseen, mine = PodGroupWaits(), many(MAX_WAITING_GANGS + 1, "mine")
+    assert [unseen.state_of(gang, 5.0) for gang in mine] == [PodGroupState.AWAITED] * MAX_WAITING_GANGS + [
         PodGroupState.NEVER_CAME
     ]
     assert unseen.state_of(*many(1, "other"), 5.0) is PodGroupState.AWAITED
-    assert unseen.state_of(*many(1, "mine", first=100), 5.0 + WAIT_S) is PodGroupState.AWAITED
+    assert unseen.state_of(*many(1, "mine", first=100), 5.0 + POD_GROUP_WAIT_S) is PodGroupState.AWAITED
 
 
 def test_pods_that_are_deleted_and_made_anew_gain_no_further_waits():
-    unseen, mine = PodGroupWaits(), many(MOST_WAITING, "mine")
+    unseen, mine = PodGroupWaits(), many(MAX_WAITING_GANGS, "mine")
     for gang in mine:
         unseen.state_of(gang, 5.0)
     unseen.retain({}, 5.5)
@@ -63,6 +63,6 @@ def test_gangs_that_stay_are_not_awaited_again():
     unseen, (stays, goes) = PodGroupWaits(), many(2, "mine")
     for gang in (stays, goes):
         unseen.state_of(gang, 5.0)
-    unseen.retain({stays.key: stays}, 5.0 + WAIT_S)
+    unseen.retain({stays.key: stays}, 5.0 + POD_GROUP_WAIT_S)
     assert unseen.state_of(stays, 7.0) is PodGroupState.NEVER_CAME
     assert unseen.state_of(goes, 7.0) is PodGroupState.AWAITED

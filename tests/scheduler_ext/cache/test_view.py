@@ -7,7 +7,7 @@ from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cache.cache import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.cache.pod_info import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
@@ -197,7 +197,7 @@ class TestWaits:
         for at, pod in enumerate(pods):
             w.put(pod).view.settle(at * 20.0)
             waited = w.view.missing_pods(w.view.gangs[BERT]) > 0
-            assert waited is (at * 20.0 < MOST_PATIENCE_S)
+            assert waited is (at * 20.0 < MAX_PATIENCE_S)
 
     def test_a_known_pod_that_comes_from_another_gang_prolongs_nothing(self):
         w = World(4).put_group("bert", 3).put(world.volcano("bert", 1)[0], world.volcano("gpt", 1)[0])
@@ -212,8 +212,8 @@ class TestWaits:
         w.view.settle(0.0)
         w.view.settle(PATIENCE_S)
         w.view.drop_pod("uid-bert-0")
-        w.view.settle(MOST_PATIENCE_S)
-        w.put(world.volcano("bert", 1)[0]).view.settle(MOST_PATIENCE_S + 1.0)
+        w.view.settle(MAX_PATIENCE_S)
+        w.put(world.volcano("bert", 1)[0]).view.settle(MAX_PATIENCE_S + 1.0)
         assert w.view.missing_pods(w.view.gangs[BERT]) == 1
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
-from turnout.scheduler_ext.gates import patches
 from turnout.scheduler_ext.gates.decide import next_writes
 from turnout.scheduler_ext.gates.model import GatedGang, GatedPod, Lift, LiftReason, Nominate, Wait
+from turnout.scheduler_ext.gates.patches import lift_patch, nomination_patch
 from turnout.scheduler_ext.model import EventReason
 
 FULL = Wait(EventReason.NO_ROOM, "3 of 4 pods find room")
@@ -172,12 +172,12 @@ ZONE = NodeSelectorTerm([NodeSelectorRequirement("zone", "In", ["a"])])
 
 
 def lifted(pod, pinned=False):
-    return patches.lifting(Lift(pod, LiftReason.PLACED, "n", pinned))
+    return lift_patch(Lift(pod, LiftReason.PLACED, "n", pinned))
 
 
 def test_every_patch_holds_for_one_version_of_one_pod():
     meta = {"uid": "u", "resourceVersion": "7"}
-    assert lifted(POD)["metadata"] == patches.nomination(Nominate(POD, "n"))["metadata"] == meta
+    assert lifted(POD)["metadata"] == nomination_patch(Nominate(POD, "n"))["metadata"] == meta
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.support.examples import scaled
 from tests.work import lines_run
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cache.cache import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.planner.claims import order_seats, position_of
 
 ALL = 999_999
@@ -234,7 +234,7 @@ class TestPatience:
             w.view.settle(w.now_s)
             w.now_s += PATIENCE_S - 1
         w.view.settle(w.now_s)
-        assert 12 * (PATIENCE_S - 1) > MOST_PATIENCE_S
+        assert 12 * (PATIENCE_S - 1) > MAX_PATIENCE_S
         assert self.waiting_for(w, "bert") == 0
 
     def test_a_pod_that_says_another_gang_now_is_nobody_new(self):

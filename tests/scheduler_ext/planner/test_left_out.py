@@ -7,7 +7,7 @@ import pytest
 from tests import cluster, world
 from tests.world import REQUIRED, World, leaves
 from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.planner.left_out import FORGET_S, SURE_S
+from turnout.scheduler_ext.planner.left_out import CONFIRM_S, FORGET_S
 
 
 def without(w, *hosts):
@@ -17,7 +17,7 @@ def without(w, *hosts):
 def asked_twice(w, pod, names):
     """Ask about a pod, and again once its host has been missing for long enough. Returns both answers."""
     first = w.fit(pod, names)
-    w.now_s += SURE_S
+    w.now_s += CONFIRM_S
     return first, w.fit(pod, names)
 
 
@@ -32,7 +32,7 @@ def settle(w, pods, refused):
             if kept:
                 w.bind(pod, kept[0])
                 placed[pod.metadata.name] = kept[0]
-        w.now_s += SURE_S
+        w.now_s += CONFIRM_S
     return placed
 
 
@@ -84,7 +84,7 @@ class TestRequiredGang:
     def test_a_host_that_was_offered_a_moment_ago_is_not_left_out_yet(self):
         w, pods = World(4, 4), world.volcano("bert", 4, notes=REQUIRED)
         w.put(*pods).fit(pods[0], without(w, "a2"))
-        w.now_s += SURE_S
+        w.now_s += CONFIRM_S
         w.fit(pods[0], without(w, "a2", "b0"))
         assert set(w.plan(pods[0]).values()) == {"b0", "b1", "b2", "b3"}
 
@@ -101,7 +101,7 @@ class TestRequiredGang:
         w.put(*pods)
         assert w.fit(pods[1], without(w, "a0")).retry
         w.bind(pods[0], "a0")
-        w.now_s += SURE_S
+        w.now_s += CONFIRM_S
         assert w.schedule(*pods[1:]) == {"bert-1": "a1", "bert-2": "a2", "bert-3": "a3"}
 
     def test_a_host_that_is_full_is_no_news(self):

@@ -6,15 +6,15 @@ from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
 from turnout.scheduler_ext.cache.cache import PATIENCE_S
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.model import EventReason, Notice, Rules
-from turnout.scheduler_ext.planner import seats
 from turnout.scheduler_ext.planner.nominate import NominationChoices, NominationReason, nominate
 from turnout.scheduler_ext.planner.placing.model import GangPlan, GangRequest
 from turnout.scheduler_ext.planner.placing.ranks import ranks_of
+from turnout.scheduler_ext.planner.seats import partial_gangs, unenforced_pods
+from turnout.scheduler_ext.verbs import postpone
 
 CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 
@@ -148,7 +148,7 @@ def test_a_score_is_given_to_the_best_256_nodes_that_were_asked_about():
 
 def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
     why = Notice(EventReason.NO_ROOM, detail="8 pods must start together")
-    answer = verbs.not_yet(why, [f"n{at}" for at in range(65)], 0.5, pause_s=0.25)
+    answer = postpone(why, [f"n{at}" for at in range(65)], 0.5, pause_s=0.25)
     assert (list(answer.nodes), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})
     assert list(answer.forbidden) == [f"n{at}" for at in range(64)]
     said = "OldView at 1970-01-01T00:00:00.500000Z: NoRoom: 8 pods must start together"
@@ -172,14 +172,14 @@ def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
 def test_a_gang_of_which_a_part_has_started(pods, partial):
     w = World(2).put(*pods)
     w.view.settle(w.now_s)
-    assert bool(seats.partial_gangs(w.plans)) is partial
+    assert bool(partial_gangs(w.plans)) is partial
 
 
 def test_a_member_that_is_believed_to_be_on_its_way_has_started():
     w, pods = World(2), world.koordinator("g", 3, least=2, at=["a0"])
     w.put(*pods)
     assert w.fit(pods[1]).node == "a1"
-    assert seats.partial_gangs(w.plans) == []
+    assert partial_gangs(w.plans) == []
 
 
 WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
@@ -209,7 +209,7 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
 def test_bound_pods_against_the_rule_are_counted(pods, count):
     w = World(2, 2, 2, off_map=1).put(*pods)
     w.view.settle(w.now_s)
-    assert seats.unenforced_pods(w.plans, Rules(hold_incomplete=True)) == count
+    assert unenforced_pods(w.plans, Rules(hold_incomplete=True)) == count
 
 
 @pytest.mark.parametrize(

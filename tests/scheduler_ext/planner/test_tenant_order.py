@@ -6,7 +6,7 @@ from tests import world
 from tests.world import World
 from turnout.jobs.wishes import koordinator, kueue
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S
+from turnout.scheduler_ext.cache.cache import MAX_PATIENCE_S
 
 
 def mine(size, least=None, at=("a0",), **more):
@@ -23,7 +23,7 @@ def test_a_min_raised_after_the_start_goes_after_others(priority, least):
     w, old = World(3), mine(1, 1)
     w.put(*old)
     w.plan(old[0])
-    w.now_s += MOST_PATIENCE_S + 1
+    w.now_s += MAX_PATIENCE_S + 1
     w.put(*mine(3, least), *(theirs := other(priority)))
     assert len(w.schedule(*theirs)) == 2
 
@@ -41,7 +41,7 @@ def test_a_member_that_comes_again_has_its_place_first():
     w, pods = World(4), mine(4, 4, at=["a0", "a1", "a2", "a3"])
     w.put(*pods)
     w.plan(pods[0])
-    w.now_s += 2 * MOST_PATIENCE_S
+    w.now_s += 2 * MAX_PATIENCE_S
     w.view.drop_pod(pods[3].metadata.uid)
     lone = world.volcano("lone", 1, namespace="theirs", created=2, priority=1000)
     w.put(again := mine(4, 4, at=["a0", "a1", "a2"])[3], *lone)

@@ -6,10 +6,10 @@ from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cache.cache import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.model import Victims
 from turnout.scheduler_ext.planner.work import GANG_STEPS, HOST_STEPS, QUESTION_STEPS
+from turnout.scheduler_ext.verbs import answer_preempt
 
 # What a question may take at a thousand nodes: those ahead, the last of them begun within the bound, and its own gang.
 MOST_STEPS = QUESTION_STEPS + 1_000 * HOST_STEPS + 2 * GANG_STEPS
@@ -74,7 +74,7 @@ class TestOneQuestion:
         rooms, snapshot = [], w.view.snapshot
         before = snapshot.room_above
         snapshot.room_above = lambda *asked: rooms.append(asked) or before(*asked)
-        verbs.preempt(w.plans, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
+        answer_preempt(w.plans, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
         assert len(rooms) < 300  # 60 shapes under each of 20 leaves would be 1,200
 
     def test_is_answered_with_its_own_host_though_others_ahead_have_no_plan(self):
@@ -127,8 +127,8 @@ class TestPatience:
             for _ in range(29):
                 waited_s += self.missing(w, "turn") > 0
                 w.now_s += 1.0
-        assert 40 * (PATIENCE_S - 1) > 2 * MOST_PATIENCE_S
-        assert waited_s <= MOST_PATIENCE_S
+        assert 40 * (PATIENCE_S - 1) > 2 * MAX_PATIENCE_S
+        assert waited_s <= MAX_PATIENCE_S
 
     def test_a_gang_whose_group_says_its_min_is_not_made_larger_by_its_pods(self):
         w, pods = World(2), world.koordinator("bert", 2, least=999_999, gpus=1)

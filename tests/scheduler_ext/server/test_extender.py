@@ -9,7 +9,7 @@ from turnout.kube import labels
 from turnout.kube.objects import Toleration
 from turnout.kube.pod_shape import MAX_RULES
 from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S
-from turnout.scheduler_ext.cache.unseen_groups import WAIT_S
+from turnout.scheduler_ext.cache.unseen_groups import POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S, Extender
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -207,7 +207,7 @@ class TestUnseenPodGroup:
         pods = world.volcano("bert", 2)
         story = self.story(*pods)
         assert not story.view.filter(pods[0], story.stage.names).nodes
-        story.wait(WAIT_S)
+        story.wait(POD_GROUP_WAIT_S)
         kept = [story.view.filter(pod, story.stage.names).nodes for pod in pods]
         assert kept == [("a0",), ("a1",)]
         assert story.words == [EventReason.GANG_UNKNOWN]

@@ -5,7 +5,7 @@ import numpy as np
 from tests import world
 from turnout.jobs.gang import GangKey
 from turnout.kube.pod_shape import shape_of
-from turnout.scheduler_ext.planner.left_out import FORGET_S, MOST_KEPT, SURE_S, RejectedHosts
+from turnout.scheduler_ext.planner.left_out import CONFIRM_S, FORGET_S, MAX_OBSERVATIONS, RejectedHosts
 
 GPU8, GPU4 = shape_of(world.pod("p", 8)), shape_of(world.pod("p", 4))
 
@@ -32,18 +32,18 @@ def believed(left_out, name="bert"):
 def test_a_row_is_believed_to_be_refused_once_it_was_missing_twice():
     left_out = RejectedHosts()
     assert note(left_out, 1, 2) == []
-    assert note(left_out, 1, 2, now_s=SURE_S - 0.1) == []
+    assert note(left_out, 1, 2, now_s=CONFIRM_S - 0.1) == []
     assert (believed(left_out), left_out.has_observation(key(), GPU8)) == ({}, True)
-    assert note(left_out, 2, 3, now_s=SURE_S) == [2]
-    assert note(left_out, 2, 3, now_s=2 * SURE_S - 0.1) == [2]
-    assert note(left_out, 2, 3, now_s=2 * SURE_S) == [2, 3]
-    assert note(left_out, 3, now_s=3 * SURE_S) == [3]
+    assert note(left_out, 2, 3, now_s=CONFIRM_S) == [2]
+    assert note(left_out, 2, 3, now_s=2 * CONFIRM_S - 0.1) == [2]
+    assert note(left_out, 2, 3, now_s=2 * CONFIRM_S) == [2, 3]
+    assert note(left_out, 3, now_s=3 * CONFIRM_S) == [3]
     assert believed(left_out) == {GPU8: [3]}
 
 
 def test_each_gang_and_shape_is_remembered_by_itself():
     left_out = RejectedHosts()
-    for now_s in (0.0, SURE_S):
+    for now_s in (0.0, CONFIRM_S):
         note(left_out, 1, now_s=now_s)
         note(left_out, 2, now_s=now_s, shape=GPU4)
         note(left_out, 3, now_s=now_s, name="gpt")
@@ -57,7 +57,7 @@ def test_each_gang_and_shape_is_remembered_by_itself():
 def test_a_row_that_is_named_again_is_refused_no_more():
     left_out = RejectedHosts()
     note(left_out, 1, 2)
-    note(left_out, 1, 2, now_s=SURE_S)
+    note(left_out, 1, 2, now_s=CONFIRM_S)
     assert not left_out.note_offered(key(), GPU8, [3])
     assert left_out.note_offered(key(), GPU8, [1, 3])
     assert believed(left_out) == {GPU8: [2]}
@@ -69,16 +69,16 @@ def test_a_row_that_is_named_again_is_refused_no_more():
 def test_what_was_not_seen_for_long_is_forgotten_and_told_if_believed():
     left_out = RejectedHosts()
     note(left_out, 1)
-    note(left_out, 1, now_s=SURE_S)
-    note(left_out, 1, now_s=SURE_S, name="gpt")
-    assert left_out.expire(FORGET_S + SURE_S - 0.1) == []
-    assert left_out.expire(FORGET_S + SURE_S) == [key()]
+    note(left_out, 1, now_s=CONFIRM_S)
+    note(left_out, 1, now_s=CONFIRM_S, name="gpt")
+    assert left_out.expire(FORGET_S + CONFIRM_S - 0.1) == []
+    assert left_out.expire(FORGET_S + CONFIRM_S) == [key()]
     assert not left_out.has_observation(key("gpt"), GPU8)
 
 
 def test_so_many_gangs_are_remembered_and_the_oldest_is_forgotten_first():
     left_out = RejectedHosts()
-    for at in range(MOST_KEPT):
+    for at in range(MAX_OBSERVATIONS):
         note(left_out, 1, name=f"g{at}")
     assert left_out.has_observation(key("g0"), GPU8)
     note(left_out, 1, name="g0")

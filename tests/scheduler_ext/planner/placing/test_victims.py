@@ -10,10 +10,10 @@ from tests.support.examples import scaled
 from tests.world import REQUIRED, World, leaves
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext import verbs
 from turnout.scheduler_ext.model import Victims
 from turnout.scheduler_ext.planner.placing.cheap_domain import cheap_hosts
 from turnout.scheduler_ext.planner.placing.victims import GangLoss, MoveBudget, Victim, cheapest_hosts
+from turnout.scheduler_ext.verbs import answer_preempt
 
 SCENES = scaled(300)
 
@@ -99,7 +99,7 @@ def preempted(w, pods, wall_s=0.0):
     w.put(*pods)
     for pod in pods:
         victims = {name: Victims((f"uid-{name}",)) for name in w.names}
-        found += verbs.preempt(w.plans, w.member(pod), victims, w.now_s, wall_s)
+        found += answer_preempt(w.plans, w.member(pod), victims, w.now_s, wall_s)
     return found
 
 
