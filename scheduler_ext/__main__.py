@@ -16,7 +16,7 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.run_until_signal import CANNOT_START, run_program, run_until_signal
-from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.model import BadCertificate
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.informers import Informers

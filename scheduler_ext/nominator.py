@@ -38,11 +38,10 @@ from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
-from turnout.scheduler_ext.errors import BadCertificate
 from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.gates.runtime.repairer import Repairer
-from turnout.scheduler_ext.model import Notice, Rules
+from turnout.scheduler_ext.model import BadCertificate, Notice, Rules
 from turnout.scheduler_ext.planner.nominate import NominationChoices
 from turnout.scheduler_ext.server.event_recorder import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender

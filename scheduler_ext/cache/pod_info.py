@@ -18,8 +18,11 @@ from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
 from turnout.scheduler_ext.cache.host_rules import add_anti_affinity, max_per_host
+from turnout.scheduler_ext.wire.pod_messages import gates_of
 
 _FINISHED = ("Succeeded", "Failed")
+
+
 # Kinds of volume that any node can mount; "name" is every volume's own.
 _FREE_VOLUMES = {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "nfs", "image"}
 
@@ -34,6 +37,8 @@ class Controller(NamedTuple):
 
 
 MAX_NAME_CHARACTERS = 253  # characters; an API server bounds no field of an owner reference, and tenants write them
+
+
 _controller = lru_cache(maxsize=4_096)(Controller)  # the pods of one job share one value
 
 
@@ -107,11 +112,6 @@ def _controller_of(pod: Pod) -> Controller | None:
         return None
     fields = owner.api_version, owner.kind, owner.name, owner.uid
     return _controller(*fields) if all(len(field) <= MAX_NAME_CHARACTERS for field in fields) else None
-
-
-def gates_of(pod: Pod) -> set[str]:
-    """Return the names of a pod's scheduling gates."""
-    return {str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if isinstance(gate, dict)}
 
 
 def error_text(error: KubeError) -> str:

@@ -6,8 +6,8 @@ takes over after a crash goes on where the last write ended. Source: docs/manage
 
 from __future__ import annotations
 
-from turnout.scheduler_ext.gates.model import Evict, GatedGang, GatedPod, Lift, LiftReason, Nominate, Preemption, Wait
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.gates.model import GatedGang, Preemption, Wait
+from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate
 
 Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
 

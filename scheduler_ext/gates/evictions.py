@@ -18,8 +18,8 @@ from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.gates.model import Evict, GatedGang, Preemption
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.gates.model import GatedGang, Preemption
+from turnout.scheduler_ext.model import EventReason, Evict
 from turnout.scheduler_ext.planner.placing.model import planned_members
 from turnout.scheduler_ext.planner.plan_cache import Plans
 from turnout.scheduler_ext.planner.seats import plan_with_preemption

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from turnout.jobs.gang import Dialect
 from turnout.jobs.repair import Remedy
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
-from turnout.scheduler_ext.gates.model import Evict
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.model import EventReason, Evict
 from turnout.scheduler_ext.planner.placing.model import planned_members
 from turnout.scheduler_ext.planner.plan_cache import Plans
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from turnout.scheduler_ext.cache.gang import Gang, rank_order
 from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.gates.model import GatedGang, GatedPod, Wait
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.gates.model import GatedGang, Wait
+from turnout.scheduler_ext.model import EventReason, GatedPod
 from turnout.scheduler_ext.planner.placing.model import is_planned, planned_members
 from turnout.scheduler_ext.planner.placing.strict_order import add_kept_domain
 from turnout.scheduler_ext.planner.plan_cache import Plans

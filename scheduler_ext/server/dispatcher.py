@@ -9,17 +9,56 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Protocol
 
-from turnout.scheduler_ext import extender_v1, volcano_v1
-from turnout.scheduler_ext.admission import decode_review, encode_review
-from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.model import Answer, ExtenderVerbs, NoPlace
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.model import Answer, BadRequest, NoPlace, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.wire import extender_v1, volcano_v1
+from turnout.scheduler_ext.wire.pod_messages import Review, decode_review, encode_review
+
+
+class ExtenderVerbs(Protocol):
+    """The interface that the HTTP handlers call. Its methods never wait: one request sees one state of the cluster."""
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
+        """Return which of the named nodes the pod may go to, and why not to the others."""
+        ...
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
+        """Score the named nodes 1..10. Nodes that would get 0 are left out."""
+        ...
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
+        """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
+        ...
+
+    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
+        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
+        ...
+
+    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
+        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known."""
+        ...
+
+    def gates(self, review: Review) -> bool:
+        """True if a pod that is being created is to wait behind our scheduling gate."""
+        ...
+
+    def unready(self) -> str | None:
+        """Say why no answer can be given yet; None when answers can be given."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the current state for a person, in JSON types only."""
+        ...
+
 
 log = logging.getLogger("turnout.extender")
+
 
 LOG_INTERVAL_S = 10.0  # a fault shows in every request: its place is logged no more often than this
 
@@ -182,6 +221,7 @@ class _VolcanoJobEnqueueable:
 
 
 _Question = _Filter | _Prioritize | _Preempt | _Gate | _VolcanoPredicate | _VolcanoPrioritize | _VolcanoJobEnqueueable
+
 
 # Each is born neutral: without `plan` it answers that nothing is narrowed, preferred or spared.
 _QUESTIONS: dict[Verb, type[_Question]] = {

@@ -12,7 +12,6 @@ from typing import Any
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.admission import GateRule, Review, needs_gate
 from turnout.scheduler_ext.cache.cache import ClusterView
 from turnout.scheduler_ext.cache.lagging_view import LaggingView
 from turnout.scheduler_ext.cache.pod_info import Member, error_text
@@ -25,6 +24,7 @@ from turnout.scheduler_ext.planner.plan_cache import Plans
 from turnout.scheduler_ext.planner.seats import partial_gangs, unenforced_pods
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.verbs import answer_filter, answer_preempt, answer_prioritize, postpone, refuse_everywhere
+from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule
 

@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 
 from turnout.kube.server.http_connection import Limits, Server, refusal
 from turnout.kube.server.probes import LIMITS, pages_server, probe_pages
-from turnout.scheduler_ext.model import ExtenderVerbs
+from turnout.scheduler_ext.server.dispatcher import ExtenderVerbs
 from turnout.scheduler_ext.server.metrics import Metrics
 
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 
 from turnout.kube.server.http_connection import Connection, Limits, Server
-from turnout.scheduler_ext.body_bounds import MAX_BYTES
-from turnout.scheduler_ext.model import ExtenderVerbs
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Reply, Verb, refuse
+from turnout.scheduler_ext.server.dispatcher import Dispatcher, ExtenderVerbs, Outcome, Reply, Verb, refuse
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES
 
 PATHS = {f"/{verb.value}": verb for verb in Verb}
 WEBHOOK = {f"/{Verb.GATE.value}": Verb.GATE}  # of a program that answers no scheduler

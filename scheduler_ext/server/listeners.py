@@ -12,7 +12,7 @@ from types import TracebackType
 from turnout.kube.client.clock import Clock
 from turnout.kube.server.http_connection import Limits, Server
 from turnout.kube.server.sockets import allow_files, bind, limit_connections
-from turnout.scheduler_ext.model import ExtenderVerbs
+from turnout.scheduler_ext.server.dispatcher import ExtenderVerbs
 from turnout.scheduler_ext.server.health import HealthPages
 from turnout.scheduler_ext.server.http_handlers import WEBHOOK, VerbHandler
 from turnout.scheduler_ext.server.metrics import Metrics

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from turnout.scheduler_ext.errors import BadCertificate
+from turnout.scheduler_ext.model import BadCertificate
 from turnout.scheduler_ext.server.metrics import Metrics
 
 log = logging.getLogger("turnout.extender")

@@ -26,8 +26,8 @@ from turnout.launcher.health.stack_traces import parse as stacks
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 from turnout.launcher.model import Record as Round
 from turnout.launcher.rendezvous import messages, round_lock
-from turnout.scheduler_ext import extender_v1
-from turnout.scheduler_ext.errors import ExtenderError
+from turnout.scheduler_ext.model import ExtenderError
+from turnout.scheduler_ext.wire import extender_v1
 from turnout.topology.accept import draft_map
 from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
 

@@ -10,8 +10,8 @@ from turnout.autoscaler.model import Reason as OfJob
 from turnout.autoscaler.node_faults.model import NodeReason
 from turnout.controllers.model import Reason as Controlled
 from turnout.kube import reasons
-from turnout.scheduler_ext.gates.model import LiftReason as Lifted
 from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.model import LiftReason as Lifted
 from turnout.scheduler_ext.planner.nominate import NominationReason as Nominated
 
 

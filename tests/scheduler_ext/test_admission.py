@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests import cluster
 from turnout.kube import labels
-from turnout.scheduler_ext.admission import GateRule, decode_review, encode_review, needs_gate
-from turnout.scheduler_ext.body_bounds import MAX_BYTES, MAX_VALUES
-from turnout.scheduler_ext.errors import BadRequest
+from turnout.scheduler_ext.model import BadRequest
+from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES, MAX_VALUES
+from turnout.scheduler_ext.wire.pod_messages import GateRule, decode_review, encode_review, needs_gate
 
 GATE = {"name": labels.PLACEMENT_GATE}
 

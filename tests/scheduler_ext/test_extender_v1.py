@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.extender_v1 import (
+from turnout.scheduler_ext.model import Answer, BadRequest, Victims
+from turnout.scheduler_ext.wire.extender_v1 import (
     MAX_NAMES,
     clip,
     decode_args,
@@ -18,7 +18,6 @@ from turnout.scheduler_ext.extender_v1 import (
     encode_preempt,
     encode_prioritize,
 )
-from turnout.scheduler_ext.model import Answer, Victims
 
 calm = settings(deadline=None)  # machines are noisy
 POD = {"metadata": {"name": "bert-0", "namespace": "ml", "uid": "u1"}, "spec": {"containers": [{"name": "c"}]}}

@@ -13,7 +13,7 @@ from turnout.kube.labels import TOPOLOGY, VOLCANO_GROUP
 from turnout.kube.objects import PodGroup
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.server.dispatcher import Outcome, Verb
-from turnout.scheduler_ext.volcano_v1 import ABSTAIN, POINT, REJECT, SUCCESS, UNRESOLVABLE, UNSCHEDULABLE
+from turnout.scheduler_ext.wire.volcano_v1 import ABSTAIN, POINT, REJECT, SUCCESS, UNRESOLVABLE, UNSCHEDULABLE
 
 REQUIRED_LEAF = {TOPOLOGY: "required", "turnout.dev/topology-tier": "1"}
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.admission import Review
 from turnout.scheduler_ext.model import Answer, NoPlace, Victims
 from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.wire.pod_messages import Review
 
 
 class Noop:

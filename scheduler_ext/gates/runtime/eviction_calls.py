@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from turnout.kube.errors import CallError, Conflict, NotFound
-from turnout.scheduler_ext.gates.model import Evict
-from turnout.scheduler_ext.gates.patches import eviction_body
+from turnout.scheduler_ext.model import Evict
+from turnout.scheduler_ext.wire.pod_messages import eviction_body
 
 
 class Evictions(Protocol):

@@ -18,10 +18,10 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError
 from turnout.scheduler_ext.cache.gang import Gang
 from turnout.scheduler_ext.gates.evictions import may_preempt, plan_preemption, reserve_hosts
-from turnout.scheduler_ext.gates.model import Evict, GatedGang
+from turnout.scheduler_ext.gates.model import GatedGang
 from turnout.scheduler_ext.gates.runtime.eviction_calls import EvictionOutcome, Evictions, evict_each
 from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionMetrics
-from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.model import EventReason, Evict, Notice
 from turnout.scheduler_ext.server.extender import Extender
 
 log = logging.getLogger("turnout.nominator")

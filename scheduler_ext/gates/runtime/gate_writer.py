@@ -24,15 +24,15 @@ from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates.decide import Writes, next_writes
-from turnout.scheduler_ext.gates.model import Evict, GatedPod, Lift, LiftReason, Nominate, Wait, gated_pod
-from turnout.scheduler_ext.gates.patches import lift_patch, nomination_patch
+from turnout.scheduler_ext.gates.model import Wait
 from turnout.scheduler_ext.gates.runtime.evictor import Evictor
 from turnout.scheduler_ext.gates.runtime.gate_metrics import GateMetrics
 from turnout.scheduler_ext.gates.turn import observe_gated_gang
-from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominate import NominationChoices
 from turnout.scheduler_ext.planner.work import QUESTION_STEPS
 from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
 
 log = logging.getLogger("turnout.nominator")
 

@@ -13,8 +13,8 @@ from turnout.kube import labels
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.gates.model import GatedPod, Lift, LiftReason, gated_pod
-from turnout.scheduler_ext.gates.patches import lift_patch
+from turnout.scheduler_ext.model import GatedPod, Lift, LiftReason
+from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch
 
 MAX_PATCHES = 32
 MAX_TRIES = 4  # of a pod that changes meanwhile

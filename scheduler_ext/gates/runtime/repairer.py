@@ -18,11 +18,10 @@ from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError
 from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.gates.model import Evict
 from turnout.scheduler_ext.gates.repairs import RepairPlan, find_stuck_gang, plan_repair
 from turnout.scheduler_ext.gates.runtime.eviction_calls import EvictionOutcome, Evictions, evict_each
 from turnout.scheduler_ext.gates.runtime.gate_metrics import RepairMetrics
-from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.model import EventReason, Evict, Notice
 from turnout.scheduler_ext.server.extender import Extender
 
 log = logging.getLogger("turnout.nominator")

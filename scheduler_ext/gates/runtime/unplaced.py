@@ -11,10 +11,9 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, EventStore, ObjectRef
 from turnout.kube.errors import NotFound
 from turnout.kube.objects import Lease
-from turnout.scheduler_ext.gates.model import GatedPod
 from turnout.scheduler_ext.gates.runtime.release import PodCalls, ReleaseResult, list_gated_pods, release_all
 from turnout.scheduler_ext.gates.unplaced import PlacerState, placer_state
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.model import EventReason, GatedPod
 
 EVENTS_PER_S = 20.0  # Events: a schedule has a minute or so
 

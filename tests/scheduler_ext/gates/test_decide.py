@@ -6,9 +6,9 @@ import pytest
 
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
 from turnout.scheduler_ext.gates.decide import next_writes
-from turnout.scheduler_ext.gates.model import GatedGang, GatedPod, Lift, LiftReason, Nominate, Wait
-from turnout.scheduler_ext.gates.patches import lift_patch, nomination_patch
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.gates.model import GatedGang, Wait
+from turnout.scheduler_ext.model import EventReason, GatedPod, Lift, LiftReason, Nominate
+from turnout.scheduler_ext.wire.pod_messages import lift_patch, nomination_patch
 
 FULL = Wait(EventReason.NO_ROOM, "3 of 4 pods find room")
 GONE = Wait(EventReason.GANG_UNKNOWN, "its PodGroup g is not there")

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, raw, rest, until
-from turnout.scheduler_ext.body_bounds import MAX_BYTES, MAX_VALUES
+from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES, MAX_VALUES
 
 pytestmark = pytest.mark.timeout(60)
 DEEP = b'{"Pod":{"x":' + b"[" * 10**6 + b"]" * 10**6 + b'},"NodeNames":["a"]}'

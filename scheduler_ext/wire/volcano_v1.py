@@ -1,7 +1,7 @@
-"""Translate the wire of Volcano's `extender` plugin: bytes to requests, answers to bytes.
+"""Translate the wire format of Volcano's `extender` plugin: bytes to requests, answers to bytes.
 
-Volcano asks about one task (its pod) and whole nodes under Go's field names. Only the pod and the names are read. Its
-scores are added as they are to those of other plugins, which reach 100 times their weight.
+Volcano sends one task (its pod) and whole nodes under Go's field names. Only the pod and the names are read. Volcano
+adds our scores as they are to those of other plugins, which reach 100 times their weight.
 
 Source: volcano.sh/volcano pkg/scheduler/plugins/extender/argument.go; docs/facts/schedulers.md 1.1; CS-10
 """
@@ -15,13 +15,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.extender_v1 import MAX_MESSAGE_BYTES, MAX_NAMES, clip
-from turnout.scheduler_ext.model import NoPlace
+from turnout.scheduler_ext.model import BadRequest, NoPlace
+from turnout.scheduler_ext.wire.extender_v1 import MAX_MESSAGE_BYTES, MAX_NAMES, clip
 
 POINT = 10_000.0  # of Volcano's score for one of ours, so that the planned node comes before what others prefer
+
+
 SUCCESS, UNSCHEDULABLE, UNRESOLVABLE = 0, 2, 3  # codes of predicate; pods that leave may help with the first refusal
+
+
 ABSTAIN, REJECT = 0, -1  # votes; a vote for a job would spare it the plugins of later tiers, such as its quota
+
 
 T = TypeVar("T")
 
@@ -61,7 +65,11 @@ class _OfJob(msgspec.Struct):
 
 
 _one_node = msgspec.json.Decoder(_OneNode)
+
+
 _nodes = msgspec.json.Decoder(_Nodes)
+
+
 _of_job = msgspec.json.Decoder(_OfJob)
 
 

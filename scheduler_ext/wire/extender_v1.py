@@ -1,7 +1,10 @@
-"""Translate extender/v1 as kube-scheduler and koord-scheduler speak it: bytes to requests, answers to bytes.
+"""Translate extender/v1 of kube-scheduler and koord-scheduler: bytes to requests, answers to bytes.
 
-The size of an answer is bounded by its request, whatever the extender says. It holds only names from the request, each
-once, and short messages: at most twice the request and 1 KiB. verbs.py decides what to answer.
+The request bounds the size of its answer. An answer holds only names from the request, each once, and short messages:
+at most twice the size of the request and 1 KiB. `planner/answers.py` decides the answer.
+
+A value costs a thousand times the memory of its bytes: `{"":{}}` has seven bytes and becomes two objects. So the
+number of values in a pod is bounded, too.
 
 Source: docs/facts/extender.md 1.1, 1.5, 1.6; kube-scheduler extender/v1 types.go
 """
@@ -16,15 +19,41 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.body_bounds import check_size
-from turnout.scheduler_ext.errors import BadRequest
-from turnout.scheduler_ext.model import Answer, Victims
+from turnout.scheduler_ext.model import Answer, BadRequest, Victims
+
+MAX_BYTES = 3 << 20  # of an AdmissionReview, or of a pod in another request: as much as an API server takes
+
+
+MAX_VALUES = 60_000  # numbers, texts, lists and objects together
+
+
+def check_size(raw: bytes, what: str) -> None:
+    """Raise BadRequest for JSON of too many bytes or values. what: the name of the object, for the message.
+
+    Values are counted by what begins them or stands between them. Such characters within texts count too, so the
+    count is never too low.
+    """
+    if len(raw) > MAX_BYTES:
+        raise BadRequest(f"{what} has {len(raw)} bytes: at most {MAX_BYTES} bytes are read")
+    values = 1 + sum(raw.count(each) for each in (b",", b"{", b"["))
+    if values > MAX_VALUES:
+        raise BadRequest(f"{what} has {values} values, about: at most {MAX_VALUES} values are read")
+
 
 MAX_FIELDS = 16  # of the outer object; extender/v1 has three
+
+
 MAX_NAMES = 200_000  # four times the largest cluster that we speak for
+
+
 MAX_MESSAGE_BYTES = 256
+
+
 MAX_LOOKUPS = 4  # to look up one by one; more are worth a set of all names
+
+
 MAX_SCORE = 10  # extender/v1 MaxExtenderPriority
+
 
 T = TypeVar("T")
 
@@ -66,14 +95,32 @@ class _Priority(msgspec.Struct, rename="pascal", gc=False):
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 _TEXT = msgspec.json.Decoder(str)
+
+
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)])  # an int64 that counts
+
+
 _NAMES = msgspec.json.Decoder(list[str])
+
+
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
 _OBJECT = msgspec.json.Decoder(_Object)
+
+
 _POD = msgspec.json.Decoder(Pod)
+
+
 _KEY = re.compile(rb'[ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*')
+
+
 _COMMA = re.compile(rb"[ \t\r\n]*[,}]")
+
+
 _PLACE = re.compile(r"at `([^`]*)`")
 
 

@@ -1,0 +1,3 @@
+"""The wire formats of the extender: bytes to nouns and nouns to bytes. It decides nothing."""
+
+from __future__ import annotations
