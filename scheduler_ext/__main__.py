@@ -17,12 +17,11 @@ from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.run_until_signal import CANNOT_START, run_program, run_until_signal
 from turnout.scheduler_ext.model import BadCertificate
-from turnout.scheduler_ext.server.event_recorder import DecisionEvents
+from turnout.scheduler_ext.server.events import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import Listen, Listeners, TlsFiles
+from turnout.scheduler_ext.server.watches import Informers
 from turnout.scheduler_ext.settings import Settings, extender_settings
 
 log = logging.getLogger("turnout.extender")

@@ -38,21 +38,19 @@ from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
-from turnout.scheduler_ext.gates.runtime.evictor import Evictor
-from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
-from turnout.scheduler_ext.gates.runtime.repairer import Repairer
 from turnout.scheduler_ext.model import BadCertificate, Notice, Rules
-from turnout.scheduler_ext.planner.nominate import NominationChoices
-from turnout.scheduler_ext.server.event_recorder import DecisionEvents
+from turnout.scheduler_ext.planner.nominations import NominationChoices
+from turnout.scheduler_ext.server.events import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.health import HealthPages
-from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import WebhookPort
+from turnout.scheduler_ext.server.http import HealthPages
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.nomination_writer import NominationWriter
-from turnout.scheduler_ext.server.switch_path_writer import SwitchPathWriter
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import TlsFiles, WebhookPort
+from turnout.scheduler_ext.server.watches import Informers
 from turnout.scheduler_ext.settings import add_common
+from turnout.scheduler_ext.writers.eviction_writer import Evictor, Repairer
+from turnout.scheduler_ext.writers.gate_writer import GateWriter
+from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
+from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 
 log = logging.getLogger("turnout.nominator")
 

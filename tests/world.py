@@ -13,10 +13,10 @@ from tests import cluster
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
-from turnout.scheduler_ext.cache.cache import ClusterView
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.plan_cache import Plans
-from turnout.scheduler_ext.verbs import answer_filter, answer_prioritize
+from turnout.scheduler_ext.planner.answers import answer_filter, answer_prioritize
+from turnout.scheduler_ext.planner.plans import Plans
 from turnout.topology.fabric import build
 from turnout.topology.model import DistanceRule
 from turnout.topology.sources.parse import read

@@ -15,7 +15,7 @@ from turnout.cli.commands.listing import Lists, Once
 from turnout.jobs.gang import POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
-from turnout.scheduler_ext.cache.cache import ClusterView
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.topology.accept import MAX_FAULTS_SHOWN, draft_map
 from turnout.topology.fabric import EMPTY, Fabric
 

@@ -65,8 +65,7 @@ def _release(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> Exit:
         from turnout.kube.client.clock import RealClock
-        from turnout.scheduler_ext.gates.runtime.release import release_all
-        from turnout.scheduler_ext.gates.runtime.unplaced import release_unplaced
+        from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 
         namespace, clock = args.namespace or "", RealClock()
         if args.if_unplaced:

@@ -13,7 +13,7 @@ from typing import Any
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Lease, Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.gates.unplaced import PlacerState, placer_state, silence_s
+from turnout.scheduler_ext.gates.release import PlacerState, placer_state, silence_s
 
 Object = Mapping[str, Any]
 COMPONENT = "turnout-nominator"  # by whom its Events are

@@ -30,9 +30,9 @@ from turnout.kube.node_capacity import Charge, Rows
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
 from turnout.kube.times import rfc3339
-from turnout.scheduler_ext.cache.cache import ClusterView
-from turnout.scheduler_ext.planner.placing.model import GangPlan
-from turnout.scheduler_ext.planner.plan_cache import Plans
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.request import GangPlan
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import natural
 

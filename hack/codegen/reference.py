@@ -28,10 +28,14 @@ from turnout.launcher.agent.metrics import Metrics as LauncherMetrics
 from turnout.launcher.cli.help import EXITS
 from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
-from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionMetrics, GateMetrics, RepairMetrics
+from turnout.scheduler_ext.server.metrics import (
+    EvictionMetrics,
+    GateMetrics,
+    NominationMetrics,
+    RepairMetrics,
+    SwitchPathMetrics,
+)
 from turnout.scheduler_ext.server.metrics import Metrics as ExtenderMetrics
-from turnout.scheduler_ext.server.nomination_writer import NominationMetrics
-from turnout.scheduler_ext.server.switch_path_writer import SwitchPathMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"

@@ -1,30 +1,26 @@
-"""Choose who leaves so that a gang behind our gates can start: the cheapest domain, and there no pod too many.
+"""Decide which pods are evicted for a gang behind our gates, and when a gang that lost its min is moved or given up.
 
-The domain is chosen as for the `preempt` verb (planner/seats.py). A gang that cannot go on after what it loses is
-evicted whole: what would be left of it would hold hosts for nothing. Nothing is chosen while pods still leave the hosts
-of a gang. When evictions are sent, and for how long hosts are held, is settled in runtime/evictor.py.
+The domain is chosen as for the `preempt` verb (`planner/preemption.py`). Nothing is chosen while pods still leave the
+hosts of a gang. `writers/eviction_writer.py` decides when evictions are sent, and how long hosts stay reserved.
+
+A gang below its min that holds hosts and finds no room near them is repaired if its owner asks for it on its pods
+(`jobs/repair.py`). Only its own members leave then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from turnout.jobs.gang import GangKey
-from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import unix_s
-from turnout.scheduler_ext.cache.cache import ClusterView
-from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.cache.pod_info import Member
-from turnout.scheduler_ext.gates.model import GatedGang, Preemption
+from turnout.jobs.gang import Dialect
+from turnout.jobs.repair import Remedy
+from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.gates.release import GatedGang, Preemption
 from turnout.scheduler_ext.model import EventReason, Evict
-from turnout.scheduler_ext.planner.placing.model import planned_members
-from turnout.scheduler_ext.planner.plan_cache import Plans
-from turnout.scheduler_ext.planner.seats import plan_with_preemption
-
-PodsToPlace = list[tuple[int, PodShape]]  # (row, shape) of each pod to come
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.preemption import choose_victims, lower_pods, plan_with_preemption
+from turnout.scheduler_ext.planner.request import planned_members
 
 
 def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
@@ -97,111 +93,6 @@ def plan_preemption(
     return Preemption(hosts, _evictions(gang, chosen), leaving)
 
 
-def choose_victims(
-    view: ClusterView, own_key: GangKey, pods: PodsToPlace, priority: int, evicted_uids: Collection[str], wall_s: float
-) -> tuple[Member, ...] | None:
-    """Choose the pods below a priority that leave so that `pods` fits; None where no choice is enough.
-
-    Nobody can be taken from the answer: the dearest gangs are spared first, then single pods above a min. Pods that no
-    host of ours needs leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
-    """
-    rows = {row for row, _ in pods}
-    lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
-    leaving_uids = {m.uid for m in lower if m.terminating or m.uid in evicted_uids}
-    ledger = _RoomLedger(view, pods, lower)
-    victim_uids = {m.uid for m in lower if m.node}
-    if not ledger.fits(victim_uids | leaving_uids):
-        return None
-    victim_uids -= leaving_uids
-    by_gang: dict[GangKey, list[Member]] = {}
-    for member in lower:
-        if member.uid in victim_uids:
-            by_gang.setdefault(_gang_of(view, member), []).append(member)
-    dearest = sorted(
-        by_gang, key=lambda key: (-max(m.priority for m in by_gang[key]), -_lost_gpu_s(view, key, wall_s), key)
-    )
-    for key in dearest:
-        fewer_uids = victim_uids - {m.uid for m in by_gang[key]}
-        victim_uids = fewer_uids if ledger.fits(fewer_uids | leaving_uids) else victim_uids
-    for key in dearest:
-        for member in sorted(by_gang[key], key=lambda m: (-m.priority, m.created, m.uid)):
-            if (
-                member.uid in victim_uids
-                and not _is_below_min(view, key, victim_uids | leaving_uids)
-                and ledger.fits(victim_uids - {member.uid} | leaving_uids)
-            ):
-                victim_uids.discard(member.uid)
-    chosen = [m for m in lower if m.uid in victim_uids]
-    for key in dearest:
-        if any(m.uid in victim_uids for m in by_gang[key]) and _is_below_min(view, key, victim_uids | leaving_uids):
-            chosen += [m for m in _remaining_members(view, key, priority) if m.uid not in victim_uids | leaving_uids]
-    row_of = view.snapshot.row_of
-    return tuple(sorted(chosen, key=lambda m: (row_of.get(m.node) in rows, m.namespace, m.name)))
-
-
-class _RoomLedger:
-    """The room on the hosts of a plan, in vectors of the resources."""
-
-    def __init__(self, view: ClusterView, pods: PodsToPlace, lower_pods: Sequence[Member]) -> None:
-        snapshot = view.snapshot
-        for shape in {shape for _, shape in pods}:
-            snapshot.vector(shape)  # a resource that is new makes all vectors longer
-        self._shortage: dict[int, NDArray[np.int64]] = {}
-        for row, shape in pods:
-            self._shortage[row] = self._shortage.get(row, -snapshot.free_at(row)) + snapshot.vector(shape)
-        requested = np.logical_or.reduce([snapshot.vector(shape) > 0 for _, shape in pods])
-        self._shortage = {row: np.where(requested, short, 0) for row, short in self._shortage.items()}
-        self._vectors = {
-            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], snapshot.vector(m.shape)) for m in lower_pods
-        }
-
-    def fits(self, removed_uids: Iterable[str]) -> bool:
-        """True if all takes fit once these are out."""
-        short = {row: left.copy() for row, left in self._shortage.items()}
-        for uid in removed_uids:
-            row, vector = self._vectors[uid]
-            short[row] -= vector
-        return all(bool((left <= 0).all()) for left in short.values())
-
-
-def lower_pods(view: ClusterView, pods: PodsToPlace, priority: int) -> list[Member]:
-    """Return the pods below a priority that are charged to the hosts, by uid."""
-    found: list[Member] = []
-    for row in sorted({row for row, _ in pods}):
-        for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
-            member = view.pods.get(uid)
-            if member is not None and view.snapshot.charges[uid].priority < priority:
-                found.append(member)
-    return found
-
-
-def _gang_of(view: ClusterView, member: Member) -> GangKey:
-    """Return a pod's gang; one of its own where nobody has to start with it."""
-    key = member.membership.key
-    return key if key in view.gangs else GangKey(member.namespace, member.uid, key.dialect)
-
-
-def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[Member]:
-    gang = view.gangs.get(key)
-    return [m for m in gang.members.values() if m.node and m.priority < priority] if gang is not None else []
-
-
-def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
-    """True if a gang has fewer members left than its min once these are out."""
-    gang = view.gangs.get(key)
-    if gang is None:
-        return False
-    left = sum(1 for m in gang.members.values() if m.node and not m.terminating and m.uid not in removed_uids)
-    return left < gang.min_pods
-
-
-def _lost_gpu_s(view: ClusterView, key: GangKey, wall_s: float) -> int:
-    """Return what a gang has done so far, in GPU seconds."""
-    gang = view.gangs.get(key)
-    members = gang.members.values() if gang is not None else ()
-    return sum(m.gpus * max(1, int(wall_s - (unix_s(m.created) or wall_s))) for m in members if m.node)
-
-
 def _is_planned_by_others(plans: Plans, gang: Gang, rows: Collection[int]) -> bool:
     """True if a gang that does not go behind this one is planned on these hosts: it lands in a moment."""
     for plan in plans.current_plans():
@@ -228,3 +119,69 @@ def reserve_hosts(plans: Plans, gang: Gang, nodes: Iterable[str]) -> None:
         other = view.gangs.get(plan.key)
         if other is not None and other.priority < gang.priority and any(row in rows for row, _ in plan.reserved_pods()):
             plans.replan(plan.key)
+
+
+@dataclass(frozen=True, slots=True)
+class StuckGang:
+    """A gang that cannot get whole where it is. running: its members with a host. lacking: why the rest has none."""
+
+    running_pods: int
+    min_pods: int
+    refusal_detail: str
+
+    def __str__(self) -> str:
+        counts = f"{self.running_pods} of the {self.min_pods} that must run together have a host"
+        return f"{counts}, and for the rest {self.refusal_detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """The end of a gang's places: who leaves, and what its owner is told."""
+
+    reason: EventReason
+    detail: str
+    victims: tuple[Evict, ...]
+
+
+def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
+    """Tell how a gang is stuck; None while it is whole, is still to get its places, or none of it holds a host."""
+    running = sum(1 for m in gang.living() if m.node)
+    if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
+        return None
+    plan = plans.plan_of(gang.key, now_s)
+    if plan is None or plan.refusal is None or not plans.has_started(gang):
+        return None
+    return StuckGang(running, gang.min_pods, plan.refusal.detail)
+
+
+def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> RepairPlan | None:
+    """Choose who leaves for the remedy that the gang's owner has named; None where it is to wait.
+
+    A gang is moved only if all of it fits beside what it holds now, so that it never gives up places for none.
+    """
+    remedy = gang.repair.remedy
+    if remedy is Remedy.WAIT or (remedy is Remedy.MOVE and not _fits_elsewhere(plans, gang)):
+        return None
+    moved = remedy is Remedy.MOVE
+    word = EventReason.GANG_MOVED if moved else EventReason.GANG_GIVEN_UP
+    then = "all of it fits elsewhere" if moved else "it waits whole, and others get its places"
+    detail = f"{stuck_gang}: what is left is evicted, {then}"
+    leaving = sorted((m for m in gang.living() if m.node), key=lambda m: m.name)
+    return RepairPlan(word, detail, tuple(Evict(m.uid, m.namespace, m.name, detail) for m in leaving))
+
+
+def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:
+    """True if all of the gang would fit beside every plan and every pod that is there, its own included."""
+    members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_order))
+    lacking = max(0, gang.min_pods - len(members))
+    request = replace(
+        plans.request_of(gang),
+        waiting=members,
+        placed_members=(),
+        nominated_hosts={},
+        missing_pods=lacking,
+        growth_pods=0,
+        lost_pods=0,
+        preferences={},
+    )
+    return plans.try_place(request).refusal is None

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
-from turnout.scheduler_ext.cache.cache import ClusterView
-from turnout.scheduler_ext.cache.gang import Gang, rank_order
-from turnout.scheduler_ext.cache.pod_info import Controller, Member
+from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.member import Controller, Member
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric

@@ -12,18 +12,24 @@ from typing import Any
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.cache.cache import ClusterView
-from turnout.scheduler_ext.cache.lagging_view import LaggingView
-from turnout.scheduler_ext.cache.pod_info import Member, error_text
-from turnout.scheduler_ext.cache.unkept import ignored_wishes
-from turnout.scheduler_ext.cache.unseen_groups import PodGroupState, PodGroupWaits
+from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
+from turnout.scheduler_ext.cluster.member import Member, error_text
+from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState, PodGroupWaits
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
+from turnout.scheduler_ext.planner.answers import (
+    answer_filter,
+    answer_preempt,
+    answer_prioritize,
+    partial_gangs,
+    postpone,
+    refuse_everywhere,
+    unenforced_pods,
+)
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
-from turnout.scheduler_ext.planner.placing.model import planned_members
-from turnout.scheduler_ext.planner.plan_cache import Plans
-from turnout.scheduler_ext.planner.seats import partial_gangs, unenforced_pods
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.verbs import answer_filter, answer_preempt, answer_prioritize, postpone, refuse_everywhere
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule

@@ -22,7 +22,7 @@ from turnout.launcher.cli import to_settings
 from turnout.launcher.settings import Settings as AgentSettings
 from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
-from turnout.scheduler_ext.server.dispatcher import Verb
+from turnout.scheduler_ext.server.requests import Verb
 from turnout.topology import configmap_keys
 from turnout.topology.sources import parse
 

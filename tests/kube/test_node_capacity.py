@@ -9,7 +9,7 @@ from tests import world
 from tests.support.examples import scaled
 from turnout.kube.node_capacity import MAX_ROOM, Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
-from turnout.scheduler_ext.planner.node_reservations import ReservedRoom
+from turnout.scheduler_ext.planner.reserved_room import ReservedRoom
 
 GPU8 = shape_of(world.pod("p", 8))
 GPU1 = shape_of(world.pod("p", 1))

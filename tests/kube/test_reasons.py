@@ -12,7 +12,7 @@ from turnout.controllers.model import Reason as Controlled
 from turnout.kube import reasons
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.model import LiftReason as Lifted
-from turnout.scheduler_ext.planner.nominate import NominationReason as Nominated
+from turnout.scheduler_ext.planner.nominations import NominationReason as Nominated
 
 
 @pytest.mark.parametrize(

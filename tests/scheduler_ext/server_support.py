@@ -10,8 +10,8 @@ import aiohttp
 
 from turnout.kube.server.http_connection import Limits
 from turnout.scheduler_ext.model import Answer
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.ports import Listen, Listeners
 
 HEADERS = {"Content-Type": "application/json"}
 

@@ -23,8 +23,8 @@ from turnout.kube.client.run_until_signal import run_until_signal
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
 from turnout.scheduler_ext.model import Answer, NoPlace, Victims
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.ports import Listen, Listeners
 from turnout.scheduler_ext.settings import extender_settings
 from turnout.scheduler_ext.wire.pod_messages import Review
 from turnout.simulator.api.kinds.builtin_kinds import ROWS

@@ -15,7 +15,7 @@ from functools import cache
 
 from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
 from hack.bench.support.outcome import Target
-from turnout.scheduler_ext.planner.seats import plan_with_preemption
+from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 
 _SIZES = ((8, 4), (4, 1), (8, 1), (4, 2), (3, 2), (5, 3))
 _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970

@@ -22,9 +22,9 @@ from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Node, Pod
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.topology.cost import cost
 from turnout.topology.fabric import Fabric
 

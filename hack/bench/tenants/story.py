@@ -21,9 +21,9 @@ from hack.bench.tenants.objects import GPU, GPUS_PER_NODE, Raw, map_lines, node,
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Verb
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.requests import Dispatcher, Outcome, Verb
 from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import build
 from turnout.topology.sources.parse import read

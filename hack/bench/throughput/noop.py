@@ -9,8 +9,8 @@ from typing import Any
 
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, NoPlace, Victims
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.ports import Listen, Listeners
 from turnout.scheduler_ext.wire.pod_messages import Review
 
 

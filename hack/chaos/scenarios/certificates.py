@@ -22,9 +22,8 @@ from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, NoPlace, Victims
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import Listen, Listeners, TlsFiles
 from turnout.scheduler_ext.wire.pod_messages import Review
 
 CHANGES = 8

@@ -13,7 +13,7 @@ from turnout.autoscaler.cache import Cache as AutoscalerView
 from turnout.autoscaler.controller import informers as autoscaler_watches
 from turnout.jobs.kinds.registry import KINDS
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server import informers as extender_watches
+from turnout.scheduler_ext.server import watches as extender_watches
 from turnout.scheduler_ext.server.extender import Extender as ExtenderView
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings

@@ -9,7 +9,7 @@ from turnout.cli.commands.autoscaler_view import AutoscalerView
 from turnout.cli.views.explain import BadGang, explain, gang_of, listing, ranges
 from turnout.cli.views.listing import text
 from turnout.kube.labels import GPU_RESOURCES
-from turnout.scheduler_ext.cache.cache import ClusterView
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.topology.accept import draft_map
 
 NOW_S = 1_767_312_000.0  # a day after the pods of the world were made

@@ -17,7 +17,7 @@ from hack.codegen import chart
 from hack.controlplane.tools import cache
 from tests.scheduler_ext.server.test_tls import CERTIFICATE_CHECK_S, opened
 from tests.scheduler_ext.server_support import body, head, one_answer
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import TlsFiles
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

@@ -15,12 +15,12 @@ from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.gates.runtime.evictor import Evictor
-from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.nominate import NominationChoices
+from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.writers.eviction_writer import Evictor
+from turnout.scheduler_ext.writers.gate_writer import GateWriter
 
 GATE = [{"name": labels.PLACEMENT_GATE}]
 CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))

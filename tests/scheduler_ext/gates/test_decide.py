@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
-from turnout.scheduler_ext.gates.decide import next_writes
-from turnout.scheduler_ext.gates.model import GatedGang, Wait
+from turnout.scheduler_ext.gates.release import GatedGang, Wait, next_writes
 from turnout.scheduler_ext.model import EventReason, GatedPod, Lift, LiftReason, Nominate
 from turnout.scheduler_ext.wire.pod_messages import lift_patch, nomination_patch
 

@@ -10,11 +10,11 @@ from tests.kube.world import ManualClock
 from tests.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, NotFound, TooManyRequests
-from turnout.scheduler_ext.gates.repairs import find_stuck_gang, plan_repair
-from turnout.scheduler_ext.gates.runtime.repairer import REPAIR_INTERVAL_S, REPAIR_REST_S, Repairer
+from turnout.scheduler_ext.gates.evictions import find_stuck_gang, plan_repair
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.writers.eviction_writer import REPAIR_INTERVAL_S, REPAIR_REST_S, Repairer
 
 MOVED, GIVEN_UP = EventReason.GANG_MOVED, EventReason.GANG_GIVEN_UP
 

@@ -5,12 +5,12 @@ import pytest
 
 from tests.kube.world import ManualClock
 from tests.scheduler_ext.gates.gated_world import gang
-from tests.scheduler_ext.gates.test_release import NOW_S, Calls
+from tests.scheduler_ext.writers.test_release_all import NOW_S, Calls
 from turnout.kube.errors import Forbidden, NotFound
 from turnout.kube.objects import Lease, LeaseSpec
 from turnout.kube.times import rfc3339_micro
-from turnout.scheduler_ext.gates.runtime.unplaced import release_unplaced
-from turnout.scheduler_ext.gates.unplaced import PlacerState, placer_state
+from turnout.scheduler_ext.gates.release import PlacerState, placer_state
+from turnout.scheduler_ext.writers.release_all import release_unplaced
 
 BOUND_S = 600
 LEASE = "turnout-system/turnout-nominator"

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import world
-from tests.scheduler_ext.planner.test_plan_cache import overdrawn
+from tests.scheduler_ext.planner.test_plans import overdrawn
 from tests.support.examples import scaled
 from tests.work import lines_run
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MAX_PATIENCE_S, PATIENCE_S
-from turnout.scheduler_ext.planner.claims import order_seats, position_of
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.planner.order import order_seats, position_of
 
 ALL = 999_999
 

@@ -6,15 +6,13 @@ from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
-from turnout.scheduler_ext.cache.cache import PATIENCE_S
-from turnout.scheduler_ext.cache.gang import Gang
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
 from turnout.scheduler_ext.model import EventReason, Notice, Rules
-from turnout.scheduler_ext.planner.nominate import NominationChoices, NominationReason, nominate
-from turnout.scheduler_ext.planner.placing.model import GangPlan, GangRequest
-from turnout.scheduler_ext.planner.placing.ranks import ranks_of
-from turnout.scheduler_ext.planner.seats import partial_gangs, unenforced_pods
-from turnout.scheduler_ext.verbs import postpone
+from turnout.scheduler_ext.planner.answers import partial_gangs, postpone, unenforced_pods
+from turnout.scheduler_ext.planner.nominations import NominationChoices, NominationReason, nominate
+from turnout.scheduler_ext.planner.ranks import ranks_of
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest
 
 CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 

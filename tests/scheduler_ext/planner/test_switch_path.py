@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.switch_path import path_above, plan_annotations
+from turnout.scheduler_ext.planner.nominations import path_above, plan_annotations
 from turnout.topology.fabric import EMPTY, build
 from turnout.topology.model import Entry
 

@@ -6,7 +6,7 @@ from tests import world
 from tests.world import World
 from turnout.jobs.wishes import koordinator, kueue
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MAX_PATIENCE_S
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S
 
 
 def mine(size, least=None, at=("a0",), **more):

@@ -8,8 +8,7 @@ from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import Toleration
 from turnout.kube.pod_shape import MAX_RULES
-from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S
-from turnout.scheduler_ext.cache.unseen_groups import POD_GROUP_WAIT_S
+from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S, Extender
 from turnout.scheduler_ext.server.metrics import Metrics

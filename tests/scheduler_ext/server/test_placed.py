@@ -9,7 +9,7 @@ from tests.scheduler_ext.server.test_extender import Story
 from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.pod_info import member_of
+from turnout.scheduler_ext.cluster.member import member_of
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.placement_report import default_hosts
 

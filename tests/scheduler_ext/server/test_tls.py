@@ -13,9 +13,16 @@ from hack.chaos.testbed.authority import DAY, NOW, Authority, caller
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
 from turnout.kube.client.clock import RealClock
 from turnout.scheduler_ext.model import BadCertificate
-from turnout.scheduler_ext.server.listeners import CERTIFICATE_CHECK_S, Listen, Listeners, WebhookPort
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.tls import Certificates, TlsFiles, expiry
+from turnout.scheduler_ext.server.ports import (
+    CERTIFICATE_CHECK_S,
+    Certificates,
+    Listen,
+    Listeners,
+    TlsFiles,
+    WebhookPort,
+    expiry,
+)
 
 pytestmark = pytest.mark.timeout(60)
 NOW_S = NOW.timestamp()

@@ -13,9 +13,9 @@ from tests.kube.world import ManualClock
 from turnout.jobs.gang import Dialect
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
 

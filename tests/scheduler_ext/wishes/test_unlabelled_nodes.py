@@ -10,7 +10,7 @@ from tests.scheduler_ext.wishes.test_wishes import job, kai_group
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kueue
 from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.server.dispatcher import Verb
+from turnout.scheduler_ext.server.requests import Verb
 
 RACK_HOSTS = {kueue.REQUIRED: RACK}
 
