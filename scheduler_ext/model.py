@@ -11,7 +11,7 @@ from enum import Enum
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import NodeSelectorTerm
-from turnout.topology.accept import MapOutcome
+from turnout.topology.map_update import MapOutcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.answers import answer_filter, answer_prioritize
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.topology.fabric import build
+from turnout.topology.map_yaml import read_map
 from turnout.topology.model import DistanceRule
-from turnout.topology.sources.parse import read
 
 _uids = itertools.count(1)
 
@@ -118,7 +118,7 @@ class World:
                 self.nodes.append(node(name, gpus, ip))
                 lines.append(f"asw{leaf} psw{leaf // 2} {ip}")
         self.nodes += [node(f"x{at}", gpus, f"10.99.0.{at + 1}") for at in range(off_map)]
-        self.fabric = build(read({"topology_config": "\n".join(lines)}).entries)
+        self.fabric = build(read_map({"topology_config": "\n".join(lines)}).entries)
         for each in self.nodes:
             self.view.put_node(each)
         if mapped:
@@ -204,4 +204,4 @@ def port(number, host=0):
 def fabric(leaves_, spine="psw0"):
     """A fabric of leaves under one spine, each a list of hosts' keys."""
     lines = [f"asw{at} {spine} {key}" for at, leaf in enumerate(leaves_) for key in leaf]
-    return build(read({"topology_config": "\n".join(lines)}).entries)
+    return build(read_map({"topology_config": "\n".join(lines)}).entries)

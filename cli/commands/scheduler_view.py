@@ -16,8 +16,8 @@ from turnout.jobs.gang import POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.topology.accept import MAX_FAULTS_SHOWN, draft_map
 from turnout.topology.fabric import EMPTY, Fabric
+from turnout.topology.map_update import MAX_FAULTS_SHOWN, draft_map
 
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}

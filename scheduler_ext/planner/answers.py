@@ -26,9 +26,9 @@ from turnout.scheduler_ext.planner.request import (
     planned_members,
 )
 from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
-from turnout.topology.host_score import scores
+from turnout.topology.distance import scores
 from turnout.topology.model import DistanceRule, Reason, Refusal
-from turnout.topology.plan import beyond
+from turnout.topology.place import beyond
 
 
 @dataclass(frozen=True, slots=True)

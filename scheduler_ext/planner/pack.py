@@ -20,7 +20,7 @@ from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
-from turnout.topology.plan import beyond
+from turnout.topology.place import beyond
 
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:

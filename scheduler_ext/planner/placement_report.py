@@ -19,7 +19,7 @@ from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import Controller, Member
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Cost
 

@@ -16,11 +16,8 @@ from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
-from turnout.topology.layers.mesh import is_complete
-from turnout.topology.layers.mesh_order import cheapest_order
-from turnout.topology.layers.mesh_repair import Pulls, leaves_in_mesh, pulls_of
-from turnout.topology.packing.domain_capacity import Sums
-from turnout.topology.packing.fewest_switches import Spread
+from turnout.topology.mesh import Pulls, cheapest_order, is_complete, leaves_in_mesh, pulls_of
+from turnout.topology.packing import Spread, Sums
 from turnout.topology.rank_order import assign, leaves_of_neighbours
 from turnout.topology.rank_order import ranks as ranks_along
 

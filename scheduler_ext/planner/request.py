@@ -16,7 +16,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
 from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
 

@@ -53,14 +53,11 @@ from turnout.scheduler_ext.planner.request import (
 )
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
-from turnout.topology.layers.balanced import balanced
-from turnout.topology.layers.mesh import is_complete
-from turnout.topology.layers.mesh_plan import place_mesh
-from turnout.topology.layers.nested import in_layers
+from turnout.topology.mesh import is_complete, place_mesh
 from turnout.topology.model import Ask, Placement, Reason, Refusal
-from turnout.topology.multiples import in_multiples, topped_up
-from turnout.topology.packing.smallest_holes import smallest_holes
-from turnout.topology.plan import beyond
+from turnout.topology.place import beyond, smallest_holes
+from turnout.topology.shares import balanced, in_multiples, topped_up
+from turnout.topology.slices import in_layers
 
 QUESTION_STEPS = 15_000  # for gangs ahead of the one that is asked about, and HOST_STEPS more for each host
 HOST_STEPS = 4

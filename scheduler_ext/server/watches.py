@@ -18,7 +18,7 @@ from turnout.kube.objects import FullObject, Node, ObjectMeta, Owner, Pod, PodGr
 from turnout.kube.watch_events import Key
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.topology.accept import MapDraft, MapInUse, MapOutcome, draft_map
+from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_map
 
 log = logging.getLogger("turnout.extender")
 

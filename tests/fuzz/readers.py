@@ -28,8 +28,8 @@ from turnout.launcher.model import Record as Round
 from turnout.launcher.rendezvous import messages, round_lock
 from turnout.scheduler_ext.model import ExtenderError
 from turnout.scheduler_ext.wire import extender_v1
-from turnout.topology.accept import draft_map
-from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
+from turnout.topology.map_update import draft_map
+from turnout.topology.names import TEXT_KEY, YAML_KEY
 
 GPU, NOW_S = "nvidia.com/gpu", 1_767_225_600.0
 _OBJECT = {

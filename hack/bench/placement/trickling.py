@@ -25,7 +25,7 @@ from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Verb
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 
 APART_S = 0.02  # between two pods of a gang

@@ -24,9 +24,9 @@ from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Outcome, Verb
-from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import build
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
+from turnout.topology.names import TEXT_KEY
 
 TENANTS = ("vision", "speech", "search")
 BACKOFF_S = 5
@@ -102,7 +102,7 @@ class _Story:
         self.told = Told()
         for at in range(size.nodes):
             self._view.view.put_node(msgspec.convert(node(at), Node))
-        self._view.use_map(build(read({TEXT_KEY: map_lines(size.nodes)}).entries))
+        self._view.use_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
     def run(self) -> Told:
         for second in range(self._size.seconds):

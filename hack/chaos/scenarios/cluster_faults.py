@@ -25,7 +25,7 @@ from hack.chaos.testbed.manifests import JOB, LEASE_S, LEAST, MAP_NAME, MAP_NAME
 from hack.chaos.testbed.testbed import JOBS, Stood, Testbed, stage
 from turnout.kube import labels
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.names import TEXT_KEY
 
 PATIENCE_S = 30.0  # of a rigid job that waits, and of the elastic one to grow back
 EXTENDER_S = 1.0  # for which the scheduler waits for the extender: httpTimeout of deploy/

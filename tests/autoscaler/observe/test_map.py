@@ -17,8 +17,8 @@ from turnout.scheduler_ext.server import watches as extender_watches
 from turnout.scheduler_ext.server.extender import Extender as ExtenderView
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
-from turnout.topology.accept import draft_map
-from turnout.topology.configmap_keys import CONFIRM
+from turnout.topology.map_update import draft_map
+from turnout.topology.names import CONFIRM
 
 OLD = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 LARGE = {"topology_config": "asw1 psw1 a\nasw2 psw1 b\nasw3 psw1 c\n"}

@@ -10,7 +10,7 @@ from turnout.cli.views.explain import BadGang, explain, gang_of, listing, ranges
 from turnout.cli.views.listing import text
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.topology.accept import draft_map
+from turnout.topology.map_update import draft_map
 
 NOW_S = 1_767_312_000.0  # a day after the pods of the world were made
 LINES = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 10.0.0.3\nasw-2 psw-1 10.0.0.4\nasw-3 psw-2 10.0.0.5\n"

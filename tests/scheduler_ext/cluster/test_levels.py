@@ -14,7 +14,7 @@ def fabric():
     """Three leaves of two hosts, a and b under one spine, all under one top switch."""
     lines = [["a0", "a1"], ["b0", "b1"]], [["c0", "c1"]]
     text = [f"{name[0]} s{spine} {name}" for spine, leaves in enumerate(lines) for leaf in leaves for name in leaf]
-    return world.build(world.read({"topology_config": "\n".join(text)}).entries)
+    return world.build(world.read_map({"topology_config": "\n".join(text)}).entries)
 
 
 def levels(marks, mapped=True):

@@ -33,7 +33,7 @@ ONE, TWO = PodShape((("gpu", 3),)), PodShape((("gpu", 2),))
 def tree():
     """Leaves of two hosts: 0-1 and 2-3 under one spine, 4-5 under another."""
     lines = [f"{leaf} {spine} {leaf}{at}" for leaf, spine in (("a", "s"), ("b", "s"), ("c", "t")) for at in range(2)]
-    return world.build(world.read({"topology_config": "\n".join(lines)}).entries)
+    return world.build(world.read_map({"topology_config": "\n".join(lines)}).entries)
 
 
 def table(*numbers):

@@ -1,17 +1,17 @@
-"""Read the form of the DLRover guide: one line per node, `asw psw node-ip`, leaf switch first.
+"""Read the map format of the DLRover guide: one line per node, `asw psw node-ip`, leaf switch first.
 
 Blank lines and blanks around a field are ignored; `#` starts a comment. A switch is known by its path. So the same asw
-under two psw is two switches: many sites number the leaves of every pod from one. A node named twice is a fault even
-where both lines agree: one of them was meant for another node.
+under two psw is two switches: many sites number the leaves of every pod from one. A node that is named twice is a fault
+even if both lines agree: one of the lines was meant for another node.
 """
 
 from __future__ import annotations
 
 from turnout.topology.model import Entry, Fault, Reading
-from turnout.topology.sources.names import MAX_TEXT_BYTES, host_fault, switch_fault
+from turnout.topology.names import MAX_TEXT_BYTES, host_fault, switch_fault
 
 
-def read(text: str) -> Reading:
+def read_text(text: str) -> Reading:
     """Read a whole text and gather every fault, in line order. Raises nothing."""
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))

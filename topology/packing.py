@@ -1,20 +1,195 @@
 """Spread a number of pods over one domain so that the fewest switches are used, all tiers counted.
 
-A ring pays that count, since it leaves each used switch once. Under a spine it is the number of leaves. Higher up,
-leaves and spines are counted together: fewer leaves in more spines can cost the ring more. Switches that hold members
-of the gang already cost nothing, so the other pods are placed near them. plan.py chooses the domain.
+A ring pays that count, because it leaves each used switch once. Under a spine the count is the number of leaves. Higher
+up, leaves and spines are counted together: fewer leaves in more spines can cost the ring more. Switches that hold
+members of the gang cost nothing, so the other pods are placed near them. Capacities are computed once per tier, and
+only for the tiers that a plan needs. `place.py` chooses the domain.
+
+A hole is the free room of a host of a leaf, or of a leaf of a spine. Few holes are used, so that large holes stay free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from turnout.topology.packing.domain_capacity import Counts, Sums
-from turnout.topology.packing.pick_domains import pick
+from turnout.topology.fabric import Fabric
+
+Counts = npt.NDArray[np.signedinteger]
+
+
+class Sums:
+    """The capacity per switch of each tier, computed when first asked for."""
+
+    __slots__ = ("_liked", "_tiers", "fabric")
+
+    def __init__(self, fabric: Fabric, room: Counts, liking: Counts | None = None) -> None:
+        self.fabric = fabric
+        self._liked = None if liking is None else np.where(room > 0, liking, 0)
+        self._tiers: list[Counts] = [room]
+
+    def of(self, tier: int) -> Counts:
+        """Return the capacity of every switch of a tier, in pods. Tier 0 are the hosts."""
+        while len(self._tiers) <= tier:
+            below = self._tiers[-1]
+            above: Counts = np.add.reduceat(below, self.fabric.first_child[len(self._tiers)])
+            self._tiers.append(above)
+        return self._tiers[tier]
+
+    def liked(self, tier: int) -> Counts | None:
+        """Return how gladly the pods go to the hosts with room under each switch of a tier; None if all are alike."""
+        if self._liked is None or tier == 0:
+            return self._liked
+        liked: Counts = np.add.reduceat(self._liked, self.fabric.starts[tier])
+        return liked
+
+    def children(self, tier: int, switch: int) -> tuple[int, int]:
+        """Return the first switch directly below a switch and the one after the last."""
+        first = self.fabric.first_child[tier]
+        below = self.fabric.starts[tier - 1]
+        return int(first[switch]), int(first[switch + 1]) if switch + 1 < len(first) else len(below)
+
+    def under(self, tier: int, switch: int, below: int) -> Counts:
+        """Return the capacity of every switch of tier `below` under a switch."""
+        start, end = self.fabric.span(tier, switch)
+        row = self.fabric.switch_of[below]
+        return self.of(below)[row[start] : row[end - 1] + 1]
+
+    def ancestors(self, tier: int, switches: Counts, above: int) -> Counts:
+        """Return, for each of some switches of a tier, the switch of tier `above` over it."""
+        if above == tier:
+            return switches
+        found: Counts = self.fabric.switch_of[above][self.fabric.starts[tier][switches]]
+        return found
+
+    def tightest(self, tier: int, domains: Counts, most: int) -> int:
+        """Return the best of some domains that hold a gang at the same cost.
+
+        The domain whose lowest enclosing switch with room for `most` pods is lowest comes first. Ties go to the least
+        room in the domain, then to what the pods like best. Further ties go to the least room in each switch above
+        it, from below, then to the first domain.
+        """
+        for above in range(tier, self.fabric.tiers + 1):
+            grown = domains[self.of(above)[self.ancestors(tier, domains, above)] >= most]
+            if len(grown):
+                domains = grown
+                break
+        if (liked := self.liked(tier)) is not None:
+            room = self.of(tier)[domains]
+            domains = domains[room == room.min()]
+            domains = domains[liked[domains] == liked[domains].max()]
+        over = self.ancestors(tier, domains, tier)
+        for above in range(tier, self.fabric.tiers):
+            room = self.of(above)[over]
+            least = room == room.min()
+            domains, over = domains[least], over[least]
+            if len(domains) == 1:
+                break
+            # Of those under one switch the first is as good as any: from here on only that switch counts.
+            over = self.ancestors(above, over, above + 1)
+            first = np.flatnonzero(np.diff(over, prepend=-1))
+            domains, over = domains[first], over[first]
+        return int(domains[0])
+
+
+Share = tuple[int, int]  # which hole, how many pods go there
+_CELLS = 400_000  # of the table below; past that the first holes are the largest, unseen
+
+
+def pick(holes: Sequence[int], need: int) -> list[Share]:
+    """Return which holes are used and how far; a partly used hole comes last.
+
+    holes: the room of each, 0 or more; their sum is at least `need`. need: pods, 0 or more.
+
+    Among the sets with the fewest holes, the one that leaves the largest sum of squares of free room is chosen. So
+    small holes are filled before a large one is touched. Ties go to the first holes.
+    """
+    if need <= 0:
+        return []
+    single = _tightest(holes, need)
+    if single is not None:
+        return [(single, need)]
+    order = sorted(range(len(holes)), key=lambda at: (-holes[at], at))
+    chosen: list[int] = []
+    left, fewest = need, 0
+    for at in order:
+        left -= holes[at]
+        fewest += 1
+        if left <= 0:
+            break
+    if left == 0 or fewest == len(order) or holes[order[0]] == holes[order[fewest - 1]] == holes[order[-1]]:
+        chosen = order[:fewest]  # no other set is possible, or none differs
+    else:
+        chosen = _best_set(holes, order, need, fewest)
+    return _filled(holes, chosen, need)
+
+
+def _tightest(holes: Sequence[int], need: int) -> int | None:
+    best = None
+    for at, hole in enumerate(holes):
+        if hole >= need and (best is None or hole < holes[best]):
+            best = at
+    return best
+
+
+def _filled(holes: Sequence[int], chosen: list[int], need: int) -> list[Share]:
+    """Fill the chosen holes, the largest first. The free rest is in the last one."""
+    shares = []
+    for at in sorted(chosen, key=lambda at: (-holes[at], at)):
+        take = min(holes[at], need)
+        shares.append((at, take))
+        need -= take
+    return shares
+
+
+def _best_set(holes: Sequence[int], order: list[int], need: int, fewest: int) -> list[int]:
+    """Return the `fewest` holes that reach `need` and lose the least sum of squares, by a table over (holes, sum)."""
+    free = 2
+    while free < fewest and len(order) * (free + 1) * (free + 2) * holes[order[0]] <= _CELLS:
+        free += 1
+    fixed, rest = order[: fewest - free], order[fewest - free :]
+    need -= sum(holes[at] for at in fixed)
+    items = _useful(holes, rest, free)
+    return fixed + _by_table(holes, items, need, free)
+
+
+def _useful(holes: Sequence[int], order: list[int], free: int) -> list[int]:
+    """Return the holes without those that repeat a size which is there `free` times already."""
+    copies: dict[int, int] = {}
+    useful = []
+    for at in order:
+        copies[holes[at]] = copies.get(holes[at], 0) + 1
+        if holes[at] and copies[holes[at]] <= free:
+            useful.append(at)
+    return useful
+
+
+def _by_table(holes: Sequence[int], items: list[int], need: int, free: int) -> list[int]:
+    width = need + holes[items[0]]  # with the fewest holes no set overshoots by a whole hole
+    worst = np.iinfo(np.int64).max // 2
+    loss = np.full((free + 1, width), worst, np.int64)
+    loss[0, 0] = 0
+    uses_item = np.zeros((len(items), free + 1, width), np.bool_)
+    for row, at in enumerate(items):
+        hole = holes[at]
+        with_it = loss[:-1, : width - hole] + hole * hole
+        better = with_it < loss[1:, hole:]
+        uses_item[row, 1:, hole:] = better
+        loss[1:, hole:][better] = with_it[better]
+    over = np.arange(width - need, dtype=np.int64)
+    total = need + int(np.argmin(loss[free, need:] - over * over))
+    chosen = []
+    for row in range(len(items) - 1, -1, -1):
+        if uses_item[row, free, total]:
+            chosen.append(items[row])
+            total -= holes[items[row]]
+            free -= 1
+    return chosen
+
 
 Slots = list[tuple[int, int]]
 _Table = list[tuple[int, Counts, Counts]]  # child, its capacities, the best of all children up to it

@@ -1,7 +1,7 @@
-"""Read names of hosts and switches, and ranges of names: gpu[001-064], 10.0.0.[1-8,12], r[1-4]n[1-8].
+"""Names of hosts and switches, ranges of names, and keys of the topology ConfigMap.
 
-Each number of a range is at least as wide as the first one, so leading zeros are kept. The size of an expansion is
-known before anything is expanded.
+Ranges are written gpu[001-064], 10.0.0.[1-8,12] or r[1-4]n[1-8]. Each number of a range is at least as wide as the
+first number, so leading zeros are kept. The size of an expansion is known before anything is expanded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import product
+
+TEXT_KEY = "topology_config"  # DLRover's chart renders this key, empty by default
+YAML_KEY = "topology.yaml"
+CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that the admin wants
+
 
 MAX_TEXT_BYTES = 1 << 20  # what a ConfigMap holds
 MAX_HOSTS = 200_000  # four times the largest cluster we plan for

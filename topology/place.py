@@ -5,7 +5,7 @@ Preferences, most important first (docs/design.md 3):
 1. never outside the widest tier allowed;
 2. hosts of the map before others;
 3. the lowest domain that holds the gang;
-4. the fewest switches in it (packing/fewest_switches.py);
+4. the fewest switches in it (packing.py);
 5. room to grow to the most;
 6. the tightest such domain;
 7. the fewest hosts;
@@ -13,6 +13,8 @@ Preferences, most important first (docs/design.md 3):
 9. fabric order.
 
 rank_order.py assigns the ranks.
+
+Pods that need not be near each other fill the smallest holes, wherever those are.
 """
 
 from __future__ import annotations
@@ -26,9 +28,7 @@ import numpy.typing as npt
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric, only_tiers
 from turnout.topology.model import Ask, DistanceRule, Placement, Reason, Refusal
-from turnout.topology.packing.domain_capacity import Sums
-from turnout.topology.packing.fewest_switches import Slots, Spread
-from turnout.topology.packing.pick_domains import pick
+from turnout.topology.packing import Slots, Spread, Sums, pick
 from turnout.topology.rank_order import ranks
 
 
@@ -176,3 +176,22 @@ def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
         where = f"no switch of tier {ask.widest_tier} or below holds {least} pods{in_multiples}"
         return Refusal(Reason.TIER_TOO_NARROW, where, total)
     return Refusal(Reason.NO_ROOM, f"{least} pods must start together{in_multiples}, {total} find room", total)
+
+
+def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
+    """Place as many pods as fit, from the ask's least up. Multiples a host hold, tiers do not."""
+    usable = room // ask.multiple * ask.multiple
+    order = np.lexsort((np.arange(len(usable)), usable))
+    slots: list[tuple[int, int]] = []
+    left = ask.pods
+    for host in order[np.searchsorted(usable[order], 1) :].tolist():
+        slots.append((host, min(left, int(usable[host]))))
+        left -= slots[-1][1]
+        if not left:
+            break
+    pods = ask.pods - left
+    if pods < max(ask.least, 1):
+        return Refusal(Reason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {pods} find room", pods)
+    hosts = [host for host, _ in slots]
+    tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *hosts])
+    return Placement(tuple(sorted(slots)), tier, pods)

@@ -1,7 +1,8 @@
 """Decide whether a new text of the topology ConfigMap comes into use; until one does, the last good map stays.
 
-A text with faults, or a deleted ConfigMap, changes nothing. A change that moves many hosts is reported, and held back
-if the admin asked for that. Contract: CS-06, CS-07; docs/design.md 3.
+The key of the ConfigMap decides which format is read. A text with faults, or a deleted ConfigMap, changes nothing. A
+change that moves many hosts is reported, and held back if the admin asked for that. Contract: CS-06, CS-07;
+docs/design.md 3.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.topology.configmap_keys import CONFIRM, TEXT_KEY, YAML_KEY
-from turnout.topology.errors import BadFabric
 from turnout.topology.fabric import Fabric, build, moved_share
-from turnout.topology.model import Fault
-from turnout.topology.sources import parse
+from turnout.topology.map_yaml import read_map
+from turnout.topology.model import BadFabric, Fault
+from turnout.topology.names import CONFIRM, TEXT_KEY, YAML_KEY
 
 LARGE_SHARE = 0.3  # of the mapped hosts
 MAX_FAULTS_SHOWN = 5  # in one Event; the metric has the number of all
@@ -54,7 +54,7 @@ def draft_map(data: Mapping[str, str]) -> MapDraft:
     """Read a ConfigMap's data and build its fabric. This is the slow part; it is safe to run in a thread."""
     texts = sorted((key, data[key]) for key in (TEXT_KEY, YAML_KEY) if key in data)
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
-    reading = parse.read(data)
+    reading = read_map(data)
     if reading.faults:
         return MapDraft(None, reading.faults, digest)
     try:
