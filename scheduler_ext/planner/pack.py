@@ -25,26 +25,37 @@ from turnout.topology.place import beyond
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:
     """Return the groups in the order of placing: parts that have begun, then large ones, in each heavy shapes first."""
-    parts = request.gang.groups_by_uid()
+    groups_by_uid = request.gang.groups_by_uid()
     by_key: dict[tuple[GangGroup | None, PodShape], list[Member]] = {}
     for member in request.waiting:
-        by_key.setdefault((parts.get(member.uid), member.shape), []).append(member)
+        by_key.setdefault((groups_by_uid.get(member.uid), member.shape), []).append(member)
     gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.placed_members))}
     if not by_key and request.missing_pods and gpus:
         by_key = {(None, max(gpus, key=lambda s: (gpus[s], s.requests))): []}
     size = Counter[GangGroup | None]()
-    for (part, shape), members in by_key.items():
-        size[part] += max(gpus[shape], 1) * len(members) if part is not None else 0
-    begun = {part for member, _ in request.placed_members if (part := parts.get(member.uid)) is not None}
+    for (gang_group, shape), members in by_key.items():
+        size[gang_group] += max(gpus[shape], 1) * len(members) if gang_group is not None else 0
+    begun = {
+        gang_group for member, _ in request.placed_members if (gang_group := groups_by_uid.get(member.uid)) is not None
+    }
 
     def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
-        part, shape = key
-        return part not in begun, -size[part], repr(part), -gpus[shape], -len(by_key[key]), shape.requests
+        gang_group, shape = key
+        return (
+            gang_group not in begun,
+            -size[gang_group],
+            repr(gang_group),
+            -gpus[shape],
+            -len(by_key[key]),
+            shape.requests,
+        )
 
     ordered = sorted(by_key, key=turn)
     return [
-        PodBatch(shape, tuple(by_key[part, shape]), 0 if at else request.missing_pods, part, max(gpus[shape], 1))
-        for at, (part, shape) in enumerate(ordered)
+        PodBatch(
+            shape, tuple(by_key[gang_group, shape]), 0 if at else request.missing_pods, gang_group, max(gpus[shape], 1)
+        )
+        for at, (gang_group, shape) in enumerate(ordered)
     ]
 
 
@@ -53,23 +64,23 @@ def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
 
     The level may have been stated, or the map changed, after the nominations were written.
     """
-    gang, parts = request.gang, request.gang.groups_by_uid()
+    gang, groups_by_uid = request.gang, request.gang.groups_by_uid()
     hosts = {member.uid: host for member, host in request.placed_members if counts_for_tier(member, gang)} | dict(
         request.nominated_hosts
     )
     of_part: dict[GangGroup, list[int]] = {}
     for uid, host in hosts.items():
-        if (part := parts.get(uid)) is not None:
-            of_part.setdefault(part, []).append(host)
+        if (gang_group := groups_by_uid.get(uid)) is not None:
+            of_part.setdefault(gang_group, []).append(host)
     return beyond(fabric, gang.tier, list(hosts.values())) is not None or any(
-        beyond(fabric, part.tier, theirs) is not None for part, theirs in of_part.items()
+        beyond(fabric, gang_group.tier, theirs) is not None for gang_group, theirs in of_part.items()
     )
 
 
-def take_nominated_hosts(request: GangRequest, group: PodBatch, room: Rows) -> dict[str, int]:
+def take_nominated_hosts(request: GangRequest, batch: PodBatch, room: Rows) -> dict[str, int]:
     """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
     nominated: dict[str, int] = {}
-    for member in group.members:
+    for member in batch.members:
         host = request.nominated_hosts.get(member.uid)
         if host is not None and room[host] > 0:
             room[host] -= 1
@@ -199,69 +210,74 @@ def assign_switches(
     order = sorted(range(len(sizes)), key=lambda at: (at not in fixed, -sizes[at], at))
     chosen: dict[int, int] = {}
 
-    def fits(group: int, switch: int) -> bool:
+    def fits(batch: int, switch: int) -> bool:
         neighbours = [other for other, at in chosen.items() if at == switch]
-        return left[switch] >= sizes[group] and not (
-            neighbours and any(exclusive[index] for index in (group, *neighbours))
+        return left[switch] >= sizes[batch] and not (
+            neighbours and any(exclusive[index] for index in (batch, *neighbours))
         )
 
     def search(at: int) -> bool:
         nonlocal steps
         if at == len(order):
             return True
-        group, tried_states = order[at], set[tuple[int, bool]]()
+        batch, tried_states = order[at], set[tuple[int, bool]]()
         for switch in (
-            [fixed[group]] if group in fixed else sorted(range(len(left)), key=lambda index: (left[index], index))
+            [fixed[batch]] if batch in fixed else sorted(range(len(left)), key=lambda index: (left[index], index))
         ):
             state = (left[switch], switch in chosen.values())  # of switches that are alike one is tried
-            if state in tried_states or not fits(group, switch):
+            if state in tried_states or not fits(batch, switch):
                 continue
             steps -= 1
             if steps < 0:
                 return False
             tried_states.add(state)
-            chosen[group] = switch
-            left[switch] -= sizes[group]
+            chosen[batch] = switch
+            left[switch] -= sizes[batch]
             if search(at + 1):
                 return True
-            left[switch] += sizes[group]
-            del chosen[group]
+            left[switch] += sizes[batch]
+            del chosen[batch]
         return False
 
-    return [chosen[group] for group in range(len(sizes))] if search(0) else None
+    return [chosen[batch] for batch in range(len(sizes))] if search(0) else None
 
 
 def fit_batches(
-    fabric: Fabric, request: GangRequest, groups: Sequence[PodBatch], room_of: RoomOf, span: tuple[int, int]
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, span: tuple[int, int]
 ) -> list[PodBatch] | None:
     """Return the parts with a switch for each, so that all fit; None where no such choice was found.
 
     Parts of one shape and one tier alone are looked at: of others the room under a switch is no sum.
     """
-    parts = [group.gang_group for group in groups]
-    tiers = {None if part is None else part.tier for part in parts}
-    if len({group.shape for group in groups}) > 1 or len(set(parts)) < len(parts) or len(tiers) > 1:
+    groups_by_uid = [batch.gang_group for batch in batches]
+    tiers = {None if gang_group is None else gang_group.tier for gang_group in groups_by_uid}
+    if len({batch.shape for batch in batches}) > 1 or len(set(groups_by_uid)) < len(groups_by_uid) or len(tiers) > 1:
         return None
     if (tier := tiers.pop()) is None or not 0 < tier < fabric.tiers:
         return None
-    row, at = fabric.switch_of[tier], {part: index for index, part in enumerate(parts)}
-    room, first = room_of(groups[0].shape, ()), int(row[span[0]])
-    for rule in {part.rule for part in parts if part is not None} & request.rows_outside_level.keys():
+    row, at = fabric.switch_of[tier], {gang_group: index for index, gang_group in enumerate(groups_by_uid)}
+    room, first = room_of(batches[0].shape, ()), int(row[span[0]])
+    for rule in {
+        gang_group.rule for gang_group in groups_by_uid if gang_group is not None
+    } & request.rows_outside_level.keys():
         room[request.rows_outside_level[rule]] = 0
     rooms = [int(room[slice(*fabric.span(tier, switch))].sum()) for switch in range(first, int(row[span[1] - 1]) + 1)]
     group_of = request.gang.groups_by_uid()
     fixed = {
-        at[part]: int(row[host]) - first
+        at[gang_group]: int(row[host]) - first
         for member, host in request.placed_members
-        if (part := group_of.get(member.uid)) in at
+        if (gang_group := group_of.get(member.uid)) in at
     }
     if any(not 0 <= switch < len(rooms) for switch in fixed.values()):
         return None
     chosen = assign_switches(
-        [group.pods for group in groups], rooms, fixed, [bool(part and part.exclusive) for part in parts]
+        [batch.pods for batch in batches],
+        rooms,
+        fixed,
+        [bool(gang_group and gang_group.exclusive) for gang_group in groups_by_uid],
     )
     if chosen is None:
         return None
     return [
-        replace(group, span=fabric.span(tier, first + switch)) for group, switch in zip(groups, chosen, strict=True)
+        replace(batch, span=fabric.span(tier, first + switch)) for batch, switch in zip(batches, chosen, strict=True)
     ]

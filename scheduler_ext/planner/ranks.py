@@ -115,43 +115,43 @@ def hosts_beside_neighbours(
 
 
 def seat_batch(
-    fabric: Fabric, request: GangRequest, group: PodBatch, slots: Sequence[int], ranks: Mapping[str, int]
+    fabric: Fabric, request: GangRequest, batch: PodBatch, slots: Sequence[int], ranks: Mapping[str, int]
 ) -> tuple[dict[str, int], list[Seat]]:
     """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
     seats: dict[str, int] = {}
     free = Counter(slots)
-    for member in group.members:
+    for member in batch.members:
         host = request.nominated_hosts.get(member.uid)
         if host is not None and free[host] > 0:
             free[host] -= 1
             seats[member.uid] = host
     fixed = {ranks[m.uid]: host for m, host in request.placed_members if m.uid in ranks}
     fixed.update({ranks[uid]: host for uid, host in seats.items()})
-    seated_members = [member for member, _ in request.placed_members] + [m for m in group.members if m.uid in seats]
-    unseated = seating_order([m for m in group.members if m.uid not in seats], request.gang.min_by_role, seated_members)
+    seated_members = [member for member, _ in request.placed_members] + [m for m in batch.members if m.uid in seats]
+    unseated = seating_order([m for m in batch.members if m.uid not in seats], request.gang.min_by_role, seated_members)
     waiting_ranks = sorted(ranks[m.uid] for m in unseated[: free.total()])
-    to_come = missing_ranks(ranks, min(group.missing_pods, free.total() - len(waiting_ranks)))
+    to_come = missing_ranks(ranks, min(batch.missing_pods, free.total() - len(waiting_ranks)))
     numbers = sorted([*waiting_ranks, *to_come])
-    host_of_rank = _seat_whole_mesh(fabric, request, group, slots, numbers) if not fixed else None
-    if host_of_rank is None and fixed and (pulls := mesh_pulls(request.gang, group)) is not None:
+    host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers) if not fixed else None
+    if host_of_rank is None and fixed and (pulls := mesh_pulls(request.gang, batch)) is not None:
         host_of_rank = _join_mesh(fabric, +free, numbers, fixed, pulls)
     if host_of_rank is None:
         host_of_rank = assign(fabric, sorted((+free).items()), numbers, fixed)
     seats.update(
         {
             m.uid: host_of_rank[ranks[m.uid]]
-            for m in group.members
+            for m in batch.members
             if m.uid not in seats and ranks[m.uid] in host_of_rank
         }
     )
-    return seats, [Seat(host_of_rank[rank], group.shape, rank) for rank in to_come if rank in host_of_rank]
+    return seats, [Seat(host_of_rank[rank], batch.shape, rank) for rank in to_come if rank in host_of_rank]
 
 
-def mesh_pulls(gang: Gang, group: PodBatch) -> Pulls | None:
+def mesh_pulls(gang: Gang, batch: PodBatch) -> Pulls | None:
     """Return what the pods of a gang that is a mesh exchange; None for another gang."""
-    if not gang.mesh or not is_complete(gang.mesh, gang.total, group.ranks_a_pod):
+    if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_a_pod):
         return None
-    return pulls_of(gang.mesh, group.ranks_a_pod)
+    return pulls_of(gang.mesh, batch.ranks_a_pod)
 
 
 def _join_mesh(
@@ -176,12 +176,12 @@ def _join_mesh(
 
 
 def _seat_whole_mesh(
-    fabric: Fabric, request: GangRequest, group: PodBatch, slots: Sequence[int], numbers: Sequence[int]
+    fabric: Fabric, request: GangRequest, batch: PodBatch, slots: Sequence[int], numbers: Sequence[int]
 ) -> dict[int, int] | None:
     """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
     mesh = request.gang.mesh
-    if not mesh or not is_complete(mesh, len(slots), group.ranks_a_pod) or len(numbers) < len(slots):
+    if not mesh or not is_complete(mesh, len(slots), batch.ranks_a_pod) or len(numbers) < len(slots):
         return None
     along = [host for host, pods in ranks_along(fabric, Counter(slots).items()) for _ in range(pods)]
-    laid = cheapest_order(fabric, mesh, along, group.ranks_a_pod)[1]
+    laid = cheapest_order(fabric, mesh, along, batch.ranks_a_pod)[1]
     return dict(zip(numbers, laid, strict=True))

@@ -140,24 +140,24 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
 def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
     if (refusal := _refuse_incomplete(request) or _refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
-    groups = split_into_batches(request)
-    if any(group.gang_group is not None for group in groups):
-        return _place_by_groups(fabric, request, groups, room_of, work)
-    if 1 < len(groups) <= MAX_SHAPES_TOGETHER and not request.nominated_hosts:
-        plan_in_domain = _place_in_one_domain(fabric, request, groups, room_of, work)
+    batches = split_into_batches(request)
+    if any(batch.gang_group is not None for batch in batches):
+        return _place_by_groups(fabric, request, batches, room_of, work)
+    if 1 < len(batches) <= MAX_SHAPES_TOGETHER and not request.nominated_hosts:
+        plan_in_domain = _place_in_one_domain(fabric, request, batches, room_of, work)
         if plan_in_domain is not None:
             return plan_in_domain
-    plan = _place_batches(fabric, request, groups, room_of, work)
+    plan = _place_batches(fabric, request, batches, room_of, work)
     if plan.refusal is not None and not plan.hosts and request.nominated_hosts:  # wishes that came apart bind nobody
         return _place(fabric, replace(request, nominated_hosts={}), room_of, work)
     if (
         plan.refusal is not None
-        and len(groups) > MAX_SHAPES_TOGETHER
+        and len(batches) > MAX_SHAPES_TOGETHER
         and request.gang.tier is not None
         and work.steps_left > 0
     ):
         work.limit(SHAPES_STEPS)
-        return _place_in_one_domain(fabric, request, groups, room_of, work) or plan
+        return _place_in_one_domain(fabric, request, batches, room_of, work) or plan
     if plan.refusal is not None and request.spread_evenly and any(m.max_per_host for m in request.waiting):
         return _place(
             fabric, replace(request, spread_evenly=False), room_of, work
@@ -166,14 +166,14 @@ def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) ->
 
 
 def _place_in_one_domain(
-    fabric: Fabric, request: GangRequest, groups: Sequence[PodBatch], room_of: RoomOf, work: Work
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan | None:
     """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
     placed_hosts = [host for _, host in request.placed_members]
-    counts = [group.pods for group in groups]
+    counts = [batch.pods for batch in batches]
     rooms = [
-        limit_by_spread(request, group, placed_hosts, room_of(group.shape, ()))
-        for group in groups[:MAX_SHAPES_TOGETHER]
+        limit_by_spread(request, batch, placed_hosts, room_of(batch.shape, ()))
+        for batch in batches[:MAX_SHAPES_TOGETHER]
     ]
     work.spend(len(rooms) * (_BATCH_STEPS + len(fabric.hosts) // 4))
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
@@ -181,13 +181,13 @@ def _place_in_one_domain(
         if work.steps_left <= 0:
             break
         inside = restrict_to_domain(room_of, first, end)
-        plan = _place_batches(fabric, request, groups, inside, work)
+        plan = _place_batches(fabric, request, batches, inside, work)
         if plan.refusal is None:
             return plan
-        share = share_domain([group.shape for group in groups], counts, rooms, inside, (first, end))
+        share = share_domain([batch.shape for batch in batches], counts, rooms, inside, (first, end))
         if share is not None and request.gang.multiple == 1:
             work.spend(8 * (end - first) * min(counts[0], MAX_PODS_PER_HOST))
-            plan = _place_batches(fabric, request, groups, limit_per_host(inside, groups[0].shape, share), work)
+            plan = _place_batches(fabric, request, batches, limit_per_host(inside, batches[0].shape, share), work)
             if plan.refusal is None:
                 return plan
     return None
@@ -227,49 +227,49 @@ def _refuse_outside_level(request: GangRequest) -> Refusal | None:
 
 
 def _place_by_groups(
-    fabric: Fabric, request: GangRequest, groups: Sequence[PodBatch], room_of: RoomOf, work: Work
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
     """Place the parts of a gang, each in a domain of its own tier, in the lowest domain that holds them all."""
     placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
-    counts = [group.pods for group in groups]
-    rooms = [room_of(group.shape, ()) for group in groups[:MAX_SHAPES_TOGETHER]]
+    counts = [batch.pods for batch in batches]
+    rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
     for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
         if work.steps_left <= 0:
             break
-        if sum(counts) > int(rooms[0][first:end].sum()) and len({group.shape for group in groups}) == 1:
+        if sum(counts) > int(rooms[0][first:end].sum()) and len({batch.shape for batch in batches}) == 1:
             continue
         inside = restrict_to_domain(room_of, first, end)
-        domain_plan = _place_batches(fabric, request, groups, inside, work)
+        domain_plan = _place_batches(fabric, request, batches, inside, work)
         if domain_plan.refusal is None:
             return domain_plan
-        with_spans = fit_batches(fabric, request, groups, inside, (first, end))
+        with_spans = fit_batches(fabric, request, batches, inside, (first, end))
         if with_spans is not None:
             domain_plan = _place_batches(fabric, request, with_spans, inside, work)
             if domain_plan.refusal is None:
                 return domain_plan
     if request.gang.tier is None:
-        plan = _place_batches(fabric, request, groups, room_of, work)
+        plan = _place_batches(fabric, request, batches, room_of, work)
     else:
-        plan = _place_in_gang_level(fabric, request, groups, room_of, work)
+        plan = _place_in_gang_level(fabric, request, batches, room_of, work)
     if plan.refusal is not None and request.nominated_hosts:  # wishes that came apart bind nobody
-        return _place_by_groups(fabric, replace(request, nominated_hosts={}), groups, room_of, work)
+        return _place_by_groups(fabric, replace(request, nominated_hosts={}), batches, room_of, work)
     return plan
 
 
 def _place_in_gang_level(
-    fabric: Fabric, request: GangRequest, groups: Sequence[PodBatch], room_of: RoomOf, work: Work
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
     """Place as many parts as one domain of the gang's own level holds, at least its min; else refuse the gang."""
     gang, placed_hosts = request.gang, [host for _, host in request.placed_members]
     min_pods = max(1, gang.min_pods - (len(gang.living()) - len(request.waiting)))
-    rooms = {group.shape: room_of(group.shape, ()) for group in groups[:MAX_SHAPES_TOGETHER]}
+    rooms = {batch.shape: room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]}
     total: NDArray[np.int64] = np.stack(list(rooms.values())).sum(axis=0, dtype=np.int64)
     best: GangPlan | None = None
     for first, end in domains_of_level(fabric, gang.tier or 0, placed_hosts, total, min_pods):
         if best is not None and work.steps_left <= 0:
             break
-        plan = _place_batches(fabric, request, groups, restrict_to_domain(room_of, first, end), work)
+        plan = _place_batches(fabric, request, batches, restrict_to_domain(room_of, first, end), work)
         best = plan if best is None else min(best, plan, key=partial(plan_sort_key, fabric))
     if best is not None and best.hosts:
         return best
@@ -283,11 +283,11 @@ def _place_in_gang_level(
 def request_signature(request: GangRequest) -> object:
     """Return everything but the room that decides whether a new gang fits. Gangs of equal values fit the same rooms."""
     gang = request.gang
-    groups = tuple((g.shape, g.pods, g.gang_group, tuple(sorted(Counter(m.membership.role for m in g.members).items())))
+    batches = tuple((g.shape, g.pods, g.gang_group, tuple(sorted(Counter(m.membership.role for m in g.members).items())))
                    for g in split_into_batches(request))  # fmt: skip
     min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
     wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
-    return groups, min_pods, gang.min_by_role, wishes, request.distance_rule
+    return batches, min_pods, gang.min_by_role, wishes, request.distance_rule
 
 
 @dataclass(slots=True)
@@ -303,49 +303,49 @@ class _Progress:
 
 
 def _start_progress(request: GangRequest) -> _Progress:
-    parts, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
+    groups_by_uid, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
     of_part: dict[GangGroup | None, list[int]] = {}
     for member, host in request.placed_members:
-        of_part.setdefault(parts.get(member.uid), []).append(host)
+        of_part.setdefault(groups_by_uid.get(member.uid), []).append(host)
     roles = Counter(member.membership.role for member in request.gang.living() if member.uid not in waiting)
     return _Progress([host for _, host in request.placed_members], of_part, roles)
 
 
 def _place_batches(
-    fabric: Fabric, request: GangRequest, groups: Sequence[PodBatch], room_of: RoomOf, work: Work
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
     gang = request.gang
-    to_come = sum(group.pods for group in groups)
-    counted = len(gang.living()) - sum(len(g.members) for g in groups)  # hold a host, or are not judged
+    to_come = sum(batch.pods for batch in batches)
+    counted = len(gang.living()) - sum(len(g.members) for g in batches)  # hold a host, or are not judged
     progress, placed_hosts = _start_progress(request), tuple(dict.fromkeys(host for _, host in request.placed_members))
     refusal: Refusal | None = None
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
     full_batches = Counter[GangGroup | None]()  # how many shapes of a part found room for all
     incomplete_groups: set[GangGroup | None] = set()
-    for at, group in enumerate(groups):
+    for at, batch in enumerate(batches):
         if at >= MAX_SHAPES_TOGETHER and work.steps_left <= 0:
-            return GangPlan(gang.key, refusal=_refuse_too_many_shapes(groups, at), used_hosts=placed_hosts)
-        work.spend(_BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(group.members)))
-        to_come -= group.pods
-        if group.gang_group is not None and group.gang_group.all_or_nothing and group.gang_group in incomplete_groups:
+            return GangPlan(gang.key, refusal=_refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
+        work.spend(_BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(batch.members)))
+        to_come -= batch.pods
+        if batch.gang_group is not None and batch.gang_group.all_or_nothing and batch.gang_group in incomplete_groups:
             continue  # no part of a part
-        min_pods = min(group.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - to_come))
-        min_pods = max(min_pods, _min_for_roles(request, group, progress.roles))
-        slots = _place_batch(fabric, request, group, min_pods, progress, room_of, ranks)
+        min_pods = min(batch.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - to_come))
+        min_pods = max(min_pods, _min_for_roles(request, batch, progress.roles))
+        slots = _place_batch(fabric, request, batch, min_pods, progress, room_of, ranks)
         if isinstance(slots, Refusal):
             refusal = refusal or slots
-            incomplete_groups.add(group.gang_group)
+            incomplete_groups.add(batch.gang_group)
             if min_pods:
                 return GangPlan(gang.key, refusal=slots, used_hosts=placed_hosts)
             continue
-        if len(slots) < group.pods:
-            found = f"{len(slots)} of {group.pods} pods find room"
+        if len(slots) < batch.pods:
+            found = f"{len(slots)} of {batch.pods} pods find room"
             refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
         else:
-            full_batches[group.gang_group] += 1
+            full_batches[batch.gang_group] += 1
         work.spend(8 * len(slots))
-        _seat_members(fabric, request, group, slots, ranks, progress)
-    if (too_few := _refuse_too_few_groups(request, groups, full_batches)) is not None:
+        _seat_members(fabric, request, batch, slots, ranks, progress)
+    if (too_few := _refuse_too_few_groups(request, batches, full_batches)) is not None:
         return GangPlan(gang.key, refusal=too_few, used_hosts=placed_hosts)
     hosts, tier = progress.hosts, common_tier(fabric, progress.anchors)
     shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
@@ -356,52 +356,55 @@ def _place_batches(
 def _seat_members(
     fabric: Fabric,
     request: GangRequest,
-    group: PodBatch,
+    batch: PodBatch,
     slots: Sequence[int],
     ranks: Mapping[str, int],
     progress: _Progress,
 ) -> None:
     """Seat the members of a group on its places."""
-    progress.used_rooms.extend((host, group.shape) for host in slots)
-    seated, seats = seat_batch(fabric, request, group, slots, ranks)
+    progress.used_rooms.extend((host, batch.shape) for host in slots)
+    seated, seats = seat_batch(fabric, request, batch, slots, ranks)
     progress.hosts.update(seated)
     progress.open_seats.extend(seats)
     progress.anchors.extend(slots)
-    progress.hosts_by_group.setdefault(group.gang_group, []).extend(slots)
-    progress.roles.update(member.membership.role for member in group.members if member.uid in seated)
+    progress.hosts_by_group.setdefault(batch.gang_group, []).extend(slots)
+    progress.roles.update(member.membership.role for member in batch.members if member.uid in seated)
 
 
-def _min_for_roles(request: GangRequest, group: PodBatch, present_roles: Counter[str]) -> int:
+def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter[str]) -> int:
     """Return how many of a group must find a host so that each of its roles has as many as must start."""
     if not request.gang.min_by_role:
         return 0
-    own = Counter(member.membership.role for member in group.members)
+    own = Counter(member.membership.role for member in batch.members)
     return sum(min(own[role], max(0, min_pods - present_roles[role])) for role, min_pods in request.gang.min_by_role)
 
 
 def _refuse_too_few_groups(
-    request: GangRequest, groups: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
+    request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
 ) -> Refusal | None:
     """Refuse a gang of which fewer groups than its rules say find their place, while none of it runs."""
     if request.placed_members or not any(rule.least for rule in request.gang.group_rules):
         return None
-    shapes, pods = Counter(group.gang_group for group in groups), Counter(request.gang.groups_by_uid().values())
+    shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
     for at, rule in enumerate(request.gang.group_rules):
-        groups_of_rule = [part for part in shapes if part is not None and part.rule == at]
-        complete = sum(full_batches[part] == shapes[part] and pods[part] >= rule.pods for part in groups_of_rule)
+        groups_of_rule = [gang_group for gang_group in shapes if gang_group is not None and gang_group.rule == at]
+        complete = sum(
+            full_batches[gang_group] == shapes[gang_group] and pods[gang_group] >= rule.pods
+            for gang_group in groups_of_rule
+        )
         if complete < (rule.least if rule.pods else min(rule.least, len(groups_of_rule))):
             return Refusal(Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room")
     return None
 
 
-def _refuse_too_many_shapes(groups: Sequence[PodBatch], placed_count: int) -> Refusal:
-    return Refusal(Reason.NO_ROOM, f"its pods are of {len(groups)} shapes, and planning stopped after {placed_count}")
+def _refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
+    return Refusal(Reason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}")
 
 
 def _place_batch(
     fabric: Fabric,
     request: GangRequest,
-    group: PodBatch,
+    batch: PodBatch,
     min_pods: int,
     progress: _Progress,
     room_of: RoomOf,
@@ -413,16 +416,16 @@ def _place_batch(
     less.
     """
     gang = request.gang
-    anchors = progress.anchors if group.gang_group is None else progress.hosts_by_group.get(group.gang_group, [])
-    room = limit_by_spread(request, group, anchors, room_of(group.shape, progress.used_rooms))
-    _exclude_for_group(fabric, request, group, progress, room)
-    nominated = take_nominated_hosts(request, group, room)
-    pods = group.pods - len(nominated)
+    anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
+    room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
+    _exclude_for_group(fabric, request, batch, progress, room)
+    nominated = take_nominated_hosts(request, batch, room)
+    pods = batch.pods - len(nominated)
     if pods == 0:
         return list(nominated.values())
-    begun = [host for member, host in request.placed_members if member.shape == group.shape]
+    begun = [host for member, host in request.placed_members if member.shape == batch.shape]
     if gang.multiple == 1:
-        added = _hosts_beside_neighbours(fabric, request, group, nominated, room, ranks)
+        added = _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
     else:
         added = topped_up([*begun, *nominated.values()], gang.multiple, pods, room)
     first = [*nominated.values(), *added]
@@ -430,16 +433,16 @@ def _place_batch(
     if pods == 0:
         return first
     min_pods = (
-        pods if group.gang_group is not None and group.gang_group.all_or_nothing else max(0, min_pods - len(first))
+        pods if batch.gang_group is not None and batch.gang_group.all_or_nothing else max(0, min_pods - len(first))
     )
-    ask = _shape_request(request, group, pods, min_pods, [*anchors, *first])
-    found = place_shape(fabric, room, ask, gang, group.ranks_a_pod)
+    ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
+    found = place_shape(fabric, room, ask, gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         return first if first and found.reason is Reason.NO_ROOM and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
 
-def _shape_request(request: GangRequest, group: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
+def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
     """Ask for places of some pods of a group. anchor_hosts: hosts of the members beside which they go."""
     gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
     max_pods = pods
@@ -447,28 +450,28 @@ def _shape_request(request: GangRequest, group: PodBatch, pods: int, min_pods: i
         max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
     tiers = [
         tier
-        for tier in (gang.tier, group.gang_group.tier if group.gang_group is not None else None)
+        for tier in (gang.tier, batch.gang_group.tier if batch.gang_group is not None else None)
         if tier is not None
     ]
-    liking = request.preferences.get(group.shape)
+    liking = request.preferences.get(batch.shape)
     return Ask(
         pods, min_pods, max_pods, gang.multiple, min(tiers, default=None), anchors, request.distance_rule, liking=liking
     )
 
 
-def _exclude_for_group(fabric: Fabric, request: GangRequest, group: PodBatch, progress: _Progress, room: Rows) -> None:
+def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:
     """Take from `room` what a part may not use: hosts outside its span or level, and domains of parts kept apart."""
-    part = group.gang_group
-    if group.span is not None:
-        room[: group.span[0]] = room[group.span[1] :] = 0
-    if part is None:
+    gang_group = batch.gang_group
+    if batch.span is not None:
+        room[: batch.span[0]] = room[batch.span[1] :] = 0
+    if gang_group is None:
         return
-    if (marks := request.rows_outside_level.get(part.rule)) is not None:
+    if (marks := request.rows_outside_level.get(gang_group.rule)) is not None:
         room[marks] = 0
     for other, hosts in progress.hosts_by_group.items():
-        if other is None or other == part or not (part.exclusive or other.exclusive):
+        if other is None or other == gang_group or not (gang_group.exclusive or other.exclusive):
             continue
-        tier = max(one.tier for one in (part, other) if one.exclusive and one.tier is not None)
+        tier = max(one.tier for one in (gang_group, other) if one.exclusive and one.tier is not None)
         for switch in {int(fabric.switch_of[min(tier, fabric.tiers)][host]) for host in hosts}:
             room[slice(*fabric.span(min(tier, fabric.tiers), switch))] = 0
 
@@ -476,22 +479,22 @@ def _exclude_for_group(fabric: Fabric, request: GangRequest, group: PodBatch, pr
 def _hosts_beside_neighbours(
     fabric: Fabric,
     request: GangRequest,
-    group: PodBatch,
+    batch: PodBatch,
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
 ) -> list[int]:
     """Return hosts for those of a shape's pods that find room under the leaf of their neighbours in the ring."""
     gang = request.gang
-    if gang.fills_holes or gang.layers or group.gang_group is not None:
+    if gang.fills_holes or gang.layers or batch.gang_group is not None:
         return []
     host_of_rank = {ranks[member.uid]: host for member, host in request.placed_members}
     host_of_rank.update({ranks[uid]: host for uid, host in nominated.items()})
     if not host_of_rank:
         return []
-    waiting_ranks = [ranks[member.uid] for member in group.members if member.uid not in nominated]
-    to_come = missing_ranks(ranks, min(max(group.missing_pods, gang.total - len(ranks)), MAX_ABSENT_RANKS))
-    others = [ranks[member.uid] for member in request.waiting if member.shape != group.shape]
-    seats = [*waiting_ranks, *to_come[: group.missing_pods]]
-    pulls = mesh_pulls(gang, group)
+    waiting_ranks = [ranks[member.uid] for member in batch.members if member.uid not in nominated]
+    to_come = missing_ranks(ranks, min(max(batch.missing_pods, gang.total - len(ranks)), MAX_ABSENT_RANKS))
+    others = [ranks[member.uid] for member in request.waiting if member.shape != batch.shape]
+    seats = [*waiting_ranks, *to_come[: batch.missing_pods]]
+    pulls = mesh_pulls(gang, batch)
     return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls)
