@@ -27,6 +27,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.request_hints import RejectedHosts
 from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.order import (
     GangPosition,
     Order,
@@ -472,6 +473,12 @@ class Plans:
                 moved.append(key)
             is_overdrawn = self._plans.is_overdrawn(row)
         return moved
+
+
+def plans_by(rules: Rules) -> Plans:
+    """Return the plans of an empty cluster, made by the admin's rules."""
+    rule = DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
+    return Plans(ClusterView(rules.gpu_resources), rule, rules.hold_incomplete, rules.strict_queues)
 
 
 def replace_lost_seats(

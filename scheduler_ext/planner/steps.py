@@ -283,8 +283,15 @@ def _place_in_gang_level(
 def request_signature(request: GangRequest) -> object:
     """Return everything but the room that decides whether a new gang fits. Gangs of equal values fit the same rooms."""
     gang = request.gang
-    batches = tuple((g.shape, g.pods, g.gang_group, tuple(sorted(Counter(m.membership.role for m in g.members).items())))
-                   for g in split_into_batches(request))  # fmt: skip
+    batches = tuple(
+        (
+            batch.shape,
+            batch.pods,
+            batch.gang_group,
+            tuple(sorted(Counter(m.membership.role for m in batch.members).items())),
+        )
+        for batch in split_into_batches(request)
+    )
     min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
     wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
     return batches, min_pods, gang.min_by_role, wishes, request.distance_rule

@@ -14,8 +14,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
 from turnout.scheduler_ext.cluster.member import Member, error_text
-from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState, PodGroupWaits
-from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
 from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.answers import (
     answer_filter,
@@ -27,15 +26,16 @@ from turnout.scheduler_ext.planner.answers import (
     unenforced_pods,
 )
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
-from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
-from turnout.topology.fabric import Fabric
-from turnout.topology.model import DistanceRule
 
 log = logging.getLogger("turnout.extender")
 
+CLEAN_UP_S = 5.0  # between two clean-ups
+PLANNING_PAUSE_S = 0.02  # between two rounds of planning
+MAX_PLANNING_ROUNDS = 250  # before a clean-up, however much is left to plan
 RETRY_S = 0.2  # how soon the same pod is refused again from an old view
 UNCONFIRMED_S = 30.0  # how long a pod that only a request has shown is believed
 GANGS_DESCRIBED = 200
@@ -49,28 +49,19 @@ class Extender:
     tell: receives the notices; it must not wait.
     """
 
-    def __init__(self, rules: Rules, clock: Clock, metrics: Metrics, tell: Callable[[Notice], None]) -> None:
-        self.rules, self.clock, self.metrics, self.notify = rules, clock, metrics, tell
-        self.view = ClusterView(rules.gpu_resources)
-        self.plans = Plans(
-            self.view,
-            DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS,
-            rules.hold_incomplete,
-            rules.strict_queues,
-        )
-        self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
-        self.may_be_old: Callable[[], bool] = lambda: False
-        self.may_show_group: Callable[[str], bool] = lambda dialect: False
-        self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
-        self.on_drop: list[Callable[[str], None]] = []
+    def __init__(
+        self, rules: Rules, clock: Clock, metrics: Metrics, notify: Callable[[Notice], None], watches: WatchState
+    ) -> None:
+        self.rules, self.clock, self.metrics, self.notify, self.watches = rules, clock, metrics, notify, watches
+        self.plans, self.view = watches.plans, watches.plans.view
         self._unconfirmed_until_s: dict[str, float] = {}
         self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
         self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
         self._lagging = LaggingView()
-        self._pod_group_waits = PodGroupWaits()
         self._reported_without_pod_group: set[GangKey] = set()
         self._queried_gangs: set[GangKey] = set()  # gangs that a scheduler asked about before they were whole
         self._reported_gangs: set[GangKey] = set()  # gangs whose placement was reported, or that started before us
+        watches.follow_pods(self._confirm_pod, self._forget_pod)
 
     # What the handlers ask.
 
@@ -83,7 +74,7 @@ class Extender:
         if member.no_opinion_reason in COUNTED_SILENCE:
             self.metrics.no_opinion.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
-        if (group := self.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
+        if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
             notice = _missing_pod_group(member)
             if group is PodGroupState.AWAITED:
                 self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
@@ -94,7 +85,7 @@ class Extender:
         if advice.node:
             self.view.assume(member, advice.node, now_s)
         if advice.notice is not None:
-            if advice.retry or self.may_be_old() or self._lagging.should_retry(self.view, member, names, now_s):
+            if advice.retry or self.watches.may_be_old() or self._lagging.should_retry(self.view, member, names, now_s):
                 return self._postpone(member, advice.notice, names)
             self.metrics.refusals.labels(advice.notice.reason.value).inc()
             self.notify(advice.notice)
@@ -127,7 +118,7 @@ class Extender:
         member = self._member(pod)
         if member is None:
             return None
-        if self.pod_group_state(member.membership.key) is PodGroupState.AWAITED:
+        if self.watches.pod_group_state(member.membership.key) is PodGroupState.AWAITED:
             return NoPlace(EventReason.OLD_VIEW, _missing_pod_group(member).detail, True)
         refused = self._refusal_of(member)
         if refused is not None and refused.reason is not EventReason.OLD_VIEW:
@@ -151,7 +142,7 @@ class Extender:
 
     def unready(self) -> str | None:
         """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""
-        return self.waiting_for()
+        return self.watches.missing()
 
     def describe(self) -> dict[str, Any]:
         """Describe the state for a person: sizes, and the waiting gangs with their plans."""
@@ -180,29 +171,17 @@ class Extender:
             "waiting": gangs,
         }
 
-    # What the watches tell.
+    # Beside requests.
 
-    def put_pod(self, pod: Pod) -> None:
-        """Add or update a pod as the API server shows it."""
-        self._unconfirmed_until_s.pop(pod.metadata.uid, None)
-        self.view.put_pod(pod)
-        for callback in self.on_pod:
-            callback(pod)
-
-    def drop_pod(self, uid: str) -> None:
-        """Remove a pod that is gone."""
-        self._unconfirmed_until_s.pop(uid, None)
-        self._postponed_s.pop(uid, None)
-        self._lagging.forget(uid)
-        self.view.drop_pod(uid)
-        for callback in self.on_drop:
-            callback(uid)
-
-    def use_map(self, fabric: Fabric) -> None:
-        """Place by this map from the next request on."""
-        self.view.set_map(fabric)
-        self.metrics.hosts.set(fabric.mapped_count)
-        self.metrics.last_reload.set(self.clock.wall())
+    async def run(self) -> None:
+        """Plan ahead and clean up every few seconds, until cancelled."""
+        while True:
+            await self.clock.sleep(CLEAN_UP_S)
+            for _ in range(MAX_PLANNING_ROUNDS):
+                if not self.plan_some():
+                    break
+                await self.clock.sleep(PLANNING_PAUSE_S)  # requests are answered meanwhile
+            self.clean_up()
 
     def plan_some(self) -> bool:
         """Plan for as long as one question may take. True while gangs are left that have no plan.
@@ -215,31 +194,34 @@ class Extender:
         """Forget pods that no watch confirmed, and count the gangs in trouble. Called every few seconds."""
         now_s = self.clock.monotonic()
         for uid in [uid for uid, until_s in self._unconfirmed_until_s.items() if until_s <= now_s]:
-            self.drop_pod(uid)
+            self.watches.drop_pod(uid)
         for key in [key for key in self._reported_terms if key not in self.view.gangs]:
             del self._reported_terms[key]
         self._reported_without_pod_group &= self.view.gangs.keys()
-        self._pod_group_waits.retain(self.view.gangs, now_s)
+        self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
         self.metrics.gangs_partial.set(len(partial_gangs(self.plans)))
         self.metrics.unenforced_pods.set(unenforced_pods(self.plans, self.rules))
 
-    def pod_group_state(self, key: GangKey) -> PodGroupState:
-        """Say whether a gang's PodGroup is known, awaited for a moment, or did not come."""
-        gang = self.view.gangs.get(key)
-        if gang is None or not gang.lacks_pod_group or not self.may_show_group(key.dialect):
-            return PodGroupState.KNOWN
-        return self._pod_group_waits.state_of(gang, self.clock.monotonic())
-
     # Inside.
+
+    def _confirm_pod(self, pod: Pod) -> None:
+        """Note that a watch shows a pod."""
+        self._unconfirmed_until_s.pop(pod.metadata.uid, None)
+
+    def _forget_pod(self, uid: str) -> None:
+        """Forget a deleted pod."""
+        self._unconfirmed_until_s.pop(uid, None)
+        self._postponed_s.pop(uid, None)
+        self._lagging.forget(uid)
 
     def _refusal_of(self, member: Member) -> NoPlace | None:
         refused = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
         if refused is None:
             return None
         others_may_leave = refused.may_help is None or bool(refused.may_help)
-        if refused.retry or self.may_be_old():
+        if refused.retry or self.watches.may_be_old():
             return NoPlace(EventReason.OLD_VIEW, f"{refused.reason.value}: {refused.detail}", others_may_leave)
         return NoPlace(refused.reason, refused.detail, others_may_leave)
 

@@ -37,8 +37,8 @@ from turnout.scheduler_ext.gates.evictions import (
 )
 from turnout.scheduler_ext.gates.release import GatedGang
 from turnout.scheduler_ext.model import EventReason, Evict, Notice
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import EvictionMetrics, RepairMetrics
+from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import eviction_body
 
 
@@ -110,18 +110,19 @@ class Evictor:
 
     def __init__(
         self,
-        view: Extender,
+        watches: WatchState,
         calls: Evictions,
         clock: Clock,
         registry: CollectorRegistry,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         may_write: Callable[[], bool],
     ) -> None:
-        self._view, self._calls, self._clock, self._notify, self._may_write = view, calls, clock, tell, may_write
+        self._calls, self._clock, self._notify, self._may_write = calls, clock, notify, may_write
+        self._plans, self._view = watches.plans, watches.plans.view
         self._preemptions: dict[GangKey, _PreemptionState] = {}
         self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are gone
         self._count = EvictionMetrics(registry).outcomes
-        view.on_drop.append(self._evicted_uids.discard)
+        watches.follow_pods(drop=self._evicted_uids.discard)
 
     def forget_all(self) -> None:
         """Begin a term: what another leader did meanwhile is read from the API server."""
@@ -132,16 +133,16 @@ class Evictor:
     def forget(self, key: GangKey) -> None:
         """Hold nothing for a gang any more: it goes, or is gone."""
         self._preemptions.pop(key, None)
-        self._view.plans.reservations.release(key)
+        self._plans.reservations.release(key)
 
     def forget_deleted_gangs(self) -> None:
         """Hold nothing for gangs that are gone."""
-        for key in [key for key in self._preemptions if key not in self._view.view.gangs]:
+        for key in [key for key in self._preemptions if key not in self._view.gangs]:
             self.forget(key)
 
     def add_preemption(self, gated_gang: GatedGang, gang: Gang) -> GatedGang:
         """Add to a gang's turn the room that is made for it, and hold that room against lower gangs."""
-        plans, now_s, state = self._view.plans, self._clock.monotonic(), self._preemptions.get(gang.key)
+        plans, now_s, state = self._plans, self._clock.monotonic(), self._preemptions.get(gang.key)
         if state is not None and now_s - state.since_s >= RESERVATION_S:
             plans.reservations.release(gang.key)
             state.hosts = {}
@@ -212,15 +213,22 @@ class Repairer:
 
     def __init__(
         self,
-        view: Extender,
+        watches: WatchState,
         calls: Evictions,
         clock: Clock,
         registry: CollectorRegistry,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         may_write: Callable[[], bool],
     ) -> None:
-        """tell: receives the notices for the owners of pods. may_write: True while the Lease is ours."""
-        self._view, self._calls, self._clock, self._notify, self._may_write = view, calls, clock, tell, may_write
+        """notify: receives the notices for the owners of pods. may_write: True while the Lease is ours."""
+        self._watches, self._calls, self._clock, self._notify, self._may_write = (
+            watches,
+            calls,
+            clock,
+            notify,
+            may_write,
+        )
+        self._plans, self._view = watches.plans, watches.plans.view
         self._stuck_since_s: dict[GangKey, float] = {}  # since when each gang is stuck
         self._started_s: dict[GangKey, float] = {}  # when the last remedy of each gang began
         self._pauses: dict[GangKey, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
@@ -237,9 +245,9 @@ class Repairer:
 
     async def tick(self) -> None:
         """Look at the gangs whose owners wish a remedy, and evict what is due."""
-        if self._view.may_be_old():
+        if self._watches.may_be_old():
             return
-        gangs = self._view.view.gangs
+        gangs = self._view.gangs
         for table in (self._stuck_since_s, self._started_s, self._pauses):
             for key in [key for key in table if key not in gangs]:
                 del table[key]
@@ -255,14 +263,14 @@ class Repairer:
 
     def _choose_gangs(self) -> list[GangKey]:
         """Return the gangs of this look: at most so many, those first that were not looked at the last time."""
-        wishing = [g.key for g in self._view.view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
+        wishing = [g.key for g in self._view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
         last = set(self._last_gangs)
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
         return self._last_gangs
 
     def _due_repair(self, gang: Gang) -> RepairPlan | None:
         """Return what is to be done for a gang now; None where nothing is."""
-        now_s, plans = self._clock.monotonic(), self._view.plans
+        now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)
         if stuck_gang is None:
             self._stuck_since_s.pop(gang.key, None)

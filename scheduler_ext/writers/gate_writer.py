@@ -27,8 +27,8 @@ from turnout.scheduler_ext.gates.release import Wait, Writes, next_writes, obser
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import GateMetrics
+from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
 
@@ -66,22 +66,23 @@ class GateWriter:
 
     def __init__(
         self,
-        view: Extender,
+        watches: WatchState,
         pods: PodWrites,
         choices: NominationChoices,
         clock: Clock,
         registry: CollectorRegistry,
-        tell: Callable[[Notice], None],
+        notify: Callable[[Notice], None],
         may_write: Callable[[], bool],
         evictor: Evictor | None = None,
     ) -> None:
         """Start watching pods.
 
-        tell: receives the notices for the owners of pods. may_write: True while the Lease is ours; called before each
+        notify: receives the notices for the owners of pods. may_write: True while the Lease is ours; called before each
         patch. evictor: None where nobody is evicted for a gang.
         """
-        self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
-        self._notify, self._may_write, self._evictor = tell, may_write, evictor
+        self._pods, self._choices, self._clock = pods, choices, clock
+        self._plans, self._view = watches.plans, watches.plans.view
+        self._notify, self._may_write, self._evictor = notify, may_write, evictor
         self._counts = GateMetrics(registry)
         self._gated_pods: dict[str, GatedPod] = {}
         self._lifts: dict[str, tuple[int, str]] = {}  # uid -> version since, and its node: until it is seen bound
@@ -98,9 +99,8 @@ class GateWriter:
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
         self._counts.gated.set_function(lambda: len(self._gated_pods))
         self._counts.leading.set_function(lambda: float(self._leads))
-        view.view.lifts_gates = True
-        view.on_pod.append(self.observe_pod)
-        view.on_drop.append(self.drop)
+        self._view.lifts_gates = True
+        watches.follow_pods(self.observe_pod, self.drop)
 
     def observe_pod(self, pod: Pod) -> None:
         """Take in a pod as the watch shows it, unless an answer to a patch of ours has shown a newer one."""
@@ -109,7 +109,7 @@ class GateWriter:
         known = self._gated_pods.get(uid)
         if version < (lift[0] if lift else _version_number(known.version) if known else 0):
             return
-        member = self._view.view.pods.get(uid)
+        member = self._view.pods.get(uid)
         gated = gated_pod(pod)
         if member is None or gated is None:
             self._gated_pods.pop(uid, None)
@@ -120,8 +120,8 @@ class GateWriter:
                 self._mark_dirty(member.membership.key)
             return
         self._gated_pods[uid] = gated
-        if gated.nominated == self._view.view.unconfirmed_nominations.get(uid):
-            del self._view.view.unconfirmed_nominations[uid]
+        if gated.nominated == self._view.unconfirmed_nominations.get(uid):
+            del self._view.unconfirmed_nominations[uid]
         if member.membership.key.dialect == Dialect.ALONE.value:
             self._single_pods[uid] = None
             self._wake.set()
@@ -141,7 +141,7 @@ class GateWriter:
         self._failures.clear()
         if self._evictor is not None:
             self._evictor.forget_all()
-        self._view.plans.forget_plans()  # ours may differ from those by which a former leader has written
+        self._plans.forget_plans()  # ours may differ from those by which a former leader has written
         self._leads = True
         try:
             await self._process_changes()
@@ -178,18 +178,18 @@ class GateWriter:
         """Look at every gated gang once a second, and at once when room was given back."""
         looked_s, room = 0.0, None
         while True:
-            now_s, snapshot = self._clock.monotonic(), self._view.view.snapshot
-            now = (snapshot.gain_version, self._view.view.layout_version)
+            now_s, snapshot = self._clock.monotonic(), self._view.snapshot
+            now = (snapshot.gain_version, self._view.layout_version)
             if now != room or now_s - looked_s >= TICK_S:
                 looked_s, room = now_s, now
-                for key in [key for key in self._waiting if key not in self._view.view.gangs]:
+                for key in [key for key in self._waiting if key not in self._view.gangs]:
                     del self._waiting[key]
                 if self._evictor is not None:
                     self._evictor.forget_deleted_gangs()
                 for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
                     del self._failures[name]
                 for uid in self._gated_pods:
-                    key = self._view.view.pods[uid].membership.key
+                    key = self._view.pods[uid].membership.key
                     if key.dialect == Dialect.ALONE.value:
                         self._single_pods[uid] = None
                     else:
@@ -200,14 +200,14 @@ class GateWriter:
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
         """Return the gangs that may be looked at, in the order of their plans: priority, then creation."""
         free = [key for key in keys if key not in self._busy]
-        gangs = [gang for key in free if (gang := self._view.view.gangs.get(key)) is not None]
+        gangs = [gang for key in free if (gang := self._view.gangs.get(key)) is not None]
         return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
 
     # What to write.
 
     def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, Writes]]:
         """Take due gangs, as many as may be planned at once, and return what to write for them."""
-        plans, found = self._view.plans, []
+        plans, found = self._plans, []
         before = plans.steps
         while due and plans.steps - before < QUESTION_STEPS:
             key = due.popleft()
@@ -217,7 +217,7 @@ class GateWriter:
 
     def _writes(self, key: GangKey) -> Writes:
         """Return the next writes for a gang, and tell its owner why the rest waits."""
-        gang = self._view.view.gangs.get(key)
+        gang = self._view.gangs.get(key)
         if gang is None or not any(uid in self._gated_pods for uid in gang.members):
             self._waiting.pop(key, None)
             if self._evictor is not None:
@@ -225,7 +225,7 @@ class GateWriter:
             return ()
         if not self._may_try(key):
             return ()
-        now_s, plans = self._clock.monotonic(), self._view.plans
+        now_s, plans = self._clock.monotonic(), self._plans
         plans.view.settle(now_s)
         gated_gang = observe_gated_gang(plans, gang, self._gated_pods, self._lifts, self._choices.schedulers, now_s)
         if self._evictor is not None:
@@ -251,7 +251,7 @@ class GateWriter:
         The scheduler would keep that node for the other pod. Its nomination is cleared or moved at that gang's turn.
         """
         nodes = {each.node for each in writes if isinstance(each, Lift) and each.node}
-        view, plans = self._view.view, self._view.plans
+        view, plans = self._view, self._plans
         for uid, pod in self._gated_pods.items() if nodes else ():
             if pod.nominated not in nodes or (member := view.pods.get(uid)) is None or member.membership.key == key:
                 continue
@@ -346,7 +346,7 @@ class GateWriter:
 
     def _assume_writes(self, writes: Writes) -> None:
         """Count on writes before they are sent, so that no gang that is planned meanwhile takes their places."""
-        view, now_s = self._view.view, self._clock.monotonic()
+        view, now_s = self._view, self._clock.monotonic()
         for each in writes:
             if isinstance(each, Evict) or (member := view.pods.get(each.pod.uid)) is None:
                 continue
@@ -359,11 +359,11 @@ class GateWriter:
     def _note_failure(self, write: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
         pod = write.pod
         self._counts.failures.labels(type(error).__name__).inc()
-        member = self._view.view.pods.get(pod.uid)
+        member = self._view.pods.get(pod.uid)
         if isinstance(write, Nominate):
-            self._view.view.unconfirmed_nominations.pop(pod.uid, None)
+            self._view.unconfirmed_nominations.pop(pod.uid, None)
         if member is not None:
-            self._view.view.forget_assumed(member)
+            self._view.forget_assumed(member)
         if not isinstance(error, (Conflict, NotFound)):  # those changed or went: their next sighting says what to do
             key, now_s = self._key_of(pod), self._clock.monotonic()
             failures, until_s = self._failures.get(key, (0, 0.0))
@@ -373,7 +373,7 @@ class GateWriter:
             log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
 
     def _key_of(self, pod: GatedPod) -> GangKey | str:
-        member = self._view.view.pods.get(pod.uid)
+        member = self._view.pods.get(pod.uid)
         is_single = member is None or member.membership.key.dialect == Dialect.ALONE.value
         return pod.uid if member is None or is_single else member.membership.key
 

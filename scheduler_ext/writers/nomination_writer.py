@@ -28,8 +28,8 @@ from turnout.scheduler_ext.planner.nominations import (
     nominate,
 )
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import NominationMetrics
+from turnout.scheduler_ext.server.watches import WatchState
 
 log = logging.getLogger("turnout.nominator")
 
@@ -50,7 +50,7 @@ class NominationWriter:
 
     def __init__(
         self,
-        view: Extender,
+        watches: WatchState,
         pods: PodStatus,
         choices: NominationChoices,
         clock: Clock,
@@ -61,7 +61,8 @@ class NominationWriter:
 
         may_write: True while the Lease is ours; called before each patch.
         """
-        self._view, self._pods, self._choices, self._clock = view, pods, choices, clock
+        self._watches, self._pods, self._choices, self._clock = watches, pods, choices, clock
+        self._plans, self._view = watches.plans, watches.plans.view
         self._may_write = may_write
         self._counts = NominationMetrics(registry)
         self._versions: dict[str, str] = {}
@@ -72,19 +73,19 @@ class NominationWriter:
         self._leads = False
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
-        view.on_pod.append(self.observe_pod)
+        watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
         """Take in a pod as the watch shows it."""
         uid = pod.metadata.uid
-        member = self._view.view.pods.get(uid)
+        member = self._view.pods.get(uid)
         if member is None or not member.is_waiting:
             for table in (
                 self._versions,
                 self._since_s,
                 self._nominated_nodes,
                 self._sent,
-                self._view.view.unconfirmed_nominations,
+                self._view.unconfirmed_nominations,
             ):
                 table.pop(uid, None)
             return
@@ -95,7 +96,7 @@ class NominationWriter:
         sent = self._sent.get(uid)
         if sent is not None and sent[0] == member.nominated:
             del self._sent[uid]
-            self._view.view.unconfirmed_nominations.pop(uid, None)
+            self._view.unconfirmed_nominations.pop(uid, None)
         if member.nominated and not (member.nominated_by_us and self._is_outdated(uid, member.nominated)):
             return
         if self._leads:  # a term begins with a look at every waiting gang
@@ -104,7 +105,7 @@ class NominationWriter:
 
     async def run(self) -> None:
         """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
-        self._view.plans.forget_plans()  # ours may differ from those by which a former leader has written
+        self._plans.forget_plans()  # ours may differ from those by which a former leader has written
         self._leads = True
         try:
             await self._process_changes()
@@ -128,7 +129,7 @@ class NominationWriter:
 
     async def clear(self) -> int:
         """Take back every nomination of ours, and return how many there were."""
-        nominations = clear_all(self._view.view.pods.values())
+        nominations = clear_all(self._view.pods.values())
         async with asyncio.TaskGroup() as tasks:
             for nomination in nominations:
                 await self._patch_slots.acquire()
@@ -137,10 +138,10 @@ class NominationWriter:
 
     def _is_outdated(self, uid: str, node: str) -> bool:
         """True if our nomination names another node than the plan does by now."""
-        member = self._view.view.pods[uid]
-        plan = self._view.plans.current_plan(member.membership.key)
+        member = self._view.pods[uid]
+        plan = self._plans.current_plan(member.membership.key)
         host = plan.hosts.get(uid) if plan is not None else None
-        return host is None or self._view.view.fabric.hosts[host] != node
+        return host is None or self._view.fabric.hosts[host] != node
 
     async def _tick(self) -> None:
         """Look at every waiting gang once a second."""
@@ -149,23 +150,23 @@ class NominationWriter:
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
                 del self._since_s[uid]  # given up long ago: it may be nominated again
                 self._nominated_nodes.pop(uid, None)
-            self.due.update(dict.fromkeys(gang.key for gang in self._view.view.waiting_gangs()))
+            self.due.update(dict.fromkeys(gang.key for gang in self._view.waiting_gangs()))
             self._wake.set()
             await self._clock.sleep(TICK_S)
 
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
         """Return those of some gangs that still exist, in the order in which the scheduler will ask."""
-        gangs = [gang for key in keys if (gang := self._view.view.gangs.get(key)) is not None]
+        gangs = [gang for key in keys if (gang := self._view.gangs.get(key)) is not None]
         return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
 
     def _decide(self, due: deque[GangKey]) -> list[Nomination]:
         """Take due gangs, as many as may be planned at once, and return what to write for them."""
-        now_s, plans = self._clock.monotonic(), self._view.plans
+        now_s, plans = self._clock.monotonic(), self._plans
         before, nominations = plans.steps, list[Nomination]()
         while due and plans.steps - before < QUESTION_STEPS:
             key = due.popleft()
             if (
-                self._view.pod_group_state(key) is not PodGroupState.AWAITED
+                self._watches.pod_group_state(key) is not PodGroupState.AWAITED
             ):  # what is written on pods cannot be taken back in time
                 nominations += nominate(plans, (key,), self._choices, self._since_s, now_s)
         fresh = []
@@ -174,7 +175,7 @@ class NominationWriter:
             if sent is not None and sent[0] == nomination.node and now_s - sent[1] < SENT_S:
                 continue
             self._sent[nomination.uid] = (nomination.node, now_s)
-            self._view.view.unconfirmed_nominations[nomination.uid] = (
+            self._view.unconfirmed_nominations[nomination.uid] = (
                 nomination.node
             )  # a plan made before the watch shows it keeps to it
             fresh.append(nomination)
@@ -212,5 +213,5 @@ class NominationWriter:
     def _note_failure(self, nomination: Nomination, error: CallError) -> None:
         self._counts.failures.labels(type(error).__name__).inc()
         self._sent.pop(nomination.uid, None)
-        self._view.view.unconfirmed_nominations.pop(nomination.uid, None)
-        self._view.view.assumed_pods.forget(nomination.uid)
+        self._view.unconfirmed_nominations.pop(nomination.uid, None)
+        self._view.assumed_pods.forget(nomination.uid)

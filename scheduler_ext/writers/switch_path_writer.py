@@ -18,8 +18,8 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound, Rejected
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.planner.nominations import PathAnnotation, plan_annotations
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import SwitchPathMetrics
+from turnout.scheduler_ext.server.watches import WatchState
 
 log = logging.getLogger("turnout.nominator")
 
@@ -40,13 +40,13 @@ class SwitchPathWriter:
     """Keeps the switch paths on the pods of one cluster equal to the map while `run` runs."""
 
     def __init__(
-        self, view: Extender, pods: Pods, clock: Clock, registry: CollectorRegistry, may_write: Callable[[], bool]
+        self, watches: WatchState, pods: Pods, clock: Clock, registry: CollectorRegistry, may_write: Callable[[], bool]
     ) -> None:
         """Start watching pods.
 
         may_write: True while the Lease is ours; called before each patch.
         """
-        self._view, self._pods, self._clock, self._may_write = view, pods, clock, may_write
+        self._view, self._pods, self._clock, self._may_write = watches.plans.view, pods, clock, may_write
         self._counts = SwitchPathMetrics(registry)
         self._current_paths: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
         self._sent: dict[str, tuple[str, float]] = {}
@@ -55,13 +55,13 @@ class SwitchPathWriter:
         self._dirty: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
-        view.on_pod.append(self.observe_pod)
+        watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
         """Take in a pod as the watch shows it."""
         uid = pod.metadata.uid
         self._given_up.discard(uid)
-        if not pod.spec.node_name or uid not in self._view.view.pods:
+        if not pod.spec.node_name or uid not in self._view.pods:
             self._forget(uid)
             return
         self._current_paths[uid] = (pod.metadata.annotations or {}).get(labels.SWITCH_PATH, "")
@@ -83,7 +83,7 @@ class SwitchPathWriter:
 
     async def _tick(self) -> None:
         while True:
-            for uid in [uid for uid in self._current_paths if uid not in self._view.view.pods]:
+            for uid in [uid for uid in self._current_paths if uid not in self._view.pods]:
                 self._forget(uid)
             self._dirty.update(dict.fromkeys(self._current_paths))
             self._wake.set()
@@ -94,7 +94,7 @@ class SwitchPathWriter:
         if now_s < self._paused_until_s:
             return []
         fresh = []
-        for mark in plan_annotations(self._view.view, self._current_paths, uids, now_s):
+        for mark in plan_annotations(self._view, self._current_paths, uids, now_s):
             path, sent_s = self._sent.get(mark.uid, ("", 0.0))
             if mark.uid not in self._given_up and not (path == mark.path and now_s - sent_s < SENT_S):
                 fresh.append(mark)

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from tests import cluster
 from tests.kube.world import ManualClock, settle
+from tests.scheduler_ext.shown import ShownExtender
 from tests.world import World, group
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
@@ -17,7 +18,6 @@ from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominations import NominationChoices
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
@@ -189,7 +189,7 @@ class Writer:
     def __init__(self, api, *leaves, groups=(), mapped=True, leads=True, rules=None, preempts=False):
         self.api, self.clock, self.notices, self.leads = api, ManualClock(), [], leads
         rules = rules or Rules()
-        view = Extender(rules, self.clock, Metrics(), lambda notice: None)
+        view = ShownExtender(rules, self.clock, Metrics(), lambda notice: None)
         world = World(*leaves)
         for node in world.nodes:
             view.view.put_node(node)
@@ -199,8 +199,8 @@ class Writer:
         self.view = view
         choices = NominationChoices(rules, CHOICES.schedulers)
         tools = self.clock, self.registry, self.notices.append, lambda: self.leads
-        evictor = Evictor(view, Evictions(api), *tools) if preempts else None
-        self.writer = GateWriter(view, api, choices, *tools, evictor)
+        evictor = Evictor(view.watches, Evictions(api), *tools) if preempts else None
+        self.writer = GateWriter(view.watches, api, choices, *tools, evictor)
         for name, least in groups:
             self.put_group(name, least)
         for raw in api.pods.values():

@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry
 
 from tests import world
 from tests.kube.world import ManualClock
+from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, NotFound, TooManyRequests
 from turnout.scheduler_ext.gates.evictions import find_stuck_gang, plan_repair
 from turnout.scheduler_ext.model import EventReason, Rules
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.writers.eviction_writer import REPAIR_INTERVAL_S, REPAIR_REST_S, Repairer
 
@@ -132,14 +132,16 @@ class Scene:
 
     def __init__(self, *faults, pods, leaves=(3, 4), leads=True):
         self.clock, self.calls, self.told, self.leads = ManualClock(), Calls(*faults), [], leads
-        self.view = Extender(Rules(), self.clock, Metrics(), lambda notice: None)
+        self.view = ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
             self.view.view.put_node(node)
         self.view.use_map(World(*leaves).fabric)
         for pod in pods:
             self.view.put_pod(pod)
         registry = CollectorRegistry()
-        self.repairer = Repairer(self.view, self.calls, self.clock, registry, self.told.append, lambda: self.leads)
+        self.repairer = Repairer(
+            self.view.watches, self.calls, self.clock, registry, self.told.append, lambda: self.leads
+        )
 
     async def pass_by(self, seconds):
         """Let it look as often as it does in so many seconds."""
@@ -193,7 +195,7 @@ class TestWhen:
 
     async def test_nothing_is_evicted_on_a_view_that_may_be_old(self):
         scene = Scene(pods=TEN)
-        scene.view.may_be_old = lambda: True
+        scene.view.watches.old = True
         await scene.pass_by(60)
         assert scene.calls.pods == []
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests import world
+from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
@@ -10,7 +11,7 @@ from turnout.kube.objects import Toleration
 from turnout.kube.pod_shape import MAX_RULES
 from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
-from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S, Extender
+from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S
 from turnout.scheduler_ext.server.metrics import Metrics
 
 HARD = {"mode": "hard", "highestTierAllowed": 1}
@@ -33,7 +34,7 @@ class Story:
 
     def __init__(self, *leaves, rules=None, mapped=True):
         self.clock, self.metrics, self.told = Hand(), Metrics(), []
-        self.view = Extender(rules or Rules(), self.clock, self.metrics, self.told.append)
+        self.view = ShownExtender(rules or Rules(), self.clock, self.metrics, self.told.append)
         self.stage = World(*leaves, rules=rules)
         for each in self.stage.nodes:
             self.view.view.put_node(each)
@@ -88,7 +89,7 @@ class TestOldView:
 
     def old(self, *pods, **more):
         story = Story(2, 2, **more)
-        story.show(*pods).view.may_be_old = lambda: True
+        story.show(*pods).view.watches.old = True
         return story
 
     @pytest.mark.parametrize(("pods", "rules", "word"), [
@@ -128,7 +129,7 @@ class TestOldView:
         pods = world.volcano("bert", 5)
         story = self.old(*pods)
         story.view.filter(pods[0], story.stage.names)
-        story.view.may_be_old = lambda: False
+        story.view.watches.old = False
         first, second = (story.view.filter(pods[0], story.stage.names) for _ in range(2))
         assert first == second
         assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
@@ -178,7 +179,7 @@ class TestUnseenPodGroup:
 
     def story(self, *pods, serves=True):
         story = Story(2, 2)
-        story.show(*pods).view.may_show_group = lambda dialect: serves
+        story.show(*pods).view.watches.serves = serves
         return story
 
     def test_its_pods_are_asked_about_again_until_it_is_seen(self):
@@ -308,7 +309,9 @@ def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():
     assert story.view.prioritize(pod, story.stage.names) == []
     victims = {"a0": Victims(("u",))}
     assert story.view.preempt(pod, victims) == victims
-    assert story.view.unready() == "no watch is running"
+    assert story.view.unready() is None
+    story.view.watches.unseen = "no whole list yet of pods"
+    assert story.view.unready() == "no whole list yet of pods"
 
 
 def test_the_account_of_the_world_says_who_waits_for_what():

@@ -121,7 +121,7 @@ async def test_what_a_real_kube_scheduler_posted_is_answered_in_its_types():
     story = Story(4, 4)
     filtered, scored = ((RECORDED / f"{verb}.json").read_bytes() for verb in ("filter", "prioritize"))
     pod = msgspec.json.decode(json.dumps(json.loads(filtered)["Pod"]), type=Pod)
-    story.show(pod).view.waiting_for = lambda: None
+    story.show(pod)
     offered = json.loads(filtered)["NodeNames"]
     assert sorted(offered) == sorted(story.stage.names)
     async with opened(story.view) as served:
@@ -142,7 +142,7 @@ SHIPPED_PATIENCE_S = 1.0  # httpTimeout of the block that is shipped; tests/cont
 async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_time_out():
     """The real planner answers for 504 nodes. Time is that of this process: caller and extender share one core."""
     story, pods = Story(*[8] * 63), world.volcano("bert", 8)
-    story.show(*pods).view.waiting_for = lambda: None  # as once every watch has shown its list
+    story.show(*pods)
     names = tuple(story.stage.names)
     asked = [{"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names} for pod in pods]
     questions = [msgspec.json.encode(question) for question in asked]

@@ -14,9 +14,9 @@ from turnout.kube.client.reflector import UNSERVED_RETRY_S
 from turnout.kube.errors import NotFound, Unreachable
 from turnout.scheduler_ext.__main__ import run_until_told
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.watches import CAUGHT_UP_S, Informers
+from turnout.scheduler_ext.server.watches import CAUGHT_UP_S, Watches
 
 pytestmark = pytest.mark.asyncio
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -49,42 +49,42 @@ class Cluster:
 
 @asynccontextmanager
 async def seeing(items=None, unserved=(), **more):
-    """Informers at work, which have seen all there is for a while."""
+    """Watches at work, which have seen all there is for a while."""
     clock, cluster = ManualClock(), Cluster(items, unserved)
-    view = Extender(Rules(), clock, Metrics(), lambda notice: None)
-    informers = Informers(view, cluster, "default/map", clock, random.Random(7), **more)
-    async with running(informers.run()):
+    plans, metrics = plans_by(Rules()), Metrics()
+    watches = Watches(plans, cluster, "default/map", clock, random.Random(7), metrics, lambda notice: None, **more)
+    async with running(watches.run()):
         await settle()
-        yield cluster, clock, view
+        yield cluster, clock, watches
 
 
 async def test_a_view_is_old_until_its_first_watches_have_caught_up():
-    async with seeing() as (_, clock, view):
-        assert view.may_be_old()
+    async with seeing() as (_, clock, watches):
+        assert watches.may_be_old()
         await clock.advance(CAUGHT_UP_S)
-        assert not view.may_be_old()
+        assert not watches.may_be_old()
 
 
 @pytest.mark.parametrize("path", [NODES, PODS])
 async def test_a_watch_that_breaks_makes_it_old_until_another_has_caught_up(path):
-    async with seeing() as (cluster, clock, view):
+    async with seeing() as (cluster, clock, watches):
         await clock.advance(CAUGHT_UP_S)
         cluster.cut(path)
         await clock.advance(0)
-        assert view.may_be_old()
+        assert watches.may_be_old()
         await clock.advance(60)  # it tries again and again
-        assert view.may_be_old()
+        assert watches.may_be_old()
         cluster.down.clear()
         await clock.advance(30 + CAUGHT_UP_S)  # the longest pause between two tries
-        assert not view.may_be_old()
+        assert not watches.may_be_old()
 
 
 async def test_of_what_a_scheduler_does_not_watch_nothing_is_asked():
-    async with seeing() as (cluster, clock, view):
+    async with seeing() as (cluster, clock, watches):
         await clock.advance(CAUGHT_UP_S)
         cluster.cut("/apis/batch/v1/jobs")
         await clock.advance(5)
-        assert not view.may_be_old()
+        assert not watches.may_be_old()
 
 
 class Parts:
@@ -107,10 +107,10 @@ class Parts:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fails", ["watches", "events", "notices", "certificates", "synced"])
+@pytest.mark.parametrize("fails", ["watches", "planning", "events", "notices", "certificates", "synced"])
 async def test_the_fault_of_any_part_ends_it(fails):
     parts = Parts(fails)
-    all_of_it = [parts.at(each) for each in ("watches", "events", "notices", "certificates")]
+    all_of_it = [parts.at(each) for each in ("watches", "planning", "events", "notices", "certificates")]
     async with asyncio.timeout(10):
         with pytest.raises(RuntimeError, match=fails):
             await run_until_told(*all_of_it, RealClock())
@@ -130,17 +130,17 @@ QUEUES = {
 
 @pytest.mark.parametrize(("read_queues", "strict"), [(True, ["kueue/gpus", ""]), (False, ["", ""])])
 async def test_the_order_of_queues_is_read_where_that_is_wished(read_queues, strict):
-    async with seeing(QUEUES, read_queues=read_queues) as (_, _, view):
-        queues = view.plans.strict_order.queues
+    async with seeing(QUEUES, read_queues=read_queues) as (_, _, watches):
+        queues = watches.plans.strict_order.queues
         assert [queues.of(namespace, "train") for namespace in "ab"] == strict
 
 
 async def test_a_podgroup_may_be_on_its_way_only_where_its_kind_is_served():
     unserved = POD_GROUP_PATHS[Dialect.NATIVE]
-    async with seeing(unserved={unserved}) as (cluster, clock, view):
-        assert [view.may_show_group(dialect.value) for dialect in POD_GROUP_PATHS] == [
+    async with seeing(unserved={unserved}) as (cluster, clock, watches):
+        assert [watches.may_show_group(dialect.value) for dialect in POD_GROUP_PATHS] == [
             path != unserved for path in POD_GROUP_PATHS.values()
         ]
         cluster.unserved.clear()
         await clock.advance(UNSERVED_RETRY_S)
-        assert view.may_show_group(Dialect.NATIVE.value)
+        assert watches.may_show_group(Dialect.NATIVE.value)

@@ -169,7 +169,7 @@ def test_a_gang_that_runs_is_not_voted_against():
 def test_from_an_old_view_a_task_is_refused_for_now_and_nobody_is_told():
     volcano = Volcano()
     made = volcano.gang("bert", 5, notes=REQUIRED_LEAF)
-    volcano.stage.view.may_be_old = lambda: True
+    volcano.stage.view.watches.old = True
     answer = volcano.predicate(made[0], HOSTS[0])
     assert answer["status"].startswith("OldView: TierTooNarrow: ")
     assert volcano.enqueueable("bert") == ABSTAIN
@@ -178,7 +178,7 @@ def test_from_an_old_view_a_task_is_refused_for_now_and_nobody_is_told():
 
 def test_a_task_whose_podgroup_no_watch_has_shown_waits_for_it_a_moment():
     volcano = Volcano()
-    volcano.stage.view.may_show_group = lambda dialect: True
+    volcano.stage.view.watches.serves = True
     made = volcano.gang("bert", 4, seen=False)
     answer = volcano.predicate(made[0], HOSTS[0])
     assert (answer["code"], answer["status"].split(":")[0]) == (UNSCHEDULABLE, "OldView")

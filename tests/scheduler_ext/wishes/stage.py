@@ -10,10 +10,10 @@ import msgspec
 
 from hack.controlplane.nodes import gpu_node
 from tests.kube.world import ManualClock
+from tests.scheduler_ext.shown import ShownExtender
 from turnout.jobs.gang import Dialect
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.topology.fabric import build
@@ -30,8 +30,7 @@ class Stage:
     def __init__(self, taken=(), soft=(), unlabelled=()):
         self.told, self.placed, self.refused, self.free = [], {}, {}, {}
         self.clock, metrics = ManualClock(), Metrics()
-        self.view = Extender(Rules(), self.clock, metrics, self.told.append)
-        self.view.waiting_for = lambda: None
+        self.view = ShownExtender(Rules(), self.clock, metrics, self.told.append)
         self.dispatcher = Dispatcher(self.view, metrics)
         for name in HOSTS:
             labels = {} if name in unlabelled else {RACK: name[:4], BLOCK: name[:2]}

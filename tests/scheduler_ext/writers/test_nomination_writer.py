@@ -8,13 +8,13 @@ from prometheus_client import CollectorRegistry
 
 from tests import world
 from tests.kube.world import ManualClock
+from tests.scheduler_ext.shown import ShownExtender
 from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.errors import Conflict
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominations import NominationChoices
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
 
@@ -43,11 +43,13 @@ class Scene:
     def __init__(self, *faults, leads=True, leaves=(4,)):
         self.leads, self.pods = leads, Pods(*faults)
         clock = ManualClock()
-        self.view = Extender(Rules(), clock, Metrics(), lambda notice: None)
+        self.view = ShownExtender(Rules(), clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
             self.view.view.put_node(node)
         self.view.use_map(World(*leaves).fabric)
-        self.nominator = NominationWriter(self.view, self.pods, CHOICES, clock, CollectorRegistry(), lambda: self.leads)
+        self.nominator = NominationWriter(
+            self.view.watches, self.pods, CHOICES, clock, CollectorRegistry(), lambda: self.leads
+        )
 
     def show(self, pod, version):
         meta = msgspec.structs.replace(pod.metadata, resource_version=version)
@@ -137,7 +139,7 @@ async def test_a_follower_keeps_no_names_of_gangs_that_come_and_go():
 
 async def test_no_member_is_nominated_before_the_podgroup_that_it_names_is_seen():
     scene = Scene()
-    scene.view.may_show_group = lambda dialect: True
+    scene.view.watches.serves = True
     pods = world.volcano("g", 2)
     for pod in pods:
         scene.show(pod, "7")

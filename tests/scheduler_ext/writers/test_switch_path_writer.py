@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry
 
 from tests import world
 from tests.kube.world import ManualClock
+from tests.scheduler_ext.shown import ShownExtender
 from tests.scheduler_ext.writers.test_nomination_writer import Pods
 from tests.world import World
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, Forbidden, Rejected, ServerFault
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 
@@ -31,11 +31,14 @@ class Scene:
 
     def __init__(self, *faults, leads=True):
         self.leads, self.pods, self.clock = leads, Pods(*faults), ManualClock()
-        self.view, self.registry = Extender(Rules(), self.clock, Metrics(), lambda notice: None), CollectorRegistry()
+        self.view, self.registry = (
+            ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None),
+            CollectorRegistry(),
+        )
         for node in World(4, 4).nodes:
             self.view.view.put_node(node)
         self.view.use_map(World(4, 4).fabric)
-        self.marker = SwitchPathWriter(self.view, self.pods, self.clock, self.registry, lambda: self.leads)
+        self.marker = SwitchPathWriter(self.view.watches, self.pods, self.clock, self.registry, lambda: self.leads)
 
     @property
     def paths(self):
