@@ -5,24 +5,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import NodeSelectorTerm
 from turnout.topology.map_update import MapOutcome
+from turnout.topology.model import Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to filter about the nodes in its request."""
+    """The answer about one pod: the nodes that it may use, or why it may use none.
 
-    nodes: Sequence[str]  # in the order asked; names only from the request
-    no_room: Mapping[str, str] = field(default_factory=dict)  # name -> why; preemption may try these
-    forbidden: Mapping[str, str] = field(default_factory=dict)  # name -> why; nothing that leaves would help
-    all_kept: bool = False  # nothing narrowed: the request's list goes back as it came
-    pause_s: float = 0.0  # how long to keep the answer back
+    Without nodes and without a refusal there is no opinion: every node of the request stays.
+    """
+
+    nodes: Sequence[str] | None = None  # in the order of the request; empty without a refusal: planned elsewhere
+    refusal: Refusal | None = None
+    preemption_nodes: Collection[str] | None = ()  # nodes that the pod could use once others leave; None for all nodes
+    retry: bool = False  # the refusal may be wrong: the scheduler should ask again at once
+    refused_s: float | None = None  # when a view that may be old refused, in seconds since 1970; None for other answers
+    pause_s: float = 0.0  # how long the answer is held back, in seconds
+
+    @property
+    def has_opinion(self) -> bool:
+        """True unless every node of the request stays."""
+        return self.nodes is not None or self.refusal is not None
+
+    @property
+    def may_preempt(self) -> bool:
+        """True if the pod could use some node once pods of others have left."""
+        return self.preemption_nodes is None or bool(self.preemption_nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +89,6 @@ class Notice:
     detail: str = ""  # at most 500 characters
     kind: str = "Pod"
     api_version: str = "v1"
-
-
-@dataclass(frozen=True, slots=True)
-class NoPlace:
-    """Tells why a pod, or the first waiting pod of a gang, can go to no node at all."""
-
-    reason: EventReason
-    detail: str
-    others_may_leave: bool  # True if it could go somewhere once pods of others have left
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +149,13 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """One eviction of a pod of a lower priority. why: for its owner."""
+    """One eviction of a pod."""
 
     uid: str
     namespace: str
     name: str
-    detail: str
+    detail: str  # for the owner of the pod
+    reason: EventReason = EventReason.PREEMPTED
 
 
 class ExtenderError(Exception):

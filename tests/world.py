@@ -17,6 +17,7 @@ from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.answers import answer_filter, answer_prioritize
 from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.wire.extender_v1 import failures
 from turnout.topology.fabric import build
 from turnout.topology.map_yaml import read_map
 from turnout.topology.model import DistanceRule
@@ -147,13 +148,13 @@ class World:
         return self.view.pods[pod_.metadata.uid]
 
     def fit(self, pod_, names=None):
-        """Ask filter, and believe the answer as the extender does. Gives the Advice."""
+        """Ask filter, and believe the answer as the extender does."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = answer_filter(self.plans, self.member(pod_), names, self.rules, self.now_s)
-        if advice.node:
-            self.view.assume(self.member(pod_), advice.node, self.now_s)
-        return advice
+        answer = answer_filter(self.plans, self.member(pod_), names, self.rules, self.now_s)
+        if answer.nodes:
+            self.view.assume(self.member(pod_), answer.nodes[0], self.now_s)
+        return Told(answer, names)
 
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
@@ -177,7 +178,7 @@ class World:
         self.put(*(each for each in pods if each.metadata.uid not in self.view.pods))
         placed = {}
         for each in pods:
-            kept = self.fit(each).answer.nodes
+            kept = self.fit(each).nodes
             if kept:
                 self.bind(each, kept[0])
                 placed[each.metadata.name] = kept[0]
@@ -189,6 +190,19 @@ class World:
         plan = self.plans.plan_of(self.member(pod_).membership.key, self.now_s)
         hosts = self.view.fabric.hosts
         return {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()} if plan else {}
+
+
+class Told:
+    """An answer to filter as a scheduler reads it."""
+
+    def __init__(self, answer, names):
+        self.nodes, self.refusal, self.retry, self.pause_s = answer.nodes, answer.refusal, answer.retry, answer.pause_s
+        self.all_kept = not answer.has_opinion
+        self.no_room, self.forbidden = ({}, {}) if self.all_kept else failures(answer, names)
+
+    @property
+    def node(self):
+        return self.nodes[0] if self.nodes else ""
 
 
 def leaves(placed):

@@ -134,15 +134,6 @@ class StuckGang:
         return f"{counts}, and for the rest {self.refusal_detail}"
 
 
-@dataclass(frozen=True, slots=True)
-class RepairPlan:
-    """The end of a gang's places: who leaves, and what its owner is told."""
-
-    reason: EventReason
-    detail: str
-    victims: tuple[Evict, ...]
-
-
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Tell how a gang is stuck; None while it is whole, is still to get its places, or none of it holds a host."""
     running = sum(1 for m in gang.living() if m.node)
@@ -154,20 +145,20 @@ def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     return StuckGang(running, gang.min_pods, plan.refusal.detail)
 
 
-def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> RepairPlan | None:
-    """Choose who leaves for the remedy that the gang's owner has named; None where it is to wait.
+def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> tuple[Evict, ...]:
+    """Choose the members that are evicted for the remedy that the gang's owner named; none if the gang is to wait.
 
     A gang is moved only if all of it fits beside what it holds now, so that it never gives up places for none.
     """
     remedy = gang.repair.remedy
     if remedy is Remedy.WAIT or (remedy is Remedy.MOVE and not _fits_elsewhere(plans, gang)):
-        return None
+        return ()
     moved = remedy is Remedy.MOVE
-    word = EventReason.GANG_MOVED if moved else EventReason.GANG_GIVEN_UP
+    reason = EventReason.GANG_MOVED if moved else EventReason.GANG_GIVEN_UP
     then = "all of it fits elsewhere" if moved else "it waits whole, and others get its places"
     detail = f"{stuck_gang}: what is left is evicted, {then}"
     leaving = sorted((m for m in gang.living() if m.node), key=lambda m: m.name)
-    return RepairPlan(word, detail, tuple(Evict(m.uid, m.namespace, m.name, detail) for m in leaving))
+    return tuple(Evict(m.uid, m.namespace, m.name, detail, reason) for m in leaving)
 
 
 def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:

@@ -20,6 +20,7 @@ from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, Lift
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import is_planned, planned_members
 from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
+from turnout.topology.model import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,6 @@ class Preemption:
     victims: tuple[Evict, ...]  # to be evicted, in this order
     terminating_pods: int  # pods that leave already
     refusal_detail: str = ""  # why the last eviction was not done
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The reason why a gang stays behind its gates."""
-
-    reason: EventReason
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +50,9 @@ class GatedGang:
     planned_uids: frozenset[str] = frozenset()  # uids of the members whose place the plan decides
     nominable_uids: frozenset[str] = frozenset()
     nominated_by_us: frozenset[str] = frozenset()  # uids of gated members whose nomination is ours
-    unknown_size: Wait | None = None  # why nobody can say how many must start together
+    unknown_size: Refusal | None = None  # why nobody can say how many must start together
     preemption: Preemption | None = None  # room, by evictions
-    shortfall: Wait | None = None  # why not every member has a place in the plan
+    shortfall: Refusal | None = None  # why not every member has a place in the plan
 
 
 _SIZED_BY_OWNER = ("Job/", "StatefulSet/")  # kinds that are watched: others say nothing of a size
@@ -108,7 +101,7 @@ def observe_gated_gang(
     )
 
 
-def _unknown_size(gang: Gang) -> Wait | None:
+def _unknown_size(gang: Gang) -> Refusal | None:
     """Return what is missing where only a PodGroup or an owner can say how many must start, and nobody shows it."""
     if gang.lacks_pod_group:
         what = f"its PodGroup {gang.key.name}"
@@ -116,14 +109,14 @@ def _unknown_size(gang: Gang) -> Wait | None:
         what = gang.key.name
     else:
         return None
-    return Wait(EventReason.GANG_UNKNOWN, f"{what} is not there: nobody says how many members must start together")
+    return Refusal(EventReason.GANG_UNKNOWN, f"{what} is not there: nobody says how many members must start together")
 
 
-def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Wait | None]:
+def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:
     """Return uid -> node for the waiting members of a gang, and why some of them have none."""
     view = plans.view
     if not view.fabric.mapped_count and gang.requires_level:
-        return {}, Wait(EventReason.NO_MAP, "a topology tier is required and the map names no host")
+        return {}, Refusal(EventReason.NO_MAP, "a topology tier is required and the map names no host")
     plan = plans.plan_of(gang.key, now_s)
     if plan is None:
         return {}, None
@@ -134,7 +127,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
     if plan.refusal is None:
         return hosts, None
     detail = add_kept_domain(plans.domain_kept_against(gang), plan.refusal.detail)
-    return hosts, Wait(EventReason(plan.refusal.reason.value), detail)
+    return hosts, Refusal(EventReason(plan.refusal.reason.value), detail)
 
 
 def _is_ours(plans: Plans, member: Member, pod: GatedPod) -> bool:
@@ -145,7 +138,7 @@ def _is_ours(plans: Plans, member: Member, pod: GatedPod) -> bool:
 Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
 
 
-def next_writes(gated_gang: GatedGang) -> tuple[Writes, Wait | None]:
+def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
     """Decide the next writes for a gang, all of which may be sent at once, and why the rest of it waits.
 
     Lifts and evictions are returned only when no nomination is left to write. Evictions are sent one after the other,
@@ -166,7 +159,7 @@ def next_writes(gated_gang: GatedGang) -> tuple[Writes, Wait | None]:
     return due or lifts, gated_gang.shortfall
 
 
-def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Wait]:
+def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Refusal]:
     """Nominate a gang for the hosts that others leave, so that the scheduler keeps them from lower pods; then evict."""
     nominations = tuple(
         Nominate(pod, node)
@@ -174,13 +167,13 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
         if (node := preemption.hosts.get(pod.uid, "")) and pod.nominated != node
     )
     if preemption.refusal_detail:
-        return nominations or preemption.victims, Wait(EventReason.EVICTION_REFUSED, preemption.refusal_detail)
+        return nominations or preemption.victims, Refusal(EventReason.EVICTION_REFUSED, preemption.refusal_detail)
     leaving = len(preemption.victims) + preemption.terminating_pods
     pods = "1 pod of a lower priority leaves" if leaving == 1 else f"{leaving} pods of a lower priority leave"
-    return nominations or preemption.victims, Wait(EventReason.PREEMPTING, f"{pods} for it")
+    return nominations or preemption.victims, Refusal(EventReason.PREEMPTING, f"{pods} for it")
 
 
-def _start_refusal(gated_gang: GatedGang) -> Wait | None:
+def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
     """Return why no member may go; None when the min may start."""
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
@@ -189,7 +182,9 @@ def _start_refusal(gated_gang: GatedGang) -> Wait | None:
     ):  # the min is for the start: who runs already, or has ended well, need not wait for others again
         return None
     if gated_gang.startable_pods < gated_gang.min_pods:
-        return Wait(EventReason.GANG_INCOMPLETE, f"{gated_gang.startable_pods} of {gated_gang.min_pods} members exist")
+        return Refusal(
+            EventReason.GANG_INCOMPLETE, f"{gated_gang.startable_pods} of {gated_gang.min_pods} members exist"
+        )
     seated = sum(
         1
         for pod in gated_gang.gated_pods
@@ -197,7 +192,7 @@ def _start_refusal(gated_gang: GatedGang) -> Wait | None:
     )
     if gated_gang.ungated_pods + seated >= gated_gang.min_pods:
         return None
-    return gated_gang.shortfall or Wait(
+    return gated_gang.shortfall or Refusal(
         EventReason.NO_ROOM, f"{gated_gang.ungated_pods + seated} of {gated_gang.min_pods} members have a place"
     )
 

@@ -7,16 +7,15 @@ come the node to assume for the pod and the notice for its owner.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect
-from turnout.kube.times import rfc3339_micro
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import Member
-from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
+from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.request import (
@@ -30,32 +29,16 @@ from turnout.topology.distance import scores
 from turnout.topology.model import DistanceRule, Reason, Refusal
 from turnout.topology.place import beyond
 
-
-@dataclass(frozen=True, slots=True)
-class NoSeat:
-    """Tells why a pod gets no node. may_help: the nodes on which it could run once others leave, None for all."""
-
-    reason: EventReason
-    detail: str
-    may_help: frozenset[str] | None = frozenset()
-    retry: bool = False  # not the last word: to be asked again at once
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Names the node of a pod, or why it has none. With neither, the planner has no opinion: the scheduler chooses."""
-
-    node: str = ""
-    refused: NoSeat | None = None
-    elsewhere: bool = False  # it is planned elsewhere; the scheduler, which named its nominated node only, asks again
-
-
-NO_OPINION = Seat()
+NO_OPINION = Answer()
+PLANNED_ELSEWHERE = Answer(nodes=())  # the scheduler named the nominated node alone; it asks about all nodes next
 NO_ROOM_LEFT = Refusal(Reason.NO_ROOM, "no room is left for this member")
 
 
-def seat_of(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Seat:
-    """Return the pod's seat among the named nodes. names: nodes that passed every earlier filter. Never raises."""
+def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
+    """Narrow the nodes to the planned one, or say why there is none. Never raises.
+
+    names: nodes that passed every earlier filter; the answer keeps only such nodes.
+    """
     view = plans.view
     gang = view.gangs.get(member.membership.key)
     if gang is None or not is_planned(member, gang):
@@ -72,7 +55,7 @@ def seat_of(plans: Plans, member: Member, names: Sequence[str], rules: Rules, no
     plan = plans.plan_of(gang.key, now_s)
     node = view.node_of(member) or _planned_node(plans, plan, member)
     if len(names) == 1 and names[0] == member.nominated:
-        return Seat(node) if node in names else Seat(elsewhere=True)
+        return _keep(node) if node in names else PLANNED_ELSEWHERE
     if node not in names and view.assumed_pods.node_of(member.uid):
         view.forget_assumed(member)
         plan = plans.plan_of(gang.key, now_s)
@@ -83,7 +66,7 @@ def seat_of(plans: Plans, member: Member, names: Sequence[str], rules: Rules, no
         plan = plans.plan_of(gang.key, now_s)
         node = view.node_of(member) or _planned_node(plans, plan, member)
     if node in names:
-        return Seat(node)
+        return _keep(node)
     if not node:
         refusal = (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
         return _no_room(plans, gang, member, names, refusal)
@@ -108,7 +91,7 @@ def scores_of(
         return []
     if gang.key.dialect == Dialect.ALONE.value:
         seat = _seat_alone(plans, gang, member, names, now_s)
-        return [(seat.node, 10)] if seat.node else []
+        return [(seat.nodes[0], 10)] if seat.nodes else []
     plan = plans.plan_of(gang.key, now_s)
     node = view.node_of(member) or _planned_node(plans, plan, member)
     planned = view.snapshot.row_of.get(node)
@@ -182,7 +165,7 @@ def unenforced_pods(plans: Plans, rules: Rules) -> int:
     return count
 
 
-def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Seat:
+def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
     """Send a pod without a gang where it fits tightest, so that large holes stay free.
 
     Where it fits nowhere, the choice is the scheduler's.
@@ -190,15 +173,15 @@ def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], 
     plans.plan_of(gang.key, now_s)  # of those ahead of it
     node = plans.view.node_of(member)
     if node in names:
-        return Seat(node)
+        return _keep(node)
     request = plans.request_of(gang, without=(member.uid,))
     node = _planned_node(plans, plans.try_place(request), member)
     if node and node not in names:
         node = _planned_node(plans, plans.try_place(request, _rows(plans, names)), member)
-    return Seat(node)
+    return _keep(node)
 
 
-def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Seat:
+def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Answer:
     """Choose another node when the planned host is not among the candidates.
 
     Another host of the plan comes first, then a new plan of the whole gang among the candidates. The last choice is the
@@ -222,9 +205,14 @@ def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], 
         node = _planned_node(plans, second_plan, member) if second_plan.refusal is None else ""
         node = node or _planned_node(plans, plans.try_place(single, rows), member)
     if node:
-        return Seat(node)
+        return _keep(node)
     detail = f"the gang finds no room among the {len(names)} candidates"
     return _no_room(plans, gang, member, names, Refusal(Reason.NO_ROOM, detail))
+
+
+def _keep(node: str) -> Answer:
+    """Keep one node; no opinion for ""."""
+    return Answer(nodes=(node,)) if node else NO_OPINION
 
 
 def _planned_node(plans: Plans, plan: GangPlan | None, member: Member) -> str:
@@ -237,9 +225,9 @@ def _rows(plans: Plans, names: Iterable[str]) -> list[int]:
     return [rows[name] for name in names if name in rows]
 
 
-def _refuse(word: EventReason, detail: str, retry: bool = False) -> Seat:
+def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
     """Refuse where nothing that leaves a node would help."""
-    return Seat(refused=NoSeat(word, detail, retry=retry))
+    return Answer((), Refusal(word, detail), retry=retry)
 
 
 def _missing_host_detail(node: str, names: Sequence[str]) -> str:
@@ -282,7 +270,7 @@ def _awaits_missing_hosts(
     return False
 
 
-def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Seat:
+def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Answer:
     """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
     count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
@@ -292,11 +280,11 @@ def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], ref
         word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
     refusal = Refusal(refusal.reason, add_kept_domain(plans.domain_kept_against(gang), refusal.detail))
     if (tier := gang.tier) is None:
-        return Seat(refused=NoSeat(word, refusal.detail, None))
+        return Answer((), Refusal(word, refusal.detail), None)
     able = _could_hold_gang(plans, gang, member, tier)
     rows = plans.view.snapshot.row_of
     inside = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
-    return Seat(refused=NoSeat(word, refusal.detail, inside))
+    return Answer((), Refusal(word, refusal.detail), inside)
 
 
 def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> NDArray[np.bool_]:
@@ -317,54 +305,27 @@ def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> N
     return able
 
 
-LONG_LIST = 1024  # names; a refusal of more than these explains itself on the first FEW only
-MAX_EXPLAINED_NAMES = 64
 MAX_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """An answer to the scheduler and what follows from it."""
-
-    answer: Answer
-    node: str = ""  # where the pod now goes; "" when that is open
-    notice: Notice | None = None  # for the pod's owner
-    retry: bool = False  # a refusal that is not the last word: to be asked again at once
-
-
-NO_ADVICE = Advice(Answer(nodes=(), all_kept=True))
-
-
-def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Advice:
-    """Narrow the nodes to the one that the gang's plan names, or say why there is none. Never raises.
-
-    names: nodes that passed every earlier filter; the answer keeps only such nodes.
-    """
-    seat = seat_of(plans, member, names, rules, now_s)
-    if seat.node:
-        return Advice(Answer(nodes=(seat.node,)), seat.node)
-    if seat.elsewhere:
-        return Advice(Answer((), {}, {names[0]: "planned elsewhere"}))  # the scheduler asks about all nodes next
-    return NO_ADVICE if seat.refused is None else _refuse_all(seat.refused, member, names)
-
-
-def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> NoSeat | None:
-    """Say why the pod can go to none of all nodes; None if it can, or if there is no opinion. Never raises."""
+def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> Answer:
+    """Answer about all nodes: the refusal is None if the pod can go to one, or if there is no opinion. Never raises."""
     plans.view.settle(now_s)
-    return seat_of(plans, member, plans.view.fabric.hosts, rules, now_s).refused
+    return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
 
 
-def postpone(why: Notice, names: Sequence[str], wall_s: float, pause_s: float) -> Answer:
+def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
     """Refuse until the pod is asked about again: the watched state may be old, and newer state may allow the pod.
 
-    wall_s: time of this answer. pause_s: how long the answer is kept back, since an idle scheduler asks again at once.
+    wall_s: time of this answer, in seconds since 1970. pause_s: how long the answer is held back, because an idle
+    scheduler asks again at once.
 
     kube-scheduler writes the reason into the pod's status, and tries a refused pod again when its status changes. So
-    the time in the text makes every answer different. All nodes are forbidden, so that nothing is preempted on old
-    state. An error would not do: an ignorable extender that fails is skipped, and a part of the gang would start.
+    the time in the text makes every answer different. No node is left for a preemption, so that nothing is preempted on
+    old state. An error is no alternative: an ignorable extender that fails is skipped, and a part of the gang starts.
     """
-    text = f"{EventReason.OLD_VIEW.value} at {rfc3339_micro(wall_s)}: {why.reason.value}: {why.detail}"
-    return Answer((), forbidden=dict.fromkeys(names[:MAX_EXPLAINED_NAMES], text), pause_s=pause_s)
+    detail = f"{refusal.reason.value}: {refusal.detail}"
+    return Answer((), Refusal(EventReason.OLD_VIEW, detail), refused_s=wall_s, pause_s=pause_s)
 
 
 def answer_prioritize(
@@ -383,21 +344,3 @@ def answer_preempt(
     that others ran is counted; without it all ran alike.
     """
     return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}
-
-
-def _refuse_all(refused: NoSeat, member: Member, names: Sequence[str]) -> Advice:
-    """Refuse every node: "no room" where others may leave for the pod, "forbidden" where nothing helps."""
-    text = f"{refused.reason.value}: {refused.detail}"
-    helping, forbidden = refused.may_help, dict[str, str]()
-    if helping is None:
-        no_room = dict.fromkeys(names, text)
-    else:
-        no_room = {name: text for name in names if name in helping}
-        forbidden = {name: text for name in _explained(names) if name not in no_room}
-    notice = Notice(refused.reason, member.namespace, member.name, member.uid, refused.detail[:500])
-    return Advice(Answer((), no_room, forbidden), notice=notice, retry=refused.retry)
-
-
-def _explained(names: Sequence[str]) -> Sequence[str]:
-    """Return the names that need an explanation. A node in neither failure map counts as unresolvable, too."""
-    return names if len(names) <= LONG_LIST else names[:MAX_EXPLAINED_NAMES]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from turnout.jobs.gang import Dialect, GangKey
@@ -15,7 +16,7 @@ from turnout.kube.objects import Pod
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
 from turnout.scheduler_ext.cluster.member import Member, error_text
 from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
-from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
+from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.answers import (
     answer_filter,
     answer_preempt,
@@ -30,6 +31,7 @@ from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
+from turnout.topology.model import Refusal
 
 log = logging.getLogger("turnout.extender")
 
@@ -70,27 +72,26 @@ class Extender:
         member = self._member(pod)
         if member is None:
             self.metrics.no_opinion.labels("Unreadable").inc()
-            return Answer((), all_kept=True)
+            return Answer()
         if member.no_opinion_reason in COUNTED_SILENCE:
             self.metrics.no_opinion.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
         if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
-            notice = _missing_pod_group(member)
+            refusal = _missing_pod_group(member)
             if group is PodGroupState.AWAITED:
                 self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
-                return postpone(notice, names, self.clock.wall(), 0.0)
-            self._report_without_pod_group(member.membership.key, notice)
+                return postpone(refusal, self.clock.wall(), 0.0)
+            self._report_without_pod_group(member, refusal)
         self._note_query(member)
-        advice = answer_filter(self.plans, member, names, self.rules, now_s)
-        if advice.node:
-            self.view.assume(member, advice.node, now_s)
-        if advice.notice is not None:
-            if advice.retry or self.watches.may_be_old() or self._lagging.should_retry(self.view, member, names, now_s):
-                return self._postpone(member, advice.notice, names)
-            self.metrics.refusals.labels(advice.notice.reason.value).inc()
-            self.notify(advice.notice)
+        answer = answer_filter(self.plans, member, names, self.rules, now_s)
+        if answer.nodes:
+            self.view.assume(member, answer.nodes[0], now_s)
+        if answer.refusal is not None:
+            if answer.retry or self.watches.may_be_old() or self._lagging.should_retry(self.view, member, names, now_s):
+                return self._postpone(member, answer.refusal)
+            self._report_refusal(member, answer.refusal)
         self._report_faults(member)
-        return advice.answer
+        return answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
         """Score the nodes, and assume for a while that the pod goes to the best: filter may not have been called."""
@@ -113,28 +114,28 @@ class Extender:
             return victims
         return answer_preempt(self.plans, member, victims, self.clock.monotonic(), self.clock.wall())
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
+    def refusal_of_pod(self, pod: Pod) -> Answer:
+        """Answer about all nodes: the refusal is None if the pod can go to one of them, or if that is not known."""
         member = self._member(pod)
         if member is None:
-            return None
+            return Answer()
         if self.watches.pod_group_state(member.membership.key) is PodGroupState.AWAITED:
-            return NoPlace(EventReason.OLD_VIEW, _missing_pod_group(member).detail, True)
-        refused = self._refusal_of(member)
-        if refused is not None and refused.reason is not EventReason.OLD_VIEW:
-            self.metrics.refusals.labels(refused.reason.value).inc()
-            self.notify(Notice(refused.reason, member.namespace, member.name, member.uid, refused.detail[:500]))
-        return refused
+            return Answer((), Refusal(EventReason.OLD_VIEW, _missing_pod_group(member).detail), None)
+        answer = self._refusal_of(member)
+        if answer.refusal is not None and answer.refusal.reason is not EventReason.OLD_VIEW:
+            self._report_refusal(member, answer.refusal)
+        return answer
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known.
+    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
+        """Answer about a Volcano PodGroup: the refusal is None if its gang can start, or if that is not known.
 
-        Before its pods exist nothing is known of it. From a view that may be old nothing is said.
+        Before its pods exist nothing is known of the gang. A view that may be old refuses nothing.
         """
         gang = self.view.gangs.get(GangKey(namespace, name, Dialect.VOLCANO.value))
         waiting = next((each for each in planned_members(gang) if each.is_waiting), None) if gang else None
-        refused = self._refusal_of(waiting) if waiting is not None else None
-        return None if refused is None or refused.reason is EventReason.OLD_VIEW else refused
+        answer = self._refusal_of(waiting) if waiting is not None else Answer()
+        is_old = answer.refusal is not None and answer.refusal.reason is EventReason.OLD_VIEW
+        return Answer() if is_old else answer
 
     def gates(self, review: Review) -> bool:
         """True if a pod that is being created is to wait behind our scheduling gate. Nothing of the view is needed."""
@@ -216,14 +217,21 @@ class Extender:
         self._postponed_s.pop(uid, None)
         self._lagging.forget(uid)
 
-    def _refusal_of(self, member: Member) -> NoPlace | None:
-        refused = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
-        if refused is None:
-            return None
-        others_may_leave = refused.may_help is None or bool(refused.may_help)
-        if refused.retry or self.watches.may_be_old():
-            return NoPlace(EventReason.OLD_VIEW, f"{refused.reason.value}: {refused.detail}", others_may_leave)
-        return NoPlace(refused.reason, refused.detail, others_may_leave)
+    def _refusal_of(self, member: Member) -> Answer:
+        answer = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
+        if answer.refusal is None or not (answer.retry or self.watches.may_be_old()):
+            return answer
+        detail = f"{answer.refusal.reason.value}: {answer.refusal.detail}"
+        return replace(answer, refusal=Refusal(EventReason.OLD_VIEW, detail))
+
+    def _report_refusal(self, member: Member, refusal: Refusal) -> None:
+        """Count a refusal, and report it to the owner of the pod."""
+        reason = EventReason(refusal.reason.value)
+        self.metrics.refusals.labels(reason.value).inc()
+        self._notify_owner(member, reason, refusal.detail)
+
+    def _notify_owner(self, member: Member, reason: EventReason, detail: str) -> None:
+        self.notify(Notice(reason, member.namespace, member.name, member.uid, detail[:500]))
 
     def _note_query(self, member: Member) -> None:
         """Remember a gang that a scheduler asks about, so that its placement is reported once, by this replica.
@@ -251,34 +259,32 @@ class Extender:
                 self.notify(notice)
 
     def _report_faults(self, member: Member) -> None:
-        """Tell what of a pod's annotations cannot be read, and what of its wishes is not kept."""
+        """Report the annotations of a pod that cannot be read, and the parts of its wishes that are not kept."""
         if member.membership.faults:
-            detail = "; ".join(member.membership.faults)[:500]
-            self.notify(Notice(EventReason.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
+            self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
         self._report_ignored_terms(member)
 
-    def _report_without_pod_group(self, key: GangKey, notice: Notice) -> None:
-        """Tell once a gang that it is placed without its PodGroup."""
-        if key not in self._reported_without_pod_group:
-            self._reported_without_pod_group.add(key)
-            self.notify(notice)
+    def _report_without_pod_group(self, member: Member, refusal: Refusal) -> None:
+        """Report once that a gang is placed without its PodGroup."""
+        if member.membership.key not in self._reported_without_pod_group:
+            self._reported_without_pod_group.add(member.membership.key)
+            self._notify_owner(member, EventReason.GANG_UNKNOWN, refusal.detail)
 
     def _report_ignored_terms(self, member: Member) -> None:
-        """Tell once a gang which parts of its wishes are not kept, and again when they change."""
+        """Report once which parts of a gang's wishes are not kept, and again when they change."""
         sentences = tuple(ignored_wishes(self.view, member))
         if sentences and self._reported_terms.get(member.membership.key) != sentences:
             self._reported_terms[member.membership.key] = sentences
-            detail = "; ".join(sentences)[:500]
-            self.notify(Notice(EventReason.WISH_NOT_KEPT, member.namespace, member.name, member.uid, detail))
+            self._notify_owner(member, EventReason.WISH_NOT_KEPT, "; ".join(sentences))
 
-    def _postpone(self, member: Member, why: Notice, names: Sequence[str]) -> Answer:
-        """Refuse so that the scheduler asks again. The owner is not told, since the refusal may be wrong."""
+    def _postpone(self, member: Member, refusal: Refusal) -> Answer:
+        """Refuse so that the scheduler asks again. The owner gets no notice, because the refusal may be wrong."""
         now_s = self.clock.monotonic()
         due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
         pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
         self._postponed_s[member.uid] = now_s + pause_s
         self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
-        return postpone(why, names, self.clock.wall(), pause_s)
+        return postpone(refusal, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:
         """Return the pod as the cache has it. A pod that the watch does not show yet is taken from the request."""
@@ -292,6 +298,6 @@ class Extender:
         return self.view.pods.get(uid)
 
 
-def _missing_pod_group(member: Member) -> Notice:
+def _missing_pod_group(member: Member) -> Refusal:
     detail = f"its PodGroup {member.membership.key.name} is not there: nobody says how many members must start together"
-    return Notice(EventReason.GANG_UNKNOWN, member.namespace, member.name, member.uid, detail[:500])
+    return Refusal(EventReason.GANG_UNKNOWN, detail)

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.model import Answer, BadRequest, NoPlace, Victims
+from turnout.scheduler_ext.model import Answer, BadRequest, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.wire import extender_v1, volcano_v1
 from turnout.scheduler_ext.wire.pod_messages import Review, decode_review, encode_review
@@ -36,12 +36,12 @@ class ExtenderVerbs(Protocol):
         """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
         ...
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
+    def refusal_of_pod(self, pod: Pod) -> Answer:
+        """Answer about all nodes: the refusal is None if the pod can go to one of them, or if that is not known."""
         ...
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known."""
+    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
+        """Answer about a Volcano PodGroup: the refusal is None if its gang can start, or if that is not known."""
         ...
 
     def gates(self, review: Review) -> bool:
@@ -105,8 +105,8 @@ class _Filter:
     """One filter request and its answer, which is neutral until `plan` is called."""
 
     def __init__(self, body: bytes) -> None:
-        self._args = args = extender_v1.decode_args(body)
-        self._answer = Answer(args.names, all_kept=True)
+        self._args = extender_v1.decode_args(body)
+        self._answer = Answer()
 
     def plan(self, extender: ExtenderVerbs) -> None:
         self._answer = extender.filter(self._args.pod, self._args.names)
@@ -116,7 +116,7 @@ class _Filter:
         return self._answer.pause_s
 
     def encode(self) -> tuple[bytes, int]:
-        named = len(self._args.names) if self._answer.all_kept else len(self._answer.nodes)
+        named = len(self._answer.nodes or ()) if self._answer.has_opinion else len(self._args.names)
         return extender_v1.encode_filter(self._args, self._answer), named
 
 
@@ -179,13 +179,13 @@ class _VolcanoPredicate:
 
     def __init__(self, body: bytes) -> None:
         self._request = volcano_v1.decode_predicate(body)
-        self._refused: NoPlace | None = None
+        self._answer = Answer()
 
     def plan(self, extender: ExtenderVerbs) -> None:
-        self._refused = extender.refusal_of_pod(self._request.pod)
+        self._answer = extender.refusal_of_pod(self._request.pod)
 
     def encode(self) -> tuple[bytes, int]:
-        return volcano_v1.encode_predicate(self._refused), int(self._refused is None)
+        return volcano_v1.encode_predicate(self._answer), int(self._answer.refusal is None)
 
 
 class _VolcanoPrioritize:
@@ -211,13 +211,13 @@ class _VolcanoJobEnqueueable:
 
     def __init__(self, body: bytes) -> None:
         self._job = volcano_v1.decode_job(body)
-        self._refused: NoPlace | None = None
+        self._answer = Answer()
 
     def plan(self, extender: ExtenderVerbs) -> None:
-        self._refused = extender.refusal_of_gang(*self._job)
+        self._answer = extender.refusal_of_gang(*self._job)
 
     def encode(self) -> tuple[bytes, int]:
-        return volcano_v1.encode_vote(self._refused), 0
+        return volcano_v1.encode_vote(self._answer), 0
 
 
 _Question = _Filter | _Prioritize | _Preempt | _Gate | _VolcanoPredicate | _VolcanoPrioritize | _VolcanoJobEnqueueable

@@ -19,6 +19,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from turnout.kube.objects import Pod
+from turnout.kube.times import rfc3339_micro
 from turnout.scheduler_ext.model import Answer, BadRequest, Victims
 
 MAX_BYTES = 3 << 20  # of an AdmissionReview, or of a pod in another request: as much as an API server takes
@@ -52,6 +53,8 @@ MAX_MESSAGE_BYTES = 256
 MAX_LOOKUPS = 4  # to look up one by one; more are worth a set of all names
 
 
+LONG_LIST = 1024  # names; a refusal of more names is explained for MAX_EXPLAINED_NAMES of them only
+MAX_EXPLAINED_NAMES = 64
 MAX_SCORE = 10  # extender/v1 MaxExtenderPriority
 
 
@@ -161,16 +164,14 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
 
     If nothing was narrowed, the request's own list goes back.
     """
-    if answer.all_kept:
+    if not answer.has_opinion:
         return _encode_filter_result(args, args.raw_nodes, b"null", b"null")
-    requested = _requested_names(args, [*answer.nodes, *answer.no_room, *answer.forbidden])
-    nodes = {name: "" for name in answer.nodes if name in requested}
-    forbidden = {name: why for name, why in answer.forbidden.items() if name in requested and name not in nodes}
-    no_room = {
-        name: why
-        for name, why in answer.no_room.items()
-        if name in requested and name not in nodes and name not in forbidden
-    }
+    kept = answer.nodes or ()
+    requested = _requested_names(args, kept)
+    nodes = {name: "" for name in kept if name in requested}
+    no_room, forbidden = (
+        {name: why for name, why in texts.items() if name not in nodes} for texts in failures(answer, args.names)
+    )
     chosen = _encode_nodes(args, [*nodes])
     # A result's fixed part is under 128 bytes. Every name fits, since each was in the request; what is left over is
     # shared by the messages, an entry being `"name":"message",`.
@@ -178,6 +179,25 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
     spare = 2 * args.size_bytes + 1024 - 128 - len(chosen) - len(msgspec.json.encode(failed))
     each = min(MAX_MESSAGE_BYTES, max(0, spare // max(1, len(failed)) - len(b':""')))
     return _encode_filter_result(args, chosen, _encode_failures(no_room, each), _encode_failures(forbidden, each))
+
+
+def failures(answer: Answer, names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return name -> text for the nodes on which a preemption may help, and for the nodes where nothing helps.
+
+    names: the nodes of the request. kube-scheduler counts a node in neither table as one where nothing helps.
+    """
+    if answer.refusal is None:
+        return {}, {} if answer.nodes else dict.fromkeys(names[:MAX_EXPLAINED_NAMES], "planned elsewhere")
+    reason, detail = answer.refusal.reason.value, answer.refusal.detail
+    if answer.refused_s is not None:
+        text = f"{reason} at {rfc3339_micro(answer.refused_s)}: {detail}"
+        return {}, dict.fromkeys(names[:MAX_EXPLAINED_NAMES], text)
+    text = f"{reason}: {detail}"
+    if (helpful := answer.preemption_nodes) is None:
+        return dict.fromkeys(names, text), {}
+    explained = names if len(names) <= LONG_LIST else names[:MAX_EXPLAINED_NAMES]
+    no_room = {name: text for name in names if name in helpful}
+    return no_room, {name: text for name in explained if name not in no_room}
 
 
 def encode_prioritize(args: NodeArgs, scores: Collection[tuple[str, int]]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.model import BadRequest, NoPlace
+from turnout.scheduler_ext.model import Answer, BadRequest
 from turnout.scheduler_ext.wire.extender_v1 import MAX_MESSAGE_BYTES, MAX_NAMES, clip
 
 POINT = 10_000.0  # of Volcano's score for one of ours, so that the planned node comes before what others prefer
@@ -95,12 +95,12 @@ def decode_job(body: bytes) -> tuple[str, str]:
     return namespace, name
 
 
-def encode_predicate(refused: NoPlace | None) -> bytes:
-    """Encode a PredicateResponse. None: the task fits as far as we know."""
-    if refused is None:
+def encode_predicate(answer: Answer) -> bytes:
+    """Encode a PredicateResponse. Without a refusal the task fits as far as we know."""
+    if answer.refusal is None:
         return _encode({"status": "", "code": SUCCESS})
-    why = clip(f"{refused.reason.value}: {refused.detail}", MAX_MESSAGE_BYTES)
-    return _encode({"status": why, "code": UNSCHEDULABLE if refused.others_may_leave else UNRESOLVABLE})
+    why = clip(f"{answer.refusal.reason.value}: {answer.refusal.detail}", MAX_MESSAGE_BYTES)
+    return _encode({"status": why, "code": UNSCHEDULABLE if answer.may_preempt else UNRESOLVABLE})
 
 
 def encode_prioritize(request: VolcanoRequest, scores: Iterable[tuple[str, int]]) -> bytes:
@@ -110,9 +110,9 @@ def encode_prioritize(request: VolcanoRequest, scores: Iterable[tuple[str, int]]
     return _encode({"nodeScore": found, "errorMessage": ""})
 
 
-def encode_vote(refused: NoPlace | None) -> bytes:
-    """Encode a JobEnqueueableResponse: a job waits if it cannot start whatever leaves; else others decide."""
-    return _encode({"status": REJECT if refused is not None and not refused.others_may_leave else ABSTAIN})
+def encode_vote(answer: Answer) -> bytes:
+    """Encode a JobEnqueueableResponse: a job waits if it cannot start whatever leaves; else other plugins decide."""
+    return _encode({"status": REJECT if answer.refusal is not None and not answer.may_preempt else ABSTAIN})
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

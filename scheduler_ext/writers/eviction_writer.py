@@ -28,7 +28,6 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.gates.evictions import (
-    RepairPlan,
     find_stuck_gang,
     may_preempt,
     plan_preemption,
@@ -181,7 +180,7 @@ class Evictor:
             if result.outcome is EvictionOutcome.EVICTED:
                 self._evicted_uids.add(pod.uid)
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "gang": str(key)})
-                self._notify(Notice(EventReason.PREEMPTED, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
+                self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
         if done < len(victims):  # one was refused, or another leads by now
             return False
         if (state := self._preemptions.get(key)) is not None:
@@ -256,9 +255,9 @@ class Repairer:
             for key in self._choose_gangs():
                 async with slots:  # a gang is decided on when its evictions can begin, so on the cluster as it is then
                     gang = gangs.get(key)
-                    plan = None if gang is None else self._due_repair(gang)
-                if gang is not None and plan is not None:
-                    group.create_task(self._evict(key, plan, slots))
+                    victims = () if gang is None else self._due_repair(gang)
+                if victims:
+                    group.create_task(self._evict(key, victims, slots))
                 await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _choose_gangs(self) -> list[GangKey]:
@@ -268,42 +267,42 @@ class Repairer:
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
         return self._last_gangs
 
-    def _due_repair(self, gang: Gang) -> RepairPlan | None:
-        """Return what is to be done for a gang now; None where nothing is."""
+    def _due_repair(self, gang: Gang) -> tuple[Evict, ...]:
+        """Return the pods of a gang that are evicted now; none if no repair is due."""
         now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)
         if stuck_gang is None:
             self._stuck_since_s.pop(gang.key, None)
-            return None
+            return ()
         since_s = self._stuck_since_s.setdefault(gang.key, now_s)
         failed = self._pauses.get(gang.key)
         rests = gang.key in self._started_s and now_s - self._started_s[gang.key] < REPAIR_REST_S
         if rests and (failed is None or now_s < failed[1]):
-            return None
+            return ()
         if not rests and now_s - since_s < gang.repair.after_s:
-            return None
+            return ()
         return plan_repair(plans, gang, stuck_gang)
 
-    async def _evict(self, key: GangKey, plan: RepairPlan, slots: asyncio.Semaphore) -> None:
+    async def _evict(self, key: GangKey, victims: tuple[Evict, ...], slots: asyncio.Semaphore) -> None:
         """Evict a gang's pods one after the other, and none of the rest when one is refused."""
         async with slots:
-            await self._evict_each(key, plan)
+            await self._evict_each(key, victims)
 
-    async def _evict_each(self, key: GangKey, plan: RepairPlan) -> None:
+    async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> None:
         if key not in self._pauses:
             self._started_s[key] = self._clock.monotonic()
         done = 0
-        async for result in evict_each(self._calls, plan.victims, self._may_write):
+        async for result in evict_each(self._calls, victims, self._may_write):
             pod = result.pod
             if result.error is not None:
                 self._note_failure(key, pod, result.error)
                 continue  # it was the last
             done += 1
             if result.outcome is EvictionOutcome.EVICTED:
-                self._counts.evictions.labels(plan.reason.value).inc()
-                log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": plan.reason.value})
-                self._notify(Notice(plan.reason, pod.namespace, pod.name, pod.uid, plan.detail[:500]))
-        if done == len(plan.victims):  # else one was refused, or another leads by now
+                self._counts.evictions.labels(pod.reason.value).inc()
+                log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": pod.reason.value})
+                self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
+        if done == len(victims):  # else one was refused, or another leads by now
             self._pauses.pop(key, None)
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:

@@ -23,7 +23,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.gates.release import Wait, Writes, next_writes, observe_gated_gang
+from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
@@ -31,6 +31,7 @@ from turnout.scheduler_ext.server.metrics import GateMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
+from turnout.topology.model import Refusal
 
 log = logging.getLogger("turnout.nominator")
 
@@ -264,17 +265,19 @@ class GateWriter:
                 return True
         return False
 
-    def _report_wait(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Wait | None) -> None:
+    def _report_wait(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Refusal | None) -> None:
         """Tell the owner of the first gated pod why the gang waits, once it has waited for a while."""
         now_s, known = self._clock.monotonic(), self._waiting.get(key)
         if wait is None:
             self._waiting.pop(key, None)
-        elif known is None or known.reason is not wait.reason:
-            self._waiting[key] = _ReportedWait(wait.reason, now_s + REPORT_AFTER_S)
+            return
+        reason = EventReason(wait.reason.value)
+        if known is None or known.reason is not reason:
+            self._waiting[key] = _ReportedWait(reason, now_s + REPORT_AFTER_S)
         elif now_s >= known.next_report_s:
             known.next_report_s = now_s + REPORT_INTERVAL_S
             first = gated[0]
-            self._notify(Notice(wait.reason, first.namespace, first.name, first.uid, wait.detail[:500]))
+            self._notify(Notice(reason, first.namespace, first.name, first.uid, wait.detail[:500]))
 
     # Writing.
 

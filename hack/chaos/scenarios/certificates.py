@@ -21,7 +21,7 @@ from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.authority import DAY, NOW, Authority, Pair, caller
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.model import Answer, NoPlace, Victims
+from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.ports import Listen, Listeners, TlsFiles
 from turnout.scheduler_ext.wire.pod_messages import Review
@@ -40,7 +40,7 @@ class _AnyNode:
     """An extender that keeps every node."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        return Answer(list(names), {})
+        return Answer(list(names))
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
         return []
@@ -48,11 +48,11 @@ class _AnyNode:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         return victims
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        return None
+    def refusal_of_pod(self, pod: Pod) -> Answer:
+        return Answer()
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        return None
+    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
+        return Answer()
 
     def gates(self, review: Review) -> bool:
         """Gate no pod."""

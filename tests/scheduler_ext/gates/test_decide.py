@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
-from turnout.scheduler_ext.gates.release import GatedGang, Wait, next_writes
+from turnout.scheduler_ext.gates.release import GatedGang, next_writes
 from turnout.scheduler_ext.model import EventReason, GatedPod, Lift, LiftReason, Nominate
 from turnout.scheduler_ext.wire.pod_messages import lift_patch, nomination_patch
+from turnout.topology.model import Refusal
 
-FULL = Wait(EventReason.NO_ROOM, "3 of 4 pods find room")
-GONE = Wait(EventReason.GANG_UNKNOWN, "its PodGroup g is not there")
+FULL = Refusal(EventReason.NO_ROOM, "3 of 4 pods find room")
+GONE = Refusal(EventReason.GANG_UNKNOWN, "its PodGroup g is not there")
 
 
 def turn(size=4, gated=None, seats=None, named=0, others=(), **more):

@@ -45,9 +45,9 @@ def test_nor_from_one_that_comes_later_and_matters_less():
 def test_nor_from_a_pod_by_itself():
     w, lone, pods = World(1, 1), world.pod("lone", 8, created=20), greedy(at="")
     w.put(*pods)
-    assert w.fit(pods[0]).answer.nodes == ("a0",)
+    assert w.fit(pods[0]).nodes == ("a0",)
     w.put(lone)
-    assert w.fit(lone).answer.nodes == ("b0",)
+    assert w.fit(lone).nodes == ("b0",)
 
 
 @pytest.mark.parametrize("priority", [0, 1])
@@ -280,8 +280,8 @@ def test_whatever_gangs_want_above_their_min_no_plan_overdraws_a_node(scene, dat
     for each in pods:
         w.put(each)
         if not each.spec.node_name and data.draw(st.integers(0, 2)) == 0:
-            kept = w.fit(each).answer.nodes
-            assert w.fit(each).answer.nodes == kept
+            kept = w.fit(each).nodes
+            assert w.fit(each).nodes == kept
             if kept and data.draw(st.booleans()):
                 w.bind(each, kept[0])
         if data.draw(st.integers(0, 6)) == 0:
@@ -316,4 +316,4 @@ def test_no_gang_is_refused_for_what_others_have_above_their_min(scene):
         for claim in order_seats(gang, plan, at)[: at.needed_pods]:
             free[w.view.fabric.hosts[claim.host]] -= claim.shape.gpus()
     late = world.pod("late", 8, created=59, notes={labels.VOLCANO_GROUP: "late"})
-    assert bool(w.put(late).fit(late).answer.nodes) == (max(free.values()) == 8)
+    assert bool(w.put(late).fit(late).nodes) == (max(free.values()) == 8)

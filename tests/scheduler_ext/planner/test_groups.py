@@ -115,7 +115,7 @@ def test_a_group_never_returns_outside_the_level_of_its_gang():
     pods = parted(2, 2, at=["a0", "a1"])
     w = policy(World(2, 0, 2), 2, gang_tier=2).put(*pods)
     assert w.plan(pods[2]) == {}
-    assert not w.fit(pods[2]).answer.nodes
+    assert not w.fit(pods[2]).nodes
     w.view.drop_pod(pods[0].metadata.uid)
     again = parted(2, 2)[0]
     assert w.put(again).plan(again) == {"g-0-0": "a0"}

@@ -3,16 +3,17 @@
 import pytest
 
 from tests import world
-from tests.world import REQUIRED, World
+from tests.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
-from turnout.scheduler_ext.model import EventReason, Notice, Rules
+from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.answers import partial_gangs, postpone, unenforced_pods
 from turnout.scheduler_ext.planner.nominations import NominationChoices, NominationReason, nominate
 from turnout.scheduler_ext.planner.ranks import ranks_of
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest
+from turnout.topology.model import Refusal
 
 CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 
@@ -131,7 +132,7 @@ def test_a_statefulset_says_how_many_it_has(spec, total):
 def test_how_many_nodes_are_told_why(names, told):
     w = World(2, 2)
     (lone,) = world.volcano("big", 1, notes=REQUIRED, gpus=16)
-    answer = w.put(lone).fit(lone, [f"other{at}" for at in range(names)]).answer
+    answer = w.put(lone).fit(lone, [f"other{at}" for at in range(names)])
     assert (len(answer.forbidden), len(answer.no_room)) == (told, 0)
 
 
@@ -145,8 +146,8 @@ def test_a_score_is_given_to_the_best_256_nodes_that_were_asked_about():
 
 
 def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
-    why = Notice(EventReason.NO_ROOM, detail="8 pods must start together")
-    answer = postpone(why, [f"n{at}" for at in range(65)], 0.5, pause_s=0.25)
+    refusal = Refusal(EventReason.NO_ROOM, "8 pods must start together")
+    answer = Told(postpone(refusal, 0.5, pause_s=0.25), [f"n{at}" for at in range(65)])
     assert (list(answer.nodes), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})
     assert list(answer.forbidden) == [f"n{at}" for at in range(64)]
     said = "OldView at 1970-01-01T00:00:00.500000Z: NoRoom: 8 pods must start together"

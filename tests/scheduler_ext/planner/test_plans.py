@@ -117,7 +117,7 @@ def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
     planned = {name: node for p in waiting for name, node in replicas[0].plan(p).items()}
     late = None
     for at, each in enumerate(dice.sample(waiting, len(waiting))):
-        kept = replicas[at % 2].fit(each).answer.nodes
+        kept = replicas[at % 2].fit(each).nodes
         if late:
             for w in replicas:
                 w.bind(*late)
@@ -144,7 +144,7 @@ def test_lagging_replicas_put_a_gang_under_the_one_leaf_that_holds_it(size, data
         if each.metadata.uid not in w.view.pods:
             w.put(each)  # from the request
         offered = [n for n in w.names if n not in ("a0", "a1", "c0") and n not in bound.values()]
-        (kept,) = w.fit(each, offered).answer.nodes
+        (kept,) = w.fit(each, offered).nodes
         bound[each.metadata.name] = kept
         told.append((each, kept))
     assert leaves(bound) == {"b"}
@@ -161,8 +161,8 @@ def test_after_any_changes_plans_are_whole_fit_and_answer_the_same_twice(scene, 
         if free and data.draw(st.booleans()):
             asked = data.draw(st.sampled_from(free))
             if asked.metadata.uid in w.view.pods and w.member(asked).is_waiting:
-                kept = w.fit(asked).answer.nodes
-                assert w.fit(asked).answer.nodes == kept
+                kept = w.fit(asked).nodes
+                assert w.fit(asked).nodes == kept
                 if kept and data.draw(st.booleans()):
                     w.bind(asked, kept[0])
         if data.draw(st.integers(0, 5)) == 0:
@@ -180,7 +180,7 @@ class TestFairness:
         mixed = [p for pair in zip(second, first, strict=True) for p in pair]
         placed = w.put(*mixed).schedule(*mixed)
         assert set(placed) == {p.metadata.name for p in first}
-        assert w.fit(second[0]).notice.reason is EventReason.NO_ROOM
+        assert w.fit(second[0]).refusal.reason is EventReason.NO_ROOM
 
     def test_a_gang_that_does_not_fit_keeps_no_room_from_a_smaller_one_behind(self):
         w, big, small = World(2, 2), world.volcano("big", 5, created=1), world.volcano("small", 2, created=2)
@@ -270,7 +270,7 @@ class TestMissingMembers:
         w, pods = World(4), world.volcano("bert", 2)
         w.put_group("bert", 100).put(*pods)
         advice = w.fit(pods[0])
-        assert advice.notice.detail.startswith("100 pods must start together")
+        assert advice.refusal.detail.startswith("100 pods must start together")
         w.now_s += PATIENCE_S + 1
         assert len(w.schedule(*pods)) == 2
 
@@ -283,7 +283,7 @@ class TestMissingMembers:
         w, pods = World(3), world.koordinator("bert", 5, least=2)
         w.put(*pods)
         assert len(w.schedule(*pods)) == 3
-        assert set(w.fit(pods[4], w.names).answer.no_room) == set(w.names)
+        assert set(w.fit(pods[4], w.names).no_room) == set(w.names)
 
     @pytest.mark.parametrize(("members", "hosts"), [
         pytest.param(4, {"a0": 2, "a1": 2}, id="an even number goes two by two"),

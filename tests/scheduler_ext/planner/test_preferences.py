@@ -88,7 +88,7 @@ def test_a_node_that_changes_is_looked_at_again():
 def test_a_lone_pod_prefers_as_well():
     w = labelled(World(4), {"a3": "x"})
     lone = world.see(cluster.make_pod("lone", 8, **prefers("pool", "x")))
-    assert w.put(lone).fit(lone).answer.nodes == ("a3",)
+    assert w.put(lone).fit(lone).nodes == ("a3",)
 
 
 def test_a_node_that_has_no_row_yet_is_left_out_and_those_after_it_are_not():

@@ -119,12 +119,12 @@ class TestLeader:
 
     def test_where_nobody_must_have_a_place_it_is_left_to_the_scheduler(self):
         w, pods = World(1, 2), self.pods({}, {})
-        assert w.put(*pods).fit(pods[0]).answer.all_kept
+        assert w.put(*pods).fit(pods[0]).all_kept
 
     def test_one_that_asks_waits_where_the_domain_has_no_room_for_it(self):
         w, pods = World(2, 2), self.pods(REQUIRED)
         w.put(*pods, *(stranger(f"s-{name}", name, cpu=95) for name in w.names))
-        assert w.fit(pods[0]).notice is not None
+        assert w.fit(pods[0]).refusal is not None
 
 
 def stranger(name, at, cpu):
@@ -147,4 +147,4 @@ class TestResourceClaims:
 
     def test_devices_that_only_a_claim_names_are_left_to_the_scheduler(self):
         w, pods = World(1, 3), gang({0: 3}, REQUIRED, **CHANNEL)
-        assert w.put(*pods).fit(pods[0]).answer.all_kept
+        assert w.put(*pods).fit(pods[0]).all_kept

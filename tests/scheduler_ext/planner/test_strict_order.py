@@ -33,15 +33,15 @@ def test_room_in_the_kept_domain_is_refused_to_those_behind():
     full(w, "a0", "b0").put(*large, *small)
     assert not w.plan(large[0])
     advice = w.fit(small[0])
-    assert not advice.answer.nodes
-    assert "room at psw0 is kept for default/large, the oldest that waits in this queue" in advice.notice.detail
+    assert not advice.nodes
+    assert "room at psw0 is kept for default/large, the oldest that waits in this queue" in advice.refusal.detail
 
 
 def test_a_refusal_names_the_leaf_that_is_kept():
     w, large, small = strict(4, 2), gang("large", 4, 1, notes=REQUIRED), gang("small", 2, 5)
     full(w, "a0", "b0").put(*large, *small)
     assert not w.plan(large[0])
-    assert "room at psw0/asw0 is kept for default/large" in w.fit(small[0]).notice.detail
+    assert "room at psw0/asw0 is kept for default/large" in w.fit(small[0]).refusal.detail
 
 
 def test_a_domain_that_is_not_kept_is_used():

@@ -13,16 +13,17 @@ from tests.scheduler_ext.server.test_extender import Story
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, preempt_body, raw, until
 from turnout.kube.objects import Pod
 from turnout.kube.server.http_connection import Limits
-from turnout.scheduler_ext.model import Answer
+from turnout.scheduler_ext.model import Answer, EventReason
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Outcome, Verb
+from turnout.topology.model import Refusal
 
 pytestmark = pytest.mark.timeout(60)
 
 FILTERED = {
     "Nodes": None,
     "NodeNames": ["a", "b"],
-    "FailedNodes": {"c": "full"},
+    "FailedNodes": {"c": "NoRoom: full"},
     "FailedAndUnresolvableNodes": {},
     "Error": "",
 }
@@ -191,7 +192,7 @@ class Wild(Scripted):
     """An extender whose answers are not what they should be."""
 
     def filter(self, pod, names):
-        return Answer([[]], {"a": 7})
+        return Answer((), "a text in place of a refusal")
 
     def prioritize(self, pod, names):
         return [("a", "high")]
@@ -243,7 +244,7 @@ class Slow(Scripted):
     """An extender whose answers to filter are to be kept back."""
 
     def filter(self, pod, names):
-        return Answer((), forbidden={"a": "OldView"}, pause_s=0.3)
+        return Answer((), Refusal(EventReason.OLD_VIEW, "later"), pause_s=0.3)
 
 
 @pytest.mark.asyncio
@@ -254,7 +255,11 @@ async def test_an_answer_may_be_kept_back_while_others_are_given():
         assert await served.post("prioritize", body()) == (200, [{"Host": "a", "Score": 10}])
         assert not waiting.done()
         status, answer = await waiting
-        assert (status, answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (200, [], {"a": "OldView"})
+        assert (status, answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (
+            200,
+            [],
+            dict.fromkeys("abc", "OldView: later"),
+        )
         assert time.perf_counter() - start_s >= 0.3
 
 

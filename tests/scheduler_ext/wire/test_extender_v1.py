@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.scheduler_ext.model import Answer, BadRequest, Victims
+from turnout.scheduler_ext.model import Answer, BadRequest, EventReason, Victims
 from turnout.scheduler_ext.wire.extender_v1 import (
     MAX_NAMES,
     clip,
@@ -18,6 +18,7 @@ from turnout.scheduler_ext.wire.extender_v1 import (
     encode_preempt,
     encode_prioritize,
 )
+from turnout.topology.model import Refusal
 
 calm = settings(deadline=None)  # machines are noisy
 POD = {"metadata": {"name": "bert-0", "namespace": "ml", "uid": "u1"}, "spec": {"containers": [{"name": "c"}]}}
@@ -133,7 +134,7 @@ def test_a_refusal_quotes_nothing(data):
 def test_what_is_not_narrowed_goes_back_as_it_came():
     body = b'{"Pod":{},"Nodes":null,"NodeNames":["b", "a","\\u0063"]}'
     args = decode_args(body)
-    answer = encode_filter(args, Answer(args.names, all_kept=True))
+    answer = encode_filter(args, Answer())
     assert b'"NodeNames":["b", "a","\\u0063"]' in answer
     assert json.loads(answer)["Nodes"] is None
 
@@ -141,22 +142,30 @@ def test_what_is_not_narrowed_goes_back_as_it_came():
 @pytest.mark.parametrize("body", [names_body, nodes_body])
 def test_a_filter_answer_has_the_fields_of_go_and_no_others(body):
     args = decode_args(body(["a", "b", "c"]))
-    answer = json.loads(encode_filter(args, Answer(["b"], {"a": "full"}, {"c": "far"})))
+    answer = json.loads(encode_filter(args, Answer(["b"], Refusal(EventReason.NO_ROOM, "full"), {"a"})))
     chosen = {"NodeNames": ["b"], "Nodes": None}
     if body is nodes_body:
         chosen = {
             "NodeNames": None,
             "Nodes": {"metadata": {}, "items": [{"metadata": {"name": "b", "labels": {"n": "1"}}, "status": {}}]},
         }
-    assert answer == chosen | {"FailedNodes": {"a": "full"}, "FailedAndUnresolvableNodes": {"c": "far"}, "Error": ""}
+    assert answer == chosen | {
+        "FailedNodes": {"a": "NoRoom: full"},
+        "FailedAndUnresolvableNodes": {"c": "NoRoom: full"},
+        "Error": "",
+    }
 
 
-def test_kept_wins_over_forbidden_wins_over_no_room():
+@pytest.mark.parametrize(("preemption_nodes", "no_room", "forbidden"), [
+    pytest.param({"a", "c"}, {"c"}, {"b"}, id="of the nodes that may help, those that are not kept"),
+    pytest.param(None, {"b", "c"}, set(), id="all may help"),
+    pytest.param((), set(), {"b", "c"}, id="none may help"),
+])  # fmt: skip
+def test_a_node_that_is_kept_has_not_failed(preemption_nodes, no_room, forbidden):
     args = decode_args(names_body(["a", "b", "c"]))
-    answer = json.loads(encode_filter(args, Answer(["a"], dict.fromkeys("abc", "x"), dict.fromkeys("ab", "y"))))
-    assert (answer["NodeNames"], answer["FailedNodes"], answer["FailedAndUnresolvableNodes"]) == (
-        ["a"], {"c": "x"}, {"b": "y"},
-    )  # fmt: skip
+    answer = json.loads(encode_filter(args, Answer(["a"], Refusal(EventReason.NO_ROOM, "x"), preemption_nodes)))
+    assert answer["NodeNames"] == ["a"]
+    assert (set(answer["FailedNodes"]), set(answer["FailedAndUnresolvableNodes"])) == (no_room, forbidden)
 
 
 def test_an_empty_list_is_an_empty_answer():
@@ -198,22 +207,22 @@ reasons = st.text(max_size=600) | st.sampled_from(["", "x" * 500, '"' * 400, "\x
 @given(
     asked=st.lists(text, max_size=30),
     kept=some_names,
-    no_room=st.dictionaries(text, reasons),
-    forbidden=st.dictionaries(text, reasons),
+    detail=reasons,
+    helpful=st.none() | st.sets(text),
     form=st.sampled_from([names_body, nodes_body]),
-    all_kept=st.booleans(),
+    refused_s=st.none() | st.floats(0, 1e9),
 )
-def test_a_filter_answer_is_bounded_by_its_request(asked, kept, no_room, forbidden, form, all_kept):
+def test_a_filter_answer_is_bounded_by_its_request(asked, kept, detail, helpful, form, refused_s):
     body = form(asked, {})
     args = decode_args(body)
-    encoded = encode_filter(args, Answer(asked if all_kept else kept + asked[:3], no_room, forbidden, all_kept))
+    refusal = Refusal(EventReason.NO_ROOM, detail)
+    encoded = encode_filter(args, Answer(kept + asked[:3], refusal, helpful, refused_s=refused_s))
     answer = json.loads(encoded)
     assert len(encoded) <= 2 * len(body) + 1024
     named = answer["NodeNames"] or [item["metadata"]["name"] for item in (answer["Nodes"] or {"items": []})["items"]]
     failed = [*(answer["FailedNodes"] or {}), *(answer["FailedAndUnresolvableNodes"] or {})]
     assert set(named) | set(failed) <= set(asked)
-    if not all_kept:
-        assert len(named + failed) == len(set(named + failed))
+    assert len(named + failed) == len(set(named + failed))
     for why in [*(answer["FailedNodes"] or {}).values(), *(answer["FailedAndUnresolvableNodes"] or {}).values()]:
         assert len(why.encode()) <= 256
 
@@ -238,7 +247,7 @@ def test_a_priority_list_is_bounded_by_its_request(asked, scores, form):
 def test_the_largest_map_of_failures_keeps_all_names_and_shortens_messages():
     names = [f"n{n}" for n in range(5000)]
     body = names_body(names, {})
-    encoded = encode_filter(decode_args(body), Answer([], dict.fromkeys(names, "not enough room " * 20)))
+    encoded = encode_filter(decode_args(body), Answer([], Refusal(EventReason.NO_ROOM, "not enough room " * 20), None))
     assert set(json.loads(encoded)["FailedNodes"]) == set(names)
     assert len(encoded) <= 2 * len(body) + 1024
 
