@@ -9,41 +9,39 @@ A gang below its min that holds hosts and finds no room near them is repaired if
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from turnout.jobs.gang import Dialect
 from turnout.jobs.repair import Remedy
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.gates.release import GatedGang, Preemption
-from turnout.scheduler_ext.model import EventReason, Evict
+from turnout.scheduler_ext.model import EventReason, Evict, GatedPod
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.preemption import choose_victims, lower_pods, plan_with_preemption
-from turnout.scheduler_ext.planner.request import planned_members
+from turnout.scheduler_ext.planner.request import PodsOnRows, planned_members
 
 
 def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
-    """True if pods may have to leave for a gang: it could start, lacks room alone, and can be nominated whole.
+    """True if pods may be evicted for a gang: it could start, lacks only room, and all of it can be nominated.
 
-    A started gang lets its members go instead, so that the scheduler preempts for them.
+    The members of a started gang lose their gates instead, so that the scheduler preempts for them.
     """
-    if (
-        gated_gang.has_started
-        or gated_gang.hosts
-        or gated_gang.shortfall is None
-        or gated_gang.shortfall.reason is not EventReason.NO_ROOM
-    ):
+    lacks_room = gated_gang.shortfall is not None and gated_gang.shortfall.reason is EventReason.NO_ROOM
+    if gated_gang.has_started or gated_gang.hosts or not lacks_room:
         return False
     if any(m.is_waiting and m.never_preempts for m in gang.members.values()):
         return False
     planned = [pod for pod in gated_gang.gated_pods if pod.uid in gated_gang.planned_uids]
-    return bool(planned) and all(
-        not pod.other_gates
-        and pod.uid in gated_gang.nominable_uids
-        and (not pod.nominated or pod.uid in gated_gang.nominated_by_us)
-        for pod in planned
-    )
+    return bool(planned) and all(_can_be_nominated(gated_gang, pod) for pod in planned)
+
+
+def _can_be_nominated(gated_gang: GatedGang, pod: GatedPod) -> bool:
+    """True if a pod has no gate of others, and its nomination is ours to write."""
+    is_ours = not pod.nominated or pod.uid in gated_gang.nominated_by_us
+    return not pod.other_gates and pod.uid in gated_gang.nominable_uids and is_ours
 
 
 def plan_preemption(
@@ -52,31 +50,32 @@ def plan_preemption(
     """Choose the hosts of a gang that may preempt and the victims on them; None where preemption would not help.
 
     previous_hosts: uid -> node for which pods were evicted before, empty for none. evicted_uids: uids of evicted pods,
-    which the watch may still show as running.
+    which the watch may still show as running. wall_s: seconds since 1970.
     """
     view = plans.view
     members = [m for m in planned_members(gang) if m.is_waiting]
-    lowest_member = min(members, key=lambda m: (m.priority, m.uid))
+    priority = min(m.priority for m in members)
+    # The nominations show a new leader for which hosts pods are being evicted.
     nominated_hosts = {m.uid: node for m in members if (node := view.our_nomination(m)) in view.snapshot.row_of}
-    for hosts in (
-        previous_hosts,
-        nominated_hosts,
-    ):  # what is nominated shows to whoever takes over for whom pods are leaving
+    for hosts in (previous_hosts, nominated_hosts):
         if hosts.keys() != {m.uid for m in members} or any(node not in view.snapshot.row_of for node in hosts.values()):
             continue
         pods = [(view.snapshot.row_of[hosts[m.uid]], m.shape) for m in members]
-        leaving = sum(
-            1 for m in lower_pods(view, pods, lowest_member.priority) if m.terminating or m.uid in evicted_uids
-        )
-        if leaving:
+        if leaving := _count_leaving(view, pods, priority, evicted_uids):
             return Preemption(hosts, (), leaving)
-        chosen = (
-            choose_victims(view, gang.key, pods, lowest_member.priority, evicted_uids, wall_s)
-            if hosts is previous_hosts
-            else None
-        )
-        if chosen:
-            return Preemption(hosts, _evictions(gang, chosen), 0)
+        if hosts is previous_hosts:
+            chosen = choose_victims(view, gang.key, pods, priority, evicted_uids, wall_s)
+            if chosen:
+                return Preemption(hosts, _evictions(gang, chosen), 0)
+    return _preempt_on_new_hosts(plans, gang, members, evicted_uids, wall_s)
+
+
+def _preempt_on_new_hosts(
+    plans: Plans, gang: Gang, members: Sequence[Member], evicted_uids: Collection[str], wall_s: float
+) -> Preemption | None:
+    """Choose the cheapest hosts for a gang and the victims on them; None where preemption would not help."""
+    view = plans.view
+    lowest_member = min(members, key=lambda m: (m.priority, m.uid))
     plan = plan_with_preemption(plans, gang, lowest_member, wall_s)
     if plan.refusal is not None or plan.hosts.keys() != {m.uid for m in members}:
         return None
@@ -86,11 +85,16 @@ def plan_preemption(
     chosen = choose_victims(view, gang.key, pods, lowest_member.priority, evicted_uids, wall_s)
     if chosen is None:
         return None
-    leaving = sum(1 for m in lower_pods(view, pods, lowest_member.priority) if m.terminating or m.uid in evicted_uids)
+    leaving = _count_leaving(view, pods, lowest_member.priority, evicted_uids)
     if not chosen and not leaving:
         return None
     hosts = {uid: view.fabric.hosts[row] for uid, row in sorted(plan.hosts.items())}
     return Preemption(hosts, _evictions(gang, chosen), leaving)
+
+
+def _count_leaving(view: ClusterView, pods: PodsOnRows, priority: int, evicted_uids: Collection[str]) -> int:
+    """Count the pods of a lower priority that already leave the hosts of some pods."""
+    return sum(1 for m in lower_pods(view, pods, priority) if m.terminating or m.uid in evicted_uids)
 
 
 def _is_planned_by_others(plans: Plans, gang: Gang, rows: Collection[int]) -> bool:

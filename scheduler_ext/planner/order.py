@@ -24,7 +24,7 @@ from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_order
 from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.ranks import seating_order
-from turnout.scheduler_ext.planner.request import GangPlan, RoomOf, Seat, build_request, planned_members
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
 from turnout.scheduler_ext.planner.steps import place
 from turnout.topology.model import Reason, Refusal
 
@@ -61,35 +61,37 @@ class GangPosition:
 
 
 def position_of(view: ClusterView, gang: Gang) -> GangPosition:
-    """Find a gang's place among all.
+    """Return a gang's place in the order of all gangs.
 
     Where no min is stated, as for plain Jobs, every member that exists counts as needed.
     """
     members = planned_members(gang)
     without_host = [m for m in members if view.host_of(m) is None]
-    waiting = sum(1 for m in without_host if m.is_waiting)
+    waiting = [m for m in without_host if m.is_waiting]
     started = len(without_host) < len(members)
-    nominated = any(m.is_waiting and view.our_nomination(m) for m in gang.members.values())
     min_pods = gang.min_pods_to_finish if started else gang.min_pods
-    needed_pods = max(0, min_pods - (len(gang.living()) - waiting)) if min_pods else waiting
-    if gang.min_by_role:
-        present_roles = Counter(m.membership.role for m in gang.living()) - Counter(
-            m.membership.role for m in without_host if m.is_waiting
-        )
-        needed_pods = max(needed_pods, sum(max(0, count - present_roles[role]) for role, count in gang.min_by_role))
-    level = SeatClass.STARTED if started and min_pods and needed_pods else SeatClass.WAITING
+    needed_pods = _needed_pods(gang, waiting, min_pods)
+    is_urgent = started and min_pods and needed_pods
+    seat_class = SeatClass.STARTED if is_urgent else SeatClass.WAITING
+    nominated = any(m.is_waiting and view.our_nomination(m) for m in gang.members.values())
     priority, age = gang.priority, gang.age
-    if partners := linked_gangs(
-        view, gang
-    ):  # one place for all, which lifts none: the least important and the youngest
+    if partners := linked_gangs(view, gang):  # gangs of one set share the place of the least important and the youngest
         priority, age = min(other.priority for other in partners), partners[-1].age
-    first = (int(level), -priority, False, not nominated, *age)
+    first = (int(seat_class), -priority, False, not nominated, *age)
     above = (int(SeatClass.WAITING), -priority, True, not nominated, *age)
-    if (
-        not waiting and not needed_pods
-    ):  # it asks for hoped seats alone, which stand in nobody's way: all look at them first
+    if not waiting and not needed_pods:  # only growth seats: they give way to every other seat, so all may see them
         first = above = (int(SeatClass.STARTED), *first[1:])
-    return GangPosition(needed_pods, first if needed_pods else above, above if waiting > needed_pods else first)
+    has_seats_above = len(waiting) > needed_pods
+    return GangPosition(needed_pods, first if needed_pods else above, above if has_seats_above else first)
+
+
+def _needed_pods(gang: Gang, waiting: Sequence[Member], min_pods: int) -> int:
+    """Return how many more members need a host so that a gang reaches its min, and each role its own min."""
+    needed = max(0, min_pods - (len(gang.living()) - len(waiting))) if min_pods else len(waiting)
+    if not gang.min_by_role:
+        return needed
+    present_roles = Counter(m.membership.role for m in gang.living()) - Counter(m.membership.role for m in waiting)
+    return max(needed, sum(max(0, count - present_roles[role]) for role, count in gang.min_by_role))
 
 
 def order_seats(gang: Gang, plan: GangPlan, position: GangPosition) -> list[OrderedSeat]:
@@ -153,32 +155,39 @@ def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
 def rows_outside_shared_domain(
     view: ClusterView, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows outside the domain that a gang shares with others; None where nobody is there, or all rows will do.
+    """Mark the rows outside the domain that a gang shares with others; None where no other is there, or all rows do.
 
-    plan_of: gives the plan of another gang as it stands: its places count as taken by its members. Where they must have
-    one domain and none has room, all rows are marked.
+    plan_of: gives the current plan of another gang: its places count as taken by its members. Where the gangs must have
+    one domain and no domain has room, all rows are marked.
     """
     together = linked_gangs(view, gang)
     if len(together) < 2:
         return None
-    every = _merge_gangs(gang, together)
-    request = build_request(view, every, ())
+    merged = _merge_gangs(gang, together)
     plans = {other.key: plan for other in together if other is not gang and (plan := plan_of(other.key)) is not None}
-    planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
-    seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)
-    waiting = tuple(member for member in request.waiting if member.uid not in planned)
-    unplanned = [other for other in together if other.key not in plans or not plans[other.key].hosts]
-    missing = sum([max(0, other.min_pods - len(other.living())) for other in unplanned])
-    request = replace(request, waiting=waiting, placed_members=(*request.placed_members, *seated), missing_pods=missing)
-    plan = place(view.fabric, request, room_of)
+    plan = place(view.fabric, _merged_request(view, merged, together, plans), room_of)
     if plan.refusal is not None:
-        return np.ones(len(view.fabric.hosts), np.bool_) if every.tier is not None else None
-    tier = max(plan.tier, every.tier or 1)
+        return np.ones(len(view.fabric.hosts), np.bool_) if merged.tier is not None else None
+    tier = max(plan.tier, merged.tier or 1)
     if tier > view.fabric.tiers or not plan.used_hosts:
         return None
     row = view.fabric.switch_of[tier]
     marks: NDArray[np.bool_] = row != row[plan.used_hosts[0]]
     return marks
+
+
+def _merged_request(
+    view: ClusterView, merged: Gang, together: Sequence[Gang], plans: Mapping[GangKey, GangPlan]
+) -> GangRequest:
+    """Return the request for all gangs of a set. plans: of the other gangs; planned members count as placed."""
+    request = build_request(view, merged, ())
+    planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
+    seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)
+    waiting = tuple(member for member in request.waiting if member.uid not in planned)
+    unplanned = [other for other in together if other.key not in plans or not plans[other.key].hosts]
+    missing = sum(max(0, other.min_pods - len(other.living())) for other in unplanned)
+    placed_members = (*request.placed_members, *seated)
+    return replace(request, waiting=waiting, placed_members=placed_members, missing_pods=missing)
 
 
 def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
@@ -193,48 +202,60 @@ def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
 
 
 def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: AbstractSet[str]) -> GangPlan | None:
-    """Return what is left of a plan; None when the gang has to be planned again.
+    """Return the plan after a change of its gang; None when the gang has to be planned again.
 
     member_uids: uids of the members that existed when the plan was made.
 
     A new plan is needed when a member went elsewhere, lost its place or finds no seat. It is also needed when a member
-    is gone and no other is expected in its place.
+    is deleted and no new member is expected.
     """
     members = [member for member in planned_members(gang) if not member.terminating]
-    if _is_unchanged(view, members, plan, member_uids) and len(plan.open_seats) <= view.missing_pods(gang):
+    missing = view.missing_pods(gang)
+    if _is_unchanged(view, members, plan, member_uids) and len(plan.open_seats) <= missing:
         return plan
-    if gang.group_rules:
-        return None  # nobody knows beforehand in which group a member will be
-    open_seats = {seat.rank: seat for seat in plan.open_seats}
     deleted_uids = member_uids - {member.uid for member in members}
-    if not deleted_uids <= plan.hosts.keys():
-        return None
+    if gang.group_rules or not deleted_uids <= plan.hosts.keys():
+        return None  # the group of a new member is not known beforehand
+    open_seats = {seat.rank: seat for seat in plan.open_seats}
     for uid in deleted_uids:
         open_seats[plan.ranks[uid]] = Seat(plan.hosts[uid], plan.shapes[uid], plan.ranks[uid])
     waiting_hosts = _waiting_hosts(view, [member for member in members if member.uid in member_uids], plan)
     if waiting_hosts is None:
         return None
-    shapes, ranks = dict(plan.shapes), dict(plan.ranks)
-    for member in sorted((member for member in members if member.uid not in member_uids), key=rank_order):
+    new_members = [member for member in members if member.uid not in member_uids]
+    seats = _seat_new_members(view, gang, plan, new_members, open_seats, waiting_hosts)
+    if seats is None or (deleted_uids and len(open_seats) > missing):
+        return None
+    shapes = {**plan.shapes, **{uid: seat.shape for uid, seat in seats.items()}}
+    ranks = {**plan.ranks, **{uid: seat.rank for uid, seat in seats.items()}}
+    return replace(
+        plan,
+        hosts=waiting_hosts,
+        open_seats=tuple(open_seats[rank] for rank in sorted(open_seats)[:missing]),
+        shapes={uid: shapes[uid] for uid in waiting_hosts},
+        ranks={uid: ranks[uid] for uid in waiting_hosts},
+    )
+
+
+def _seat_new_members(
+    view: ClusterView,
+    gang: Gang,
+    plan: GangPlan,
+    members: Iterable[Member],
+    open_seats: dict[int, Seat],
+    waiting_hosts: dict[str, int],
+) -> dict[str, Seat] | None:
+    """Return uid -> seat of new members; None if one finds no seat. The seats move from open ones to waiting hosts."""
+    seats: dict[str, Seat] = {}
+    for member in sorted(members, key=rank_order):
         seat = _choose_seat(view, gang, member, plan, open_seats, waiting_hosts)
         if seat is None:
             return None
         del open_seats[seat.rank]
-        shapes[member.uid], ranks[member.uid] = seat.shape, seat.rank
+        seats[member.uid] = seat
         if view.host_of(member) is None:
             waiting_hosts[member.uid] = seat.host
-    missing = view.missing_pods(gang)
-    if deleted_uids and len(open_seats) > missing:
-        return None
-    spare = tuple(open_seats[rank] for rank in sorted(open_seats)[:missing])
-    waiting_shapes = {uid: shapes[uid] for uid in waiting_hosts}
-    return replace(
-        plan,
-        hosts=waiting_hosts,
-        open_seats=spare,
-        shapes=waiting_shapes,
-        ranks={uid: ranks[uid] for uid in waiting_hosts},
-    )
+    return seats
 
 
 def _waiting_hosts(view: ClusterView, members: Iterable[Member], plan: GangPlan) -> dict[str, int] | None:

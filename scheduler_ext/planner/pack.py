@@ -206,78 +206,89 @@ def assign_switches(
     exclusive: True for a group that shares its switch with no other group. steps: how many times a group may be tried
     under a switch. Up to eight groups, every distinct assignment is tried.
     """
-    left = list(room)
-    order = sorted(range(len(sizes)), key=lambda at: (at not in fixed, -sizes[at], at))
-    chosen: dict[int, int] = {}
+    search = _SwitchSearch(sizes, list(room), fixed, exclusive, steps)
+    return [search.chosen[group] for group in range(len(sizes))] if search.assign(0) else None
 
-    def fits(batch: int, switch: int) -> bool:
-        neighbours = [other for other, at in chosen.items() if at == switch]
-        return left[switch] >= sizes[batch] and not (
-            neighbours and any(exclusive[index] for index in (batch, *neighbours))
-        )
 
-    def search(at: int) -> bool:
-        nonlocal steps
-        if at == len(order):
+class _SwitchSearch:
+    """A search with backtracking for a switch of each group: groups with a fixed switch first, then large groups."""
+
+    def __init__(
+        self, sizes: Sequence[int], room: list[int], fixed: Mapping[int, int], exclusive: Sequence[bool], steps: int
+    ) -> None:
+        self.chosen: dict[int, int] = {}  # group -> switch
+        self._sizes, self._room, self._fixed, self._exclusive, self._steps = sizes, room, fixed, exclusive, steps
+        self._order = sorted(range(len(sizes)), key=lambda group: (group not in fixed, -sizes[group], group))
+
+    def assign(self, position: int) -> bool:
+        """Assign the groups from a position in the order on. False if they do not fit, or no step is left."""
+        if position == len(self._order):
             return True
-        batch, tried_states = order[at], set[tuple[int, bool]]()
-        for switch in (
-            [fixed[batch]] if batch in fixed else sorted(range(len(left)), key=lambda index: (left[index], index))
-        ):
-            state = (left[switch], switch in chosen.values())  # of switches that are alike one is tried
-            if state in tried_states or not fits(batch, switch):
+        group, tried_states = self._order[position], set[tuple[int, bool]]()
+        for switch in self._candidates(group):
+            state = (self._room[switch], switch in self.chosen.values())  # of equal switches only one is tried
+            if state in tried_states or not self._fits(group, switch):
                 continue
-            steps -= 1
-            if steps < 0:
+            self._steps -= 1
+            if self._steps < 0:
                 return False
             tried_states.add(state)
-            chosen[batch] = switch
-            left[switch] -= sizes[batch]
-            if search(at + 1):
+            self.chosen[group] = switch
+            self._room[switch] -= self._sizes[group]
+            if self.assign(position + 1):
                 return True
-            left[switch] += sizes[batch]
-            del chosen[batch]
+            self._room[switch] += self._sizes[group]
+            del self.chosen[group]
         return False
 
-    return [chosen[batch] for batch in range(len(sizes))] if search(0) else None
+    def _candidates(self, group: int) -> list[int]:
+        """Return the switches for a group, the tightest first."""
+        if group in self._fixed:
+            return [self._fixed[group]]
+        return sorted(range(len(self._room)), key=lambda switch: (self._room[switch], switch))
+
+    def _fits(self, group: int, switch: int) -> bool:
+        neighbours = [other for other, chosen in self.chosen.items() if chosen == switch]
+        is_shared = neighbours and any(self._exclusive[each] for each in (group, *neighbours))
+        return self._room[switch] >= self._sizes[group] and not is_shared
 
 
 def fit_batches(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, span: tuple[int, int]
 ) -> list[PodBatch] | None:
-    """Return the parts with a switch for each, so that all fit; None where no such choice was found.
+    """Return the batches with a switch for each, so that all fit; None where no such choice was found.
 
-    Parts of one shape and one tier alone are looked at: of others the room under a switch is no sum.
+    Only groups of one shape and one tier are assigned: the room of different shapes under a switch is not a sum.
     """
-    groups_by_uid = [batch.gang_group for batch in batches]
-    tiers = {None if gang_group is None else gang_group.tier for gang_group in groups_by_uid}
-    if len({batch.shape for batch in batches}) > 1 or len(set(groups_by_uid)) < len(groups_by_uid) or len(tiers) > 1:
+    groups = [batch.gang_group for batch in batches]
+    tier = _common_level(batches)
+    if tier is None or not 0 < tier < fabric.tiers:
         return None
-    if (tier := tiers.pop()) is None or not 0 < tier < fabric.tiers:
-        return None
-    row, at = fabric.switch_of[tier], {gang_group: index for index, gang_group in enumerate(groups_by_uid)}
+    row = fabric.switch_of[tier]
     room, first = room_of(batches[0].shape, ()), int(row[span[0]])
-    for rule in {
-        gang_group.rule for gang_group in groups_by_uid if gang_group is not None
-    } & request.rows_outside_level.keys():
+    for rule in {group.rule for group in groups if group is not None} & request.rows_outside_level.keys():
         room[request.rows_outside_level[rule]] = 0
     rooms = [int(room[slice(*fabric.span(tier, switch))].sum()) for switch in range(first, int(row[span[1] - 1]) + 1)]
-    group_of = request.gang.groups_by_uid()
+    index_of, group_of = {group: index for index, group in enumerate(groups)}, request.gang.groups_by_uid()
     fixed = {
-        at[gang_group]: int(row[host]) - first
+        index_of[group]: int(row[host]) - first
         for member, host in request.placed_members
-        if (gang_group := group_of.get(member.uid)) in at
+        if (group := group_of.get(member.uid)) in index_of
     }
     if any(not 0 <= switch < len(rooms) for switch in fixed.values()):
         return None
-    chosen = assign_switches(
-        [batch.pods for batch in batches],
-        rooms,
-        fixed,
-        [bool(gang_group and gang_group.exclusive) for gang_group in groups_by_uid],
-    )
+    exclusive = [bool(group and group.exclusive) for group in groups]
+    chosen = assign_switches([batch.pods for batch in batches], rooms, fixed, exclusive)
     if chosen is None:
         return None
     return [
         replace(batch, span=fabric.span(tier, first + switch)) for batch, switch in zip(batches, chosen, strict=True)
     ]
+
+
+def _common_level(batches: Sequence[PodBatch]) -> int | None:
+    """Return the tier of all groups; None if it differs, or if the batches are not one batch of one shape a group."""
+    groups = [batch.gang_group for batch in batches]
+    tiers = {None if group is None else group.tier for group in groups}
+    has_one_shape = len({batch.shape for batch in batches}) == 1
+    return tiers.pop() if has_one_shape and len(set(groups)) == len(groups) and len(tiers) == 1 else None

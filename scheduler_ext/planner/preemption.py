@@ -304,23 +304,23 @@ def cheap_hosts(
     if len(candidates) < 1:
         return None
     victims = _victims_by_row(view, member, _requested_resources(view, member.shape)[0], wall_s)
-    losses = {
-        gang: _gang_loss(view, gang, wall_s)
-        for gang in {victim.gang for row_victims in victims.values() for victim in row_victims}
-    }
-    priorities = sorted(
-        {victim.priority for row_victims in victims.values() for victim in row_victims if not victim.terminating}
-    )
+    every = [victim for row_victims in victims.values() for victim in row_victims]
+    losses = {gang: _gang_loss(view, gang, wall_s) for gang in {victim.gang for victim in every}}
+    priorities = sorted({victim.priority for victim in every if not victim.terminating})
     budget = MoveBudget()
     for max_priority in [*priorities[: _MAX_PRIORITIES - 1], *priorities[-1:]] or [0]:
-        allowed_victims = {
-            row: [victim for victim in row_victims if victim.terminating or victim.priority <= max_priority]
-            for row, row_victims in victims.items()
-        }
-        best = _cheapest_domain(view, member, need, room, candidates, allowed_victims, losses, budget)
+        best = _cheapest_domain(view, member, need, room, candidates, _up_to(victims, max_priority), losses, budget)
         if best is not None:
             return _limits_by_host(best, room)
     return None
+
+
+def _up_to(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[int, list[Victim]]:
+    """Return the victims of a priority that may leave, and those that leave anyway, by row."""
+    return {
+        row: [victim for victim in row_victims if victim.terminating or victim.priority <= max_priority]
+        for row, row_victims in victims.items()
+    }
 
 
 def _cheapest_domain(
@@ -333,23 +333,22 @@ def _cheapest_domain(
     losses: Mapping[GangKey, GangLoss],
     budget: MoveBudget,
 ) -> PreemptionCost | None:
-    """Return the bill of the domain that costs least; None where these victims are not enough in any."""
+    """Return the cost of the cheapest domain; None where these victims are not enough in any domain."""
     columns, wants = _requested_resources(view, member.shape)
     best: PreemptionCost | None = None
     best_pods, now = 0, view.snapshot.room(member.shape)
-    min_loss = min(
-        (victim.lost_gpu_s for row_victims in victims.values() for victim in row_victims if not victim.terminating),
-        default=0,
-    )
-    for _, first, end in sorted((estimate_cost(need, room, victims, losses, *span), *span) for span in candidates):
-        floor = min_loss if member.gpus and need > int(now[first:end].sum()) else 0  # a pod takes a GPU of somebody's
+    living = [victim for row_victims in victims.values() for victim in row_victims if not victim.terminating]
+    min_loss = min((victim.lost_gpu_s for victim in living), default=0)
+    ordered = sorted((estimate_cost(need, room, victims, losses, *span), *span) for span in candidates)
+    for _, first, end in ordered:
+        # A pod with a GPU takes the GPU of a victim where the free room does not suffice.
+        floor = min_loss if member.gpus and need > int(now[first:end].sum()) else 0
         if best is not None and (floor > best.lost_gpu_s or budget.left <= 0):
             continue
         rows = [row for row in range(first, end) if room[row] > 0]
         free = {row: [int(amount) for amount in view.snapshot.free_at(row)[columns]] for row in rows}
-        cost = cheapest_hosts(
-            need, wants, free, [victim for row in rows for victim in victims.get(row, ())], losses, budget
-        )
+        leaving = [victim for row in rows for victim in victims.get(row, ())]
+        cost = cheapest_hosts(need, wants, free, leaving, losses, budget)
         pods = int(room[first:end].sum())
         if cost is not None and (best is None or (cost.lost_gpu_s, pods) < (best.lost_gpu_s, best_pods)):
             best, best_pods = cost, pods
@@ -483,16 +482,14 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: Member, wall_s: float
     return place(view.fabric, request, room_of, work)
 
 
-PodsToPlace = list[tuple[int, PodShape]]  # (row, shape) of each pod to come
-
-
 def choose_victims(
-    view: ClusterView, own_key: GangKey, pods: PodsToPlace, priority: int, evicted_uids: Collection[str], wall_s: float
+    view: ClusterView, own_key: GangKey, pods: PodsOnRows, priority: int, evicted_uids: Collection[str], wall_s: float
 ) -> tuple[Member, ...] | None:
-    """Choose the pods below a priority that leave so that `pods` fits; None where no choice is enough.
+    """Choose the pods below a priority that leave so that `pods` fit; None where no choice is enough.
 
-    Nobody can be taken from the answer: the dearest gangs are spared first, then single pods above a min. Pods that no
-    host of ours needs leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
+    No victim can be taken from the answer: the dearest gangs are spared first, then single pods above a min. A gang
+    that would be below its min loses all its pods, because the rest would hold hosts for nothing. Pods on other hosts
+    leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
     """
     rows = {row for row, _ in pods}
     lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
@@ -501,37 +498,48 @@ def choose_victims(
     victim_uids = {m.uid for m in lower if m.node}
     if not ledger.fits(victim_uids | leaving_uids):
         return None
-    victim_uids -= leaving_uids
     by_gang: dict[GangKey, list[Member]] = {}
     for member in lower:
-        if member.uid in victim_uids:
+        if member.node and member.uid not in leaving_uids:
             by_gang.setdefault(_gang_of(view, member), []).append(member)
     dearest = sorted(
         by_gang, key=lambda key: (-max(m.priority for m in by_gang[key]), -_lost_gpu_s(view, key, wall_s), key)
     )
-    for key in dearest:
-        fewer_uids = victim_uids - {m.uid for m in by_gang[key]}
-        victim_uids = fewer_uids if ledger.fits(fewer_uids | leaving_uids) else victim_uids
-    for key in dearest:
-        for member in sorted(by_gang[key], key=lambda m: (-m.priority, m.created, m.uid)):
-            if (
-                member.uid in victim_uids
-                and not _is_below_min(view, key, victim_uids | leaving_uids)
-                and ledger.fits(victim_uids - {member.uid} | leaving_uids)
-            ):
-                victim_uids.discard(member.uid)
+    victim_uids = _spare(view, ledger, {key: by_gang[key] for key in dearest}, leaving_uids)
     chosen = [m for m in lower if m.uid in victim_uids]
+    removed_uids = victim_uids | leaving_uids
     for key in dearest:
-        if any(m.uid in victim_uids for m in by_gang[key]) and _is_below_min(view, key, victim_uids | leaving_uids):
-            chosen += [m for m in _remaining_members(view, key, priority) if m.uid not in victim_uids | leaving_uids]
+        if any(m.uid in victim_uids for m in by_gang[key]) and _is_below_min(view, key, removed_uids):
+            chosen += [m for m in _remaining_members(view, key, priority) if m.uid not in removed_uids]
     row_of = view.snapshot.row_of
     return tuple(sorted(chosen, key=lambda m: (row_of.get(m.node) in rows, m.namespace, m.name)))
+
+
+def _spare(
+    view: ClusterView, ledger: _RoomLedger, by_gang: Mapping[GangKey, Sequence[Member]], leaving_uids: Collection[str]
+) -> set[str]:
+    """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
+
+    by_gang: the pods that may leave, the dearest gang first.
+    """
+    leaving = set(leaving_uids)
+    victim_uids = {m.uid for members in by_gang.values() for m in members}
+    for members in by_gang.values():
+        fewer_uids = victim_uids - {m.uid for m in members}
+        victim_uids = fewer_uids if ledger.fits(fewer_uids | leaving) else victim_uids
+    for key, members in by_gang.items():
+        for member in sorted(members, key=lambda m: (-m.priority, m.created, m.uid)):
+            if member.uid not in victim_uids or _is_below_min(view, key, victim_uids | leaving):
+                continue
+            if ledger.fits(victim_uids - {member.uid} | leaving):
+                victim_uids.discard(member.uid)
+    return victim_uids
 
 
 class _RoomLedger:
     """The room on the hosts of a plan, in vectors of the resources."""
 
-    def __init__(self, view: ClusterView, pods: PodsToPlace, lower_pods: Sequence[Member]) -> None:
+    def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[Member]) -> None:
         snapshot = view.snapshot
         for shape in {shape for _, shape in pods}:
             snapshot.vector(shape)  # a resource that is new makes all vectors longer
@@ -553,7 +561,7 @@ class _RoomLedger:
         return all(bool((left <= 0).all()) for left in short.values())
 
 
-def lower_pods(view: ClusterView, pods: PodsToPlace, priority: int) -> list[Member]:
+def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[Member]:
     """Return the pods below a priority that are charged to the hosts, by uid."""
     found: list[Member] = []
     for row in sorted({row for row, _ in pods}):
