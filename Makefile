@@ -151,7 +151,7 @@ docker-build: wheels ## Build the controllers' image with docker (IMG=registry/n
 docker-push: ## Push that image (IMG=registry/name:tag), under each of its names
 	@$(foreach name,$(BUILT),$(CONTAINER_TOOL) push $(name) &&) true
 
-mutants: setup ## Put small faults into pure modules with mutmut, and list those that no test notices (ARGS='turnout.topology.plan*')
+mutants: setup ## Put small faults into pure modules with mutmut, and list those that no test notices (ARGS='turnout.topology.place*')
 	@.venv/bin/mutmut run --max-children 2 $(ARGS)
 	@.venv/bin/mutmut results
 

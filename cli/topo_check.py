@@ -11,16 +11,15 @@ from typing import Any
 
 import yaml
 
-from turnout.topology import configmap_keys
-from turnout.topology.errors import BadFabric
+from turnout.topology import names
 from turnout.topology.fabric import build
-from turnout.topology.model import Reading
-from turnout.topology.sources import parse
+from turnout.topology.map_yaml import read_map
+from turnout.topology.model import BadFabric, Reading
 
 
 def check(text: str) -> Reading:
     """Read the text in whichever form it is and build the fabric, so that what an extender would find is found."""
-    reading = parse.read(data_of(text))
+    reading = read_map(data_of(text))
     if reading.faults:
         return reading
     try:
@@ -55,7 +54,7 @@ def data_of(text: str) -> Mapping[str, str]:
         return found
     stripped = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     is_yaml = bool(stripped) and stripped[0].split("#")[0].rstrip().endswith(":")
-    return {configmap_keys.YAML_KEY if is_yaml else configmap_keys.TEXT_KEY: text}
+    return {names.YAML_KEY if is_yaml else names.TEXT_KEY: text}
 
 
 def _configmap(text: str) -> Mapping[str, str] | None:

@@ -16,13 +16,13 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.run_until_signal import CANNOT_START, run_program, run_until_signal
-from turnout.scheduler_ext.errors import BadCertificate
-from turnout.scheduler_ext.server.event_recorder import DecisionEvents
+from turnout.scheduler_ext.model import BadCertificate
+from turnout.scheduler_ext.planner.plans import plans_by
+from turnout.scheduler_ext.server.events import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import Listen, Listeners, TlsFiles
+from turnout.scheduler_ext.server.watches import Watches
 from turnout.scheduler_ext.settings import Settings, extender_settings
 
 log = logging.getLogger("turnout.extender")
@@ -43,26 +43,34 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock, docs=settings.docs_base_url)
         decision_events = DecisionEvents(events, settings.configmap, clock)
-        view = Extender(settings.rules(), clock, metrics, decision_events.tell)
-        informers = Informers(
-            view,
+        rules = settings.rules()
+        watches = Watches(
+            plans_by(rules),
             client,
             settings.configmap,
             clock,
             random.Random(),
+            metrics,
+            decision_events.notify,
             settings.confirm_large_changes,
             settings.read_queues,
         )
-        metrics.pass_through(informers.reflectors.items, clock)
-        async with Listeners(view, metrics, _listen(settings)) as listeners:
+        extender = Extender(rules, clock, metrics, decision_events.notify, watches)
+        metrics.pass_through(watches.reflectors.items, clock)
+        async with Listeners(extender, metrics, _listen(settings)) as listeners:
             log.info("listening", extra={"port": listeners.port, "health_port": listeners.health_port})
             if settings.port_file is not None:
                 _write(settings, listeners.port)
-            await run_until_told(informers, events, decision_events, listeners, clock)
+            await run_until_told(watches, extender, events, decision_events, listeners, clock)
 
 
 async def run_until_told(
-    informers: Informers, events: EventRecorder, decision_events: DecisionEvents, listeners: Listeners, clock: Clock
+    watches: Watches,
+    extender: Extender,
+    events: EventRecorder,
+    decision_events: DecisionEvents,
+    listeners: Listeners,
+    clock: Clock,
 ) -> None:
     """Run every part until SIGTERM or SIGINT. Raises the error of the first part that fails."""
 
@@ -70,13 +78,14 @@ async def run_until_told(
         listeners.leave()
         await clock.sleep(LEAVE_S)
 
-    may_end = (listeners.follow(clock), _settle(informers))
-    await run_until_signal(informers.run(), events.run(), decision_events.run(), may_end=may_end, leave=leave)
+    may_end = (listeners.follow(clock), _settle(watches))
+    work = (watches.run(), extender.run(), events.run(), decision_events.run())
+    await run_until_signal(*work, may_end=may_end, leave=leave)
 
 
-async def _settle(informers: Informers) -> None:
+async def _settle(watches: Watches) -> None:
     """Once everything is seen, exclude the existing objects from garbage collection, which would slow requests down."""
-    await informers.wait_for_sync()
+    await watches.wait_for_sync()
     log.info("synced")
     gc.collect()
     gc.freeze()

@@ -1,30 +1,43 @@
-"""The values of the extender: the requests of its HTTP handlers and its answers.
+"""The nouns of the extender: answers, notices, writes to gated pods, the admin's rules, and errors.
 
-extender_v1.py translates them to JSON; verbs.py decides.
+`wire` translates them from and to bytes. `planner` and `gates` decide on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
 
 from turnout.kube.labels import GPU_RESOURCES
-from turnout.kube.objects import Pod
-from turnout.scheduler_ext.admission import Review
-from turnout.topology.accept import MapOutcome
+from turnout.kube.objects import NodeSelectorTerm
+from turnout.topology.map_update import MapOutcome
+from turnout.topology.model import Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to filter about the nodes in its request."""
+    """The answer about one pod: the nodes that it may use, or why it may use none.
 
-    kept: Sequence[str]  # in the order asked; names only from the request
-    no_room: Mapping[str, str] = field(default_factory=dict)  # name -> why; preemption may try these
-    forbidden: Mapping[str, str] = field(default_factory=dict)  # name -> why; nothing that leaves would help
-    all_kept: bool = False  # nothing narrowed: the request's list goes back as it came
-    pause_s: float = 0.0  # how long to keep the answer back
+    Without nodes and without a refusal there is no opinion: every node of the request stays.
+    """
+
+    nodes: Sequence[str] | None = None  # in the order of the request; empty without a refusal: planned elsewhere
+    refusal: Refusal | None = None
+    preemption_nodes: Collection[str] | None = ()  # nodes that the pod could use once others leave; None for all nodes
+    retry: bool = False  # the refusal may be wrong: the scheduler should ask again at once
+    refused_s: float | None = None  # when a view that may be old refused, in seconds since 1970; None for other answers
+    pause_s: float = 0.0  # how long the answer is held back, in seconds
+
+    @property
+    def has_opinion(self) -> bool:
+        """True unless every node of the request stays."""
+        return self.nodes is not None or self.refusal is not None
+
+    @property
+    def may_preempt(self) -> bool:
+        """True if the pod could use some node once pods of others have left."""
+        return self.preemption_nodes is None or bool(self.preemption_nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +82,13 @@ class EventReason(Enum):
 class Notice:
     """A fact to report about a pod, the owner of pods, or the map when no object is meant."""
 
-    word: EventReason
+    reason: EventReason
     namespace: str = ""
     name: str = ""
     uid: str = ""  # "" when the map is meant
     detail: str = ""  # at most 500 characters
     kind: str = "Pod"
     api_version: str = "v1"
-
-
-@dataclass(frozen=True, slots=True)
-class NoPlace:
-    """Tells why a pod, or the first waiting pod of a gang, can go to no node at all."""
-
-    word: EventReason
-    detail: str
-    others_may_leave: bool  # True if it could go somewhere once pods of others have left
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,37 +102,77 @@ class Rules:
     gated_schedulers: frozenset[str] = frozenset({"default-scheduler"})  # whose pods the webhook puts behind our gate
 
 
-class ExtenderVerbs(Protocol):
-    """The interface that the HTTP handlers call. Its methods never wait: one request sees one state of the cluster."""
+class LiftReason(Enum):
+    """A reason why a gate is lifted. Log and metric use the same word."""
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Return which of the named nodes the pod may go to, and why not to the others."""
-        ...
+    PLACED = "Placed"  # the pod has a seat in the plan of its gang
+    NOT_JUDGED = "NotJudged"  # the plan says nothing of this pod: it goes with its gang
+    COMPLETING = "Completing"  # its gang has started and lacks it: the scheduler may find, or make, room for it
+    NO_GANG = "NoGang"  # nobody else has to start with it
+    RELEASED = "Released"  # a person asked for it
 
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Score the named nodes 1..10. Nodes that would get 0 are left out."""
-        ...
 
-    def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
-        """Return which of the nodes offered for preemption, and which of their victims, help the pod."""
-        ...
+@dataclass(frozen=True, slots=True)
+class GatedPod:
+    """A waiting pod that carries our gate, as the API server showed it last."""
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
-        ...
+    uid: str
+    namespace: str
+    name: str
+    version: str  # resourceVersion: a write for this version is refused once the pod has changed
+    nominated: str = ""  # status.nominatedNodeName
+    other_gates: tuple[str, ...] = ()  # the names of its other gates, which are not ours to lift
+    required_terms: tuple[NodeSelectorTerm, ...] | None = None  # of its required node affinity; None when it has none
+    created: str = ""  # RFC 3339
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known."""
-        ...
 
-    def gates(self, review: Review) -> bool:
-        """True if a pod that is being created is to wait behind our scheduling gate."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Nominate:
+    """One patch of a gated pod's status. node: "" clears our nomination."""
 
-    def unready(self) -> str | None:
-        """Say why no answer can be given yet; None when answers can be given."""
-        ...
+    pod: GatedPod
+    node: str
 
-    def describe(self) -> dict[str, Any]:
-        """Describe the current state for a person, in JSON types only."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """One patch that takes our gate from a pod.
+
+    node: where it is expected, "" when unknown. pinned: True if it may go nowhere else.
+    """
+
+    pod: GatedPod
+    reason: LiftReason
+    node: str = ""
+    only_this_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """One eviction of a pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    detail: str  # for the owner of the pod
+    reason: EventReason = EventReason.PREEMPTED
+
+
+class ExtenderError(Exception):
+    """Base of all errors of this package."""
+
+
+class BadRequest(ExtenderError):
+    """A body that cannot be answered as written. Tell the caller; the text quotes nothing of the body."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+class BadCertificate(ExtenderError):
+    """A certificate, key or CA that cannot be used. Keep the one in use; without one, do not start."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.fault = fault

@@ -38,22 +38,20 @@ from turnout.kube.errors import Unreachable
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
-from turnout.scheduler_ext.errors import BadCertificate
-from turnout.scheduler_ext.gates.runtime.evictor import Evictor
-from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
-from turnout.scheduler_ext.gates.runtime.repairer import Repairer
-from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.planner.nominate import Nominating
-from turnout.scheduler_ext.server.event_recorder import DecisionEvents
+from turnout.scheduler_ext.model import BadCertificate, Notice, Rules
+from turnout.scheduler_ext.planner.nominations import NominationChoices
+from turnout.scheduler_ext.planner.plans import plans_by
+from turnout.scheduler_ext.server.events import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.health import Health
-from turnout.scheduler_ext.server.informers import Informers
-from turnout.scheduler_ext.server.listeners import WebhookPort
+from turnout.scheduler_ext.server.http import HealthPages
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.nomination_writer import Nominator
-from turnout.scheduler_ext.server.switch_path_writer import PathMarker
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import TlsFiles, WebhookPort
+from turnout.scheduler_ext.server.watches import Watches
 from turnout.scheduler_ext.settings import add_common
+from turnout.scheduler_ext.writers.eviction_writer import Evictor, Repairer
+from turnout.scheduler_ext.writers.gate_writer import GateWriter
+from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
+from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 
 log = logging.getLogger("turnout.nominator")
 
@@ -108,11 +106,11 @@ class NominatorSettings:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
         parse_address(self.metrics_bind, "--metrics-bind")
 
-    def choices(self) -> Nominating:
+    def choices(self) -> NominationChoices:
         """Return the settings that decide on nominations."""
         schedulers, queues = frozenset(self.scheduler_name), frozenset(self.strict_queue)
         rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, queues, schedulers)
-        return Nominating(rules, schedulers, self.expire_s)
+        return NominationChoices(rules, schedulers, self.expire_s)
 
     def tls(self) -> TlsFiles | None:
         """Return the files of the webhook's certificate; None without a webhook."""
@@ -133,17 +131,19 @@ async def serve(settings: NominatorSettings) -> None:
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
-        view = Extender(choices.rules, clock, metrics, _tell)
-        informers = Informers(
-            view,
+        watches = Watches(
+            plans_by(choices.rules),
             client,
             settings.configmap,
             clock,
             random.Random(),
+            metrics,
+            _log_notice,
             settings.confirm_large_changes,
             settings.read_queues,
         )
-        metrics.pass_through(informers.reflectors.items, clock)
+        extender = Extender(choices.rules, clock, metrics, _log_notice, watches)
+        metrics.pass_through(watches.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
@@ -151,32 +151,39 @@ async def serve(settings: NominatorSettings) -> None:
         def leads() -> bool:
             return elector.is_leading
 
-        works = [Nominator(view, client, choices, clock, metrics.registry, leads).run]
+        works = [NominationWriter(watches, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
         telling = [events.run, notices.run] if settings.gates or settings.repair else []
         if settings.gates:
-            evictor = Evictor(view, client, clock, metrics.registry, notices.tell, leads) if settings.preempt else None
-            gates = GateWriter(view, client, choices, clock, metrics.registry, notices.tell, leads, evictor)
+            evictor = (
+                Evictor(watches, client, clock, metrics.registry, notices.notify, leads) if settings.preempt else None
+            )
+            gates = GateWriter(watches, client, choices, clock, metrics.registry, notices.notify, leads, evictor)
             works.append(gates.run)
         if settings.repair:
-            works.append(Repairer(view, client, clock, metrics.registry, notices.tell, leads).run)
+            works.append(Repairer(watches, client, clock, metrics.registry, notices.notify, leads).run)
         if settings.annotate_switch_path:
-            works.append(PathMarker(view, client, clock, metrics.registry, leads).run)
-        leading = lead(elector, informers.wait_for_sync, lambda: run_together(*works))
-        await _answer(settings, view, metrics, clock, [informers.run(), leading, *(tell() for tell in telling)])
+            works.append(SwitchPathWriter(watches, client, clock, metrics.registry, leads).run)
+        leading = lead(elector, watches.wait_for_sync, lambda: run_together(*works))
+        work = [watches.run(), extender.run(), leading, *(tell() for tell in telling)]
+        await _answer(settings, extender, metrics, clock, work)
 
 
 async def _answer(
-    settings: NominatorSettings, view: Extender, metrics: Metrics, clock: Clock, works: list[Coroutine[Any, Any, None]]
+    settings: NominatorSettings,
+    extender: Extender,
+    metrics: Metrics,
+    clock: Clock,
+    works: list[Coroutine[Any, Any, None]],
 ) -> None:
     """Serve probes and metrics, and the webhook where one is wished, while everything else works."""
-    server = Health(view, metrics).server()
+    server = HealthPages(extender, metrics).server()
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(bind(*parse_address(settings.metrics_bind, "--metrics-bind")))
         if (tls := settings.tls()) is not None:
             host, port = parse_address(settings.webhook_bind, "--webhook-bind")
-            webhook = await stack.enter_async_context(WebhookPort(view, metrics, host, port, tls))
+            webhook = await stack.enter_async_context(WebhookPort(extender, metrics, host, port, tls))
             works.append(webhook.follow(clock))
         await server.listen(listening)
         stack.push_async_callback(server.close)
@@ -193,16 +200,16 @@ async def clear(client: Client) -> int:
     async for _ in client.pages(PODS, limit=1):
         break
     settings = NominatorSettings()
-    view = Extender(settings.choices().rules, clock, metrics, _tell)
-    informers = Informers(view, client, settings.configmap, clock, random.Random())
-    nominator = Nominator(view, client, settings.choices(), clock, metrics.registry, lambda: True)
-    watching = asyncio.create_task(informers.run())
+    plans = plans_by(settings.choices().rules)
+    watches = Watches(plans, client, settings.configmap, clock, random.Random(), metrics, _log_notice)
+    nominator = NominationWriter(watches, client, settings.choices(), clock, metrics.registry, lambda: True)
+    watching = asyncio.create_task(watches.run())
     try:
         try:
             async with asyncio.timeout(CLEAR_S):
-                await informers.wait_for_sync()
+                await watches.wait_for_sync()
         except TimeoutError:
-            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(informers.unsynced_kinds())}"
+            late = f"not listed within {CLEAR_S:.0f} s: {', '.join(watches.unsynced_kinds())}"
             raise Unreachable("GET", PODS, 0, late) from None
         return await nominator.clear()
     finally:
@@ -269,9 +276,9 @@ def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> N
     parser.add_argument("--client-ca", type=Path, help="callers of the webhook must be certified by this CA (mTLS)")
 
 
-def _tell(notice: Notice) -> None:
+def _log_notice(notice: Notice) -> None:
     """Write a notice to the debug log only. The extender writes the Events; here they would come twice."""
-    log.debug("told", extra={"reason": notice.word.value, "detail": notice.detail})
+    log.debug("told", extra={"reason": notice.reason.value, "detail": notice.detail})
 
 
 def _identity() -> str:

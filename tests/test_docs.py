@@ -22,9 +22,9 @@ from hack.lint.source_tree import definitions
 from turnout.kube import labels
 from turnout.kube.reasons import WORDS
 from turnout.simulator.cluster import kubelet
-from turnout.topology import configmap_keys
-from turnout.topology.configmap_keys import CONFIRM
-from turnout.topology.sources import parse
+from turnout.topology import names
+from turnout.topology.map_yaml import read_map
+from turnout.topology.names import CONFIRM
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -169,14 +169,14 @@ def test_ci_runs_the_test_command_of_the_readme():
 @EVERY_PAGE
 def test_yaml_that_is_shown_can_be_used(paper):
     maps = [block for block in yaml_blocks(paper.read_text()) if block.get("kind") == "ConfigMap"]
-    assert [parse.read(block["data"]).faults for block in maps] == [()] * len(maps)
+    assert [read_map(block["data"]).faults for block in maps] == [()] * len(maps)
 
 
 def test_both_forms_of_the_map_are_shown_to_an_admin():
     blocks = (block for block in yaml_blocks(text("docs/start/admin.md")) if block.get("kind") == "ConfigMap")
-    assert {key for block in blocks for key in block["data"]} == {configmap_keys.YAML_KEY}
+    assert {key for block in blocks for key in block["data"]} == {names.YAML_KEY}
     (lines,) = re.findall(r"topology\.txt <<'EOF'\n(.*?)EOF\n", text("README.md"), re.S)
-    assert parse.read({configmap_keys.TEXT_KEY: lines}).faults == ()
+    assert read_map({names.TEXT_KEY: lines}).faults == ()
 
 
 def test_the_extender_block_for_admins_is_that_of_the_shipped_file():

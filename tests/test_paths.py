@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from turnout.topology.sources import configmap_text
+from turnout.topology.map_text import read_text
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_git_blames_the_lines_of_a_traceback():
     with pytest.raises(AttributeError) as error:
-        configmap_text.read(None)
+        read_text(None)
     paths = [Path(frame.filename) for frame in traceback.extract_tb(error.tb)]
-    assert ROOT / "topology" / "sources" / "configmap_text.py" in paths
+    assert ROOT / "topology" / "map_text.py" in paths
     for path in paths:
         subprocess.run(["git", "blame", "-s", "-L1,1", path], cwd=ROOT, check=True, capture_output=True)
 

@@ -13,13 +13,14 @@ from tests import cluster
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
-from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.cache.cache import GangView
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.answers import answer_filter, answer_prioritize
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.wire.extender_v1 import failures
 from turnout.topology.fabric import build
+from turnout.topology.map_yaml import read_map
 from turnout.topology.model import DistanceRule
-from turnout.topology.sources.parse import read
 
 _uids = itertools.count(1)
 
@@ -105,11 +106,11 @@ REQUIRED = {labels.TOPOLOGY: "required"}
 
 
 class World:
-    """A GangView and its PlanCache. Nodes on leaves: a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
+    """A ClusterView and its Plans. Nodes on leaves: a0 a1 ... on leaf 0, b0 b1 ... on leaf 1; two to a spine."""
 
     def __init__(self, *leaves, gpus=8, rules=None, off_map=0, mapped=True):
         self.rules = rules or Rules()
-        self.view = GangView(self.rules.gpu_resources)
+        self.view = ClusterView(self.rules.gpu_resources)
         self.now_s = 1000.0
         self.nodes, lines = [], []
         for leaf, size in enumerate(leaves):
@@ -118,13 +119,13 @@ class World:
                 self.nodes.append(node(name, gpus, ip))
                 lines.append(f"asw{leaf} psw{leaf // 2} {ip}")
         self.nodes += [node(f"x{at}", gpus, f"10.99.0.{at + 1}") for at in range(off_map)]
-        self.fabric = build(read({"topology_config": "\n".join(lines)}).entries)
+        self.fabric = build(read_map({"topology_config": "\n".join(lines)}).entries)
         for each in self.nodes:
             self.view.put_node(each)
         if mapped:
             self.view.set_map(self.fabric)
         rule = DistanceRule.LEAF_ONLY if self.rules.leaf_only else DistanceRule.ALL_TIERS
-        self.plan_cache = PlanCache(self.view, rule, self.rules.hold_incomplete)
+        self.plans = Plans(self.view, rule, self.rules.hold_incomplete)
 
     @property
     def names(self):
@@ -147,24 +148,24 @@ class World:
         return self.view.pods[pod_.metadata.uid]
 
     def fit(self, pod_, names=None):
-        """Ask filter, and believe the answer as the extender does. Gives the Advice."""
+        """Ask filter, and believe the answer as the extender does."""
         self.now_s += 0.01
         names = self.free(pod_) if names is None else names
-        advice = verbs.filter(self.plan_cache, self.member(pod_), names, self.rules, self.now_s)
-        if advice.node:
-            self.view.assume(self.member(pod_), advice.node, self.now_s)
-        return advice
+        answer = answer_filter(self.plans, self.member(pod_), names, self.rules, self.now_s)
+        if answer.nodes:
+            self.view.assume(self.member(pod_), answer.nodes[0], self.now_s)
+        return Told(answer, names)
 
     def rank(self, pod_, names=None):
         """Ask prioritize: {node: score}."""
         self.now_s += 0.01
-        return dict(verbs.prioritize(self.plan_cache, self.member(pod_), names or self.names, self.rules, self.now_s))
+        return dict(answer_prioritize(self.plans, self.member(pod_), names or self.names, self.rules, self.now_s))
 
     def free(self, pod_):
         """The nodes that the scheduler's own filters would leave: those with room beside the pods bound or assumed."""
         self.view.settle(self.now_s)
         member, snapshot = self.member(pod_), self.view.snapshot
-        own = self.view.place_of(member)
+        own = self.view.node_of(member)
         return [n for n in self.names if n == own or snapshot.room_at(snapshot.row_of[n], member.shape) > 0]
 
     def bind(self, pod_, at):
@@ -177,7 +178,7 @@ class World:
         self.put(*(each for each in pods if each.metadata.uid not in self.view.pods))
         placed = {}
         for each in pods:
-            kept = self.fit(each).answer.kept
+            kept = self.fit(each).nodes
             if kept:
                 self.bind(each, kept[0])
                 placed[each.metadata.name] = kept[0]
@@ -186,9 +187,22 @@ class World:
     def plan(self, pod_):
         """The plan of the pod's gang: {pod: node}."""
         self.view.settle(self.now_s)
-        plan = self.plan_cache.plan_of(self.member(pod_).belongs.key, self.now_s)
+        plan = self.plans.plan_of(self.member(pod_).membership.key, self.now_s)
         hosts = self.view.fabric.hosts
         return {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()} if plan else {}
+
+
+class Told:
+    """An answer to filter as a scheduler reads it."""
+
+    def __init__(self, answer, names):
+        self.nodes, self.refusal, self.retry, self.pause_s = answer.nodes, answer.refusal, answer.retry, answer.pause_s
+        self.all_kept = not answer.has_opinion
+        self.no_room, self.forbidden = ({}, {}) if self.all_kept else failures(answer, names)
+
+    @property
+    def node(self):
+        return self.nodes[0] if self.nodes else ""
 
 
 def leaves(placed):
@@ -204,4 +218,4 @@ def port(number, host=0):
 def fabric(leaves_, spine="psw0"):
     """A fabric of leaves under one spine, each a list of hosts' keys."""
     lines = [f"asw{at} {spine} {key}" for at, leaf in enumerate(leaves_) for key in leaf]
-    return build(read({"topology_config": "\n".join(lines)}).entries)
+    return build(read_map({"topology_config": "\n".join(lines)}).entries)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from turnout.topology.errors import BadFabric
-from turnout.topology.model import Entry, Fault
+from turnout.topology.model import BadFabric, Entry, Fault
 from turnout.topology.switch_paths import Key, Path, heights, natural, row, top
 
 if TYPE_CHECKING:

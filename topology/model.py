@@ -1,10 +1,11 @@
 """The values of the topology package: entries and faults of a map text, a gang's request, a placement or a refusal.
 
-The fabric with its tables is in fabric.py. This module knows nothing of Kubernetes.
+`fabric.py` has the fabric with its tables. This module knows nothing of Kubernetes. A refused placement is no error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -94,7 +95,7 @@ class Placement:
 class Refusal:
     """A "no" with its reason. Two refusals are equal if their reasons are: the numbers describe one moment only."""
 
-    reason: Reason
+    reason: Enum  # a Reason; a caller may refuse with a word of its own
     detail: str = field(default="", compare=False)  # numbers for a person, at most 200 characters
     room: int = field(default=0, compare=False)  # how many pods found room in all
 
@@ -106,3 +107,15 @@ class Cost:
     crossings: tuple[int, ...]  # by tier 1..T: how many ring edges leave a switch of that tier
     switches: tuple[int, ...]  # by tier 1..T: how many switches of that tier hold members
     total: int = field(default=0)  # the sum of crossings: an edge counts once for every tier that it climbs over
+
+
+class TopologyError(Exception):
+    """The base of this package's errors."""
+
+
+class BadFabric(TopologyError):
+    """Entries that do not form a tree. Keep the last good map and report every fault."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f"line {fault.line}: {fault.text}" for fault in self.faults[:5]))

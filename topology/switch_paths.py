@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote, unquote
 
-from turnout.topology.sources.names import MAX_TIERS, shown, switch_fault
+from turnout.topology.names import MAX_TIERS, shown, switch_fault
 
 Path = tuple[str, ...]
 Key = tuple[tuple[int, str], ...]

@@ -23,7 +23,7 @@ from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower
 from turnout.kube.client.reflector import Source
 from turnout.kube.objects import FullObject, Node, ObjectMeta, Pod, Struct
 from turnout.kube.watch_events import Key
-from turnout.topology.accept import MapDraft, MapInUse, MapOutcome, draft_map
+from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_map
 
 log = logging.getLogger("turnout.autoscaler")
 

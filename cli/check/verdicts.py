@@ -10,8 +10,8 @@ from turnout.cli.check.model import ClusterFacts, Line, Object, Sample, Word
 from turnout.cli.check.verdicts_ways import ways
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.times import unix_s
-from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
-from turnout.topology.sources import parse
+from turnout.topology.map_yaml import read_map
+from turnout.topology.names import TEXT_KEY, YAML_KEY
 
 OLDEST, NEWEST = (1, 29), (1, 37)
 CLOCK_S = 5.0  # by which a clock may differ
@@ -115,7 +115,7 @@ def _map(facts: ClusterFacts) -> Iterator[Line]:
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
-        reading = parse.read(data)
+        reading = read_map(data)
         if reading.faults:
             first = reading.faults[0]
             text = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"

@@ -15,9 +15,9 @@ from turnout.cli.commands.listing import Lists, Once
 from turnout.jobs.gang import POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
-from turnout.scheduler_ext.cache.cache import GangView
-from turnout.topology.accept import MAX_FAULTS_SHOWN, draft_map
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.topology.fabric import EMPTY, Fabric
+from turnout.topology.map_update import MAX_FAULTS_SHOWN, draft_map
 
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -36,7 +36,7 @@ class SchedulerView:
     unseen: those without which only the sizes of some gangs are not known.
     """
 
-    gangs: GangView
+    gangs: ClusterView
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     fabric: Fabric
@@ -52,7 +52,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
     PodGroups and owners tell; without them only nodes, pods and the map are listed.
     """
     once, aside = Once(client, namespace), Once(client, namespace)
-    gangs = GangView(settings.gpu_resource)
+    gangs = ClusterView(settings.gpu_resource)
     nodes: list[Node] = []
     pods: list[Pod] = []
     maps: list[ConfigMap] = []

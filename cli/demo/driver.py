@@ -25,9 +25,9 @@ from turnout.simulator.cluster.runtime.clients import ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.cluster.scheduler import Extender
 from turnout.simulator.local_cluster import local_cluster
-from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
+from turnout.topology.names import TEXT_KEY
 
 _PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled
 _RELOAD_S = 10.0  # twice what the extender promises for a changed map
@@ -153,4 +153,4 @@ class _Performance:
 
 
 def _fabric(play: Scene) -> Fabric:
-    return build(read({TEXT_KEY: map_text(play.places)}).entries)
+    return build(read_map({TEXT_KEY: map_text(play.places)}).entries)

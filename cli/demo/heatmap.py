@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, Place, Scene
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 
 FREE, OTHER = "·", "#"

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, Place
 from turnout.kube import labels
-from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.names import TEXT_KEY
 
 NAMESPACE = "training"
 OTHERS = "others"

@@ -24,7 +24,7 @@ from turnout.simulator.cluster.scheduler import Extender
 from turnout.simulator.local_cluster import LocalCluster, attached, local_cluster
 from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
 from turnout.simulator.processes.runtime.logs import PodLogs
-from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.names import TEXT_KEY
 
 _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 

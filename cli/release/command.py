@@ -65,8 +65,7 @@ def _release(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> Exit:
         from turnout.kube.client.clock import RealClock
-        from turnout.scheduler_ext.gates.runtime.release import release_all
-        from turnout.scheduler_ext.gates.runtime.unplaced import release_unplaced
+        from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 
         namespace, clock = args.namespace or "", RealClock()
         if args.if_unplaced:
@@ -80,15 +79,15 @@ def _release(args: argparse.Namespace) -> int:
                 socket.gethostname(),
                 args.docs_base_url,
             )
-            print(f"{args.lease}: {unplaced.standing.value}; {unplaced.told} gangs told")
-            found = unplaced.released
+            print(f"{args.lease}: {unplaced.placer.value}; {unplaced.notified_gangs} gangs told")
+            found = unplaced.result
         else:
             found = await release_all(client, namespace, args.older_than, clock.wall())
-        print(f"{len(found.lifted)} gates lifted")
-        for name, why in found.failed[:_FAULTS_TOLD]:
+        print(f"{len(found.released_pods)} gates lifted")
+        for name, why in found.failures[:_FAULTS_TOLD]:
             print(f"turnout release: {name}: {why}", file=sys.stderr)
-        if len(found.failed) > _FAULTS_TOLD:
-            print(f"turnout release: and {len(found.failed) - _FAULTS_TOLD} more", file=sys.stderr)
-        return Exit.FAILED if found.failed else Exit.DONE
+        if len(found.failures) > _FAULTS_TOLD:
+            print(f"turnout release: and {len(found.failures) - _FAULTS_TOLD} more", file=sys.stderr)
+        return Exit.FAILED if found.failures else Exit.DONE
 
     return run_verb("release", args, work)

@@ -13,7 +13,7 @@ from typing import Any
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Lease, Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.gates.unplaced import Standing, silent_s, standing
+from turnout.scheduler_ext.gates.release import PlacerState, placer_state, silence_s
 
 Object = Mapping[str, Any]
 COMPONENT = "turnout-nominator"  # by whom its Events are
@@ -123,8 +123,8 @@ def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
         return Placer.UNKNOWN
     if not leases:
         return Placer.ABSENT
-    latest = min(leases, key=lambda lease: silent_s(lease, now_s))
-    is_held = latest.spec.holder_identity and standing(latest, float("inf"), now_s) is Standing.PLACED
+    latest = min(leases, key=lambda lease: silence_s(lease, now_s))
+    is_held = latest.spec.holder_identity and placer_state(latest, float("inf"), now_s) is PlacerState.PLACED
     return Placer.WORKS if is_held else Placer.SILENT
 
 

@@ -30,9 +30,9 @@ from turnout.kube.node_capacity import Charge, Rows
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
 from turnout.kube.times import rfc3339
-from turnout.scheduler_ext.cache.cache import GangView
-from turnout.scheduler_ext.planner.placing.model import GangPlan
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.request import GangPlan
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import natural
 
@@ -116,7 +116,7 @@ class Explained:
 
 def explain(
     gang: Gang,
-    view: GangView,
+    view: ClusterView,
     nodes: Sequence[Node],
     map_fault: str,
     autoscaler: Autoscaler,
@@ -132,11 +132,11 @@ def explain(
     shape = _shape(pods[0])
     for pod in pods:
         view.put_pod(pod)
-    plans = PlanCache(view)
+    plans = Plans(view)
     plans.plan_all(0.0)
     key = GangKey(gang.namespace, _NAME, Dialect.KOORDINATOR.value)
     plan = plans.plan_of(key, 0.0) or GangPlan(key)
-    others = [each for each in plans.standing_plans() if each.key != key]
+    others = [each for each in plans.current_plans() if each.key != key]
     _reserve(view, others)
     room = view.snapshot.room(shape).copy()
     blind = not view.fabric.mapped_count and gang.tier is None
@@ -148,7 +148,7 @@ def explain(
     else:
         why = [_verdict(gang, plan, view.fabric), *_reasons(gang, plan, view.fabric, room)]
     why += _refusals(nodes, shape)
-    if planned_pods := sum(len(each.takes()) for each in others):
+    if planned_pods := sum(len(each.reserved_pods()) for each in others):
         why.append(f"Room for {_count(planned_pods, 'pod')} of gangs that wait already is kept out of it.")
     why += [] if chain is None else _decided(chain, fits)
     return Explained(fits, _landings(gang, plan, view, shape, room), tuple(why))
@@ -188,14 +188,14 @@ def _shape(pod: Pod) -> PodShape:
         raise BadGang(str(error)) from error
 
 
-def _reserve(view: GangView, plans: Sequence[GangPlan]) -> None:
+def _reserve(view: ClusterView, plans: Sequence[GangPlan]) -> None:
     """Charge what the plans of other gangs keep, so that what is left is what this gang may have."""
     for plan in plans:
-        for at, (host, shape) in enumerate(plan.takes()):
+        for at, (host, shape) in enumerate(plan.reserved_pods()):
             view.snapshot.charge(f"{plan.key} {at}", Charge(view.fabric.hosts[host], shape, 0))
 
 
-def _landings(gang: Gang, plan: GangPlan, view: GangView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
+def _landings(gang: Gang, plan: GangPlan, view: ClusterView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
     by_host: dict[int, list[int]] = {}
     for uid, host in plan.hosts.items():
         by_host.setdefault(host, []).append(plan.ranks.get(uid, 0))

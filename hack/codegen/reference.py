@@ -28,10 +28,14 @@ from turnout.launcher.agent.metrics import Metrics as LauncherMetrics
 from turnout.launcher.cli.help import EXITS
 from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
-from turnout.scheduler_ext.gates.runtime.gate_metrics import EvictionCounts, Gates, RepairCounts
+from turnout.scheduler_ext.server.metrics import (
+    EvictionMetrics,
+    GateMetrics,
+    NominationMetrics,
+    RepairMetrics,
+    SwitchPathMetrics,
+)
 from turnout.scheduler_ext.server.metrics import Metrics as ExtenderMetrics
-from turnout.scheduler_ext.server.nomination_writer import Nominations
-from turnout.scheduler_ext.server.switch_path_writer import SwitchPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -220,7 +224,7 @@ def registries() -> Mapping[str, CollectorRegistry]:
     page.certificate_ends(0.0)
     page.pass_through(list, RealClock())
     writer = CollectorRegistry()
-    for part in (Nominations, Gates, EvictionCounts, RepairCounts, SwitchPaths):
+    for part in (NominationMetrics, GateMetrics, EvictionMetrics, RepairMetrics, SwitchPathMetrics):
         part(writer)
     return {
         "turnout-extender": page.registry,

@@ -92,7 +92,7 @@ IO_ROOMS = (
     "preprocess.storage",
     "preprocess.tokenizers.encoders",
     "scheduler_ext.nominator",  # wiring of a second program: a package has only one __main__
-    "scheduler_ext.gates.runtime",
+    "scheduler_ext.writers",
     "scheduler_ext.server",
     "autoscaler.controller",
     "controllers.runtime",

@@ -1,6 +1,6 @@
 """A mesh of parallelism as in PyTorch's DeviceMesh and Megatron: `dp=4,pp=4,ep=8,tp=8`, the outermost axis first.
 
-Consecutive ranks differ in the innermost axis. topology/layers/mesh.py decides where the axes are placed.
+Consecutive ranks differ in the innermost axis. topology/mesh.py decides where the axes are placed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from enum import StrEnum
 from re import compile as pattern
 from re import sub
 
-from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
+from turnout.topology.names import TEXT_KEY, YAML_KEY
 from turnout.topology.switch_paths import BadPath, Path, read_path
 
 PATH_ENV = "TURNOUT_SWITCH_PATH"
@@ -100,10 +100,10 @@ def of_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
     if not hosts:
         return (), f"none of {', '.join(HOST_ENVS)} says which host this is"
     try:
-        from turnout.topology.sources import parse  # with a YAML parser: only where there is a map
+        from turnout.topology.map_yaml import read_map  # with a YAML parser: only where there is a map
     except ModuleNotFoundError as error:
         return (), f"reading it needs pip install 'turnout[launcher]': {error}"
-    reading = parse.read(data)
+    reading = read_map(data)
     if reading.faults:
         first = reading.faults[0]
         return (), f"line {first.line}: {first.text} ({len(reading.faults)} in all)"

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
-from turnout.scheduler_ext.cache.cache import GangView
-from turnout.scheduler_ext.cache.gang import Gang, rank_order
-from turnout.scheduler_ext.cache.pod_info import Controller, Member
+from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.member import Controller, Member
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Cost
 
-MOST_ESTIMATED = 4_096  # members of a gang; a larger gang is reported without the estimate
+MAX_ESTIMATED_MEMBERS = 4_096  # members of a gang; a larger gang is reported without the estimate
 _SCORED = ("cpu", "memory")  # what LeastAllocated counts by default; the resources of the pods are counted too
 
 
@@ -32,13 +32,13 @@ def bound_members(gang: Gang) -> list[Member]:
     return sorted((member for member in gang.living() if member.node), key=rank_order)
 
 
-def is_whole(view: GangView, gang: Gang) -> bool:
+def is_whole(view: ClusterView, gang: Gang) -> bool:
     """True if the minimum of the gang is bound, no member waits, and no announced member is missing."""
     living = gang.living()
-    return len(living) >= max(gang.least, 1) and all(each.node for each in living) and not view.missing(gang)
+    return len(living) >= max(gang.min_pods, 1) and all(each.node for each in living) and not view.missing_pods(gang)
 
 
-def placed_notice(view: GangView, gang: Gang) -> Notice | None:
+def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:
     """Return the notice about a whole gang; None if the map knows none of its nodes, or it is no gang."""
     bound = bound_members(gang)
     hosts = [host for member in bound if (host := view.host_of(member)) is not None]
@@ -47,14 +47,14 @@ def placed_notice(view: GangView, gang: Gang) -> Notice | None:
     if not view.fabric.mapped[hosts].any():
         return None
     text = f"{len(bound)} pods under {_cost_text(view.fabric, cost(view.fabric, hosts))}"
-    estimate = default_hosts(view, gang) if len(bound) <= MOST_ESTIMATED else None
+    estimate = default_hosts(view, gang) if len(bound) <= MAX_ESTIMATED_MEMBERS else None
     if estimate is not None:
         text += f"; default scheduling would give about {_cost_text(view.fabric, cost(view.fabric, estimate))}"
     about = _owner(gang, bound[0])
     return Notice(EventReason.PLACED, gang.key.namespace, about.name, about.uid, text, about.kind, about.api_version)
 
 
-def default_hosts(view: GangView, gang: Gang) -> list[int] | None:
+def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
     """Return the host of each bound member in rank order, as default scheduling would choose it on the same capacity.
 
     The capacity is the free capacity of now plus what the gang itself uses. None if the gang does not fit so.
@@ -66,7 +66,7 @@ def default_hosts(view: GangView, gang: Gang) -> list[int] | None:
     for member in bound:
         free[snapshot.row_of[member.node]] += snapshot.vector(member.shape)
     allocatable = np.maximum(snapshot.allocatable(), 1)
-    luck = _mixed(np.arange(len(free), dtype=np.uint64), crc32(str(gang.key).encode()))
+    luck = _pseudo_random(np.arange(len(free), dtype=np.uint64), crc32(str(gang.key).encode()))
     scored = np.array([name in _SCORED for name in snapshot.columns], np.bool_)
     hosts: list[int] = []
     for shape, members in groupby(bound, key=lambda member: member.shape):
@@ -80,7 +80,7 @@ def default_hosts(view: GangView, gang: Gang) -> list[int] | None:
     return hosts
 
 
-def _mixed(rows: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
+def _pseudo_random(rows: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
     """Return a number from 0 to 1 for each row that looks random and is the same for the same seed (MurmurHash3)."""
     mixed = (rows + np.uint64(seed)) * np.uint64(0xFF51AFD7ED558CCD)
     mixed ^= mixed >> np.uint64(33)

@@ -7,30 +7,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.admission import GateRule, Review, gets_gate
-from turnout.scheduler_ext.cache.cache import GangView
-from turnout.scheduler_ext.cache.lagging_view import LaggingView
-from turnout.scheduler_ext.cache.pod_info import Member, unreadable
-from turnout.scheduler_ext.cache.unkept import unkept_wishes
-from turnout.scheduler_ext.cache.unseen_groups import Group, UnseenGroups
-from turnout.scheduler_ext.model import Answer, EventReason, NoPlace, Notice, Rules, Victims
-from turnout.scheduler_ext.planner import seats
+from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
+from turnout.scheduler_ext.cluster.member import Member, error_text
+from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
+from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
+from turnout.scheduler_ext.planner.answers import (
+    answer_filter,
+    answer_preempt,
+    answer_prioritize,
+    partial_gangs,
+    postpone,
+    refuse_everywhere,
+    unenforced_pods,
+)
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
-from turnout.scheduler_ext.planner.placing.model import judged_members
-from turnout.scheduler_ext.planner.plan_cache import PlanCache
+from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.topology.fabric import Fabric
-from turnout.topology.model import DistanceRule
+from turnout.scheduler_ext.server.watches import WatchState
+from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
+from turnout.topology.model import Refusal
 
 log = logging.getLogger("turnout.extender")
 
-AGAIN_S = 0.2  # how soon the same pod is refused again from an old view
+CLEAN_UP_S = 5.0  # between two clean-ups
+PLANNING_PAUSE_S = 0.02  # between two rounds of planning
+MAX_PLANNING_ROUNDS = 250  # before a clean-up, however much is left to plan
+RETRY_S = 0.2  # how soon the same pod is refused again from an old view
 UNCONFIRMED_S = 30.0  # how long a pod that only a request has shown is believed
 GANGS_DESCRIBED = 200
 REPORT_S = 0.02  # the time after which no further placed gang is reported in one tidying
@@ -43,28 +51,19 @@ class Extender:
     tell: receives the notices; it must not wait.
     """
 
-    def __init__(self, rules: Rules, clock: Clock, metrics: Metrics, tell: Callable[[Notice], None]) -> None:
-        self.rules, self.clock, self.metrics, self.tell = rules, clock, metrics, tell
-        self.gangs = GangView(rules.gpu_resources)
-        self.plan_cache = PlanCache(
-            self.gangs,
-            DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS,
-            rules.hold_incomplete,
-            rules.strict_queues,
-        )
-        self.waiting_for: Callable[[], str | None] = lambda: "no watch is running"
-        self.may_be_old: Callable[[], bool] = lambda: False
-        self.may_show_group: Callable[[str], bool] = lambda dialect: False
-        self.on_pod: list[Callable[[Pod], None]] = []  # the nominator looks over our shoulder
-        self.on_drop: list[Callable[[str], None]] = []
-        self._unconfirmed: dict[str, float] = {}
-        self._told_unkept: dict[GangKey, tuple[str, ...]] = {}
-        self._put_off_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
+    def __init__(
+        self, rules: Rules, clock: Clock, metrics: Metrics, notify: Callable[[Notice], None], watches: WatchState
+    ) -> None:
+        self.rules, self.clock, self.metrics, self.notify, self.watches = rules, clock, metrics, notify, watches
+        self.plans, self.view = watches.plans, watches.plans.view
+        self._unconfirmed_until_s: dict[str, float] = {}
+        self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
+        self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
         self._lagging = LaggingView()
-        self._unseen = UnseenGroups()
-        self._told_unseen: set[GangKey] = set()
-        self._asked: set[GangKey] = set()  # gangs that a scheduler asked about before they were whole
-        self._reported: set[GangKey] = set()  # gangs whose placement was reported, or that started before us
+        self._reported_without_pod_group: set[GangKey] = set()
+        self._queried_gangs: set[GangKey] = set()  # gangs that a scheduler asked about before they were whole
+        self._reported_gangs: set[GangKey] = set()  # gangs whose placement was reported, or that started before us
+        watches.follow_pods(self._confirm_pod, self._forget_pod)
 
     # What the handlers ask.
 
@@ -73,27 +72,26 @@ class Extender:
         member = self._member(pod)
         if member is None:
             self.metrics.no_opinion.labels("Unreadable").inc()
-            return Answer((), all_kept=True)
-        if member.silence in COUNTED_SILENCE:
-            self.metrics.no_opinion.labels(member.silence).inc()
+            return Answer()
+        if member.no_opinion_reason in COUNTED_SILENCE:
+            self.metrics.no_opinion.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
-        if (group := self.group_of(member.belongs.key)) is not Group.KNOWN:
-            notice = _no_group(member)
-            if group is Group.AWAITED:
+        if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
+            refusal = _missing_pod_group(member)
+            if group is PodGroupState.AWAITED:
                 self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
-                return verbs.not_yet(notice, names, self.clock.wall(), 0.0)
-            self._tell_unseen(member.belongs.key, notice)
-        self._note_asked(member)
-        advice = verbs.filter(self.plan_cache, member, names, self.rules, now_s)
-        if advice.node:
-            self.gangs.assume(member, advice.node, now_s)
-        if advice.notice is not None:
-            if advice.again or self.may_be_old() or self._lagging.doubts(self.gangs, member, names, now_s):
-                return self._put_off(member, advice.notice, names)
-            self.metrics.refusals.labels(advice.notice.word.value).inc()
-            self.tell(advice.notice)
-        self._tell_faults(member)
-        return advice.answer
+                return postpone(refusal, self.clock.wall(), 0.0)
+            self._report_without_pod_group(member, refusal)
+        self._note_query(member)
+        answer = answer_filter(self.plans, member, names, self.rules, now_s)
+        if answer.nodes:
+            self.view.assume(member, answer.nodes[0], now_s)
+        if answer.refusal is not None:
+            if answer.retry or self.watches.may_be_old() or self._lagging.should_retry(self.view, member, names, now_s):
+                return self._postpone(member, answer.refusal)
+            self._report_refusal(member, answer.refusal)
+        self._report_faults(member)
+        return answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
         """Score the nodes, and assume for a while that the pod goes to the best: filter may not have been called."""
@@ -101,12 +99,12 @@ class Extender:
         if member is None:
             return []
         now_s = self.clock.monotonic()
-        self._note_asked(member)
-        scored = verbs.prioritize(self.plan_cache, member, names, self.rules, now_s)
+        self._note_query(member)
+        scored = answer_prioritize(self.plans, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
-            self.gangs.assume(member, scored[0][0], now_s)
-        if member.belongs.key.dialect == Dialect.VOLCANO.value:  # Volcano asks for scores alone
-            self._tell_faults(member)
+            self.view.assume(member, scored[0][0], now_s)
+        if member.membership.key.dialect == Dialect.VOLCANO.value:  # Volcano asks for scores alone
+            self._report_faults(member)
         return scored
 
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
@@ -114,196 +112,192 @@ class Extender:
         member = self._member(pod)
         if member is None:
             return victims
-        return verbs.preempt(self.plan_cache, member, victims, self.clock.monotonic(), self.clock.wall())
+        return answer_preempt(self.plans, member, victims, self.clock.monotonic(), self.clock.wall())
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        """Say why the pod can go to no node, whichever is offered; None if it can, or if that is not known."""
+    def refusal_of_pod(self, pod: Pod) -> Answer:
+        """Answer about all nodes: the refusal is None if the pod can go to one of them, or if that is not known."""
         member = self._member(pod)
         if member is None:
-            return None
-        if self.group_of(member.belongs.key) is Group.AWAITED:
-            return NoPlace(EventReason.OLD_VIEW, _no_group(member).detail, True)
-        refused = self._refusal_of(member)
-        if refused is not None and refused.word is not EventReason.OLD_VIEW:
-            self.metrics.refusals.labels(refused.word.value).inc()
-            self.tell(Notice(refused.word, member.namespace, member.name, member.uid, refused.detail[:500]))
-        return refused
+            return Answer()
+        if self.watches.pod_group_state(member.membership.key) is PodGroupState.AWAITED:
+            return Answer((), Refusal(EventReason.OLD_VIEW, _missing_pod_group(member).detail), None)
+        answer = self._refusal_of(member)
+        if answer.refusal is not None and answer.refusal.reason is not EventReason.OLD_VIEW:
+            self._report_refusal(member, answer.refusal)
+        return answer
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        """Say why the gang of a Volcano PodGroup cannot start; None if it can, or if that is not known.
+    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
+        """Answer about a Volcano PodGroup: the refusal is None if its gang can start, or if that is not known.
 
-        Before its pods exist nothing is known of it. From a view that may be old nothing is said.
+        Before its pods exist nothing is known of the gang. A view that may be old refuses nothing.
         """
-        gang = self.gangs.gangs.get(GangKey(namespace, name, Dialect.VOLCANO.value))
-        waiting = next((each for each in judged_members(gang) if each.waits), None) if gang else None
-        refused = self._refusal_of(waiting) if waiting is not None else None
-        return None if refused is None or refused.word is EventReason.OLD_VIEW else refused
+        gang = self.view.gangs.get(GangKey(namespace, name, Dialect.VOLCANO.value))
+        waiting = next((each for each in planned_members(gang) if each.is_waiting), None) if gang else None
+        answer = self._refusal_of(waiting) if waiting is not None else Answer()
+        is_old = answer.refusal is not None and answer.refusal.reason is EventReason.OLD_VIEW
+        return Answer() if is_old else answer
 
     def gates(self, review: Review) -> bool:
         """True if a pod that is being created is to wait behind our scheduling gate. Nothing of the view is needed."""
-        return gets_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
+        return needs_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
 
     def unready(self) -> str | None:
         """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""
-        return self.waiting_for()
+        return self.watches.missing()
 
     def describe(self) -> dict[str, Any]:
         """Describe the state for a person: sizes, and the waiting gangs with their plans."""
         self.plan_some()
-        plans = self.plan_cache.standing_plans()
-        hosts = self.gangs.fabric.hosts
+        plans = self.plans.current_plans()
+        hosts = self.view.fabric.hosts
         gangs = [
             {
                 "gang": str(plan.key),
                 "dialect": plan.key.dialect,
                 "tier": plan.tier,
                 "refusal": f"{plan.refusal.reason.value}: {plan.refusal.detail}" if plan.refusal else None,
-                "hosts": {self.gangs.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()},
-                "spare": [hosts[seat.host] for seat in plan.spare],
+                "hosts": {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()},
+                "spare": [hosts[seat.host] for seat in plan.open_seats],
             }
             for plan in plans[:GANGS_DESCRIBED]
         ]
         return {
             "hosts": len(hosts),
-            "mapped_hosts": self.gangs.mapped_hosts(),
-            "nodes": len(self.gangs.snapshot.nodes),
-            "pods": len(self.gangs.pods),
-            "gangs": len(self.gangs.gangs),
-            "assumed": len(self.gangs.assumed_pods),
+            "mapped_hosts": self.view.mapped_hosts(),
+            "nodes": len(self.view.snapshot.nodes),
+            "pods": len(self.view.pods),
+            "gangs": len(self.view.gangs),
+            "assumed": len(self.view.assumed_pods),
             "plans": len(plans),
             "waiting": gangs,
         }
 
-    # What the watches tell.
+    # Beside requests.
 
-    def put_pod(self, pod: Pod) -> None:
-        """Add or update a pod as the API server shows it."""
-        self._unconfirmed.pop(pod.metadata.uid, None)
-        self.gangs.put_pod(pod)
-        for told in self.on_pod:
-            told(pod)
-
-    def drop_pod(self, uid: str) -> None:
-        """Remove a pod that is gone."""
-        self._unconfirmed.pop(uid, None)
-        self._put_off_s.pop(uid, None)
-        self._lagging.forget(uid)
-        self.gangs.drop_pod(uid)
-        for told in self.on_drop:
-            told(uid)
-
-    def use_map(self, fabric: Fabric) -> None:
-        """Place by this map from the next request on."""
-        self.gangs.set_map(fabric)
-        self.metrics.hosts.set(fabric.mapped_count)
-        self.metrics.last_reload.set(self.clock.wall())
+    async def run(self) -> None:
+        """Plan ahead and clean up every few seconds, until cancelled."""
+        while True:
+            await self.clock.sleep(CLEAN_UP_S)
+            for _ in range(MAX_PLANNING_ROUNDS):
+                if not self.plan_some():
+                    break
+                await self.clock.sleep(PLANNING_PAUSE_S)  # requests are answered meanwhile
+            self.clean_up()
 
     def plan_some(self) -> bool:
         """Plan for as long as one question may take. True while gangs are left that have no plan.
 
         Replicas so hold the same plans, whichever of them is asked.
         """
-        return self.plan_cache.plan_some(self.clock.monotonic())
+        return self.plans.plan_some(self.clock.monotonic())
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         """Forget pods that no watch confirmed, and count the gangs in trouble. Called every few seconds."""
         now_s = self.clock.monotonic()
-        for uid in [uid for uid, until_s in self._unconfirmed.items() if until_s <= now_s]:
-            self.drop_pod(uid)
-        for key in [key for key in self._told_unkept if key not in self.gangs.gangs]:
-            del self._told_unkept[key]
-        self._told_unseen &= self.gangs.gangs.keys()
-        self._unseen.keep(self.gangs.gangs, now_s)
+        for uid in [uid for uid, until_s in self._unconfirmed_until_s.items() if until_s <= now_s]:
+            self.watches.drop_pod(uid)
+        for key in [key for key in self._reported_terms if key not in self.view.gangs]:
+            del self._reported_terms[key]
+        self._reported_without_pod_group &= self.view.gangs.keys()
+        self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
-        self.metrics.gangs_partial.set(len(seats.partial_gangs(self.plan_cache)))
-        self.metrics.unenforced_pods.set(seats.unenforced_pods(self.plan_cache, self.rules))
-
-    def group_of(self, key: GangKey) -> Group:
-        """Say whether a gang's PodGroup is known, awaited for a moment, or did not come."""
-        gang = self.gangs.gangs.get(key)
-        if gang is None or not gang.lacks_group or not self.may_show_group(key.dialect):
-            return Group.KNOWN
-        return self._unseen.look(gang, self.clock.monotonic())
+        self.metrics.gangs_partial.set(len(partial_gangs(self.plans)))
+        self.metrics.unenforced_pods.set(unenforced_pods(self.plans, self.rules))
 
     # Inside.
 
-    def _refusal_of(self, member: Member) -> NoPlace | None:
-        refused = verbs.refusal(self.plan_cache, member, self.rules, self.clock.monotonic())
-        if refused is None:
-            return None
-        others_may_leave = refused.may_help is None or bool(refused.may_help)
-        if refused.again or self.may_be_old():
-            return NoPlace(EventReason.OLD_VIEW, f"{refused.word.value}: {refused.detail}", others_may_leave)
-        return NoPlace(refused.word, refused.detail, others_may_leave)
+    def _confirm_pod(self, pod: Pod) -> None:
+        """Note that a watch shows a pod."""
+        self._unconfirmed_until_s.pop(pod.metadata.uid, None)
 
-    def _note_asked(self, member: Member) -> None:
+    def _forget_pod(self, uid: str) -> None:
+        """Forget a deleted pod."""
+        self._unconfirmed_until_s.pop(uid, None)
+        self._postponed_s.pop(uid, None)
+        self._lagging.forget(uid)
+
+    def _refusal_of(self, member: Member) -> Answer:
+        answer = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
+        if answer.refusal is None or not (answer.retry or self.watches.may_be_old()):
+            return answer
+        detail = f"{answer.refusal.reason.value}: {answer.refusal.detail}"
+        return replace(answer, refusal=Refusal(EventReason.OLD_VIEW, detail))
+
+    def _report_refusal(self, member: Member, refusal: Refusal) -> None:
+        """Count a refusal, and report it to the owner of the pod."""
+        reason = EventReason(refusal.reason.value)
+        self.metrics.refusals.labels(reason.value).inc()
+        self._notify_owner(member, reason, refusal.detail)
+
+    def _notify_owner(self, member: Member, reason: EventReason, detail: str) -> None:
+        self.notify(Notice(reason, member.namespace, member.name, member.uid, detail[:500]))
+
+    def _note_query(self, member: Member) -> None:
         """Remember a gang that a scheduler asks about, so that its placement is reported once, by this replica.
 
         A gang that had started before its first question here is not reported: another replica has done it.
         """
-        key = member.belongs.key
-        if key in self._asked or key in self._reported or key.dialect == Dialect.ALONE.value:
+        key = member.membership.key
+        if key in self._queried_gangs or key in self._reported_gangs or key.dialect == Dialect.ALONE.value:
             return
-        gang = self.gangs.gangs.get(key)
+        gang = self.view.gangs.get(key)
         started = gang is not None and any(each.node for each in gang.members.values())
-        (self._reported if started else self._asked).add(key)
+        (self._reported_gangs if started else self._queried_gangs).add(key)
 
     def _report_placed(self, until_s: float) -> None:
         """Report the gangs that are whole now, each once."""
-        self._asked &= self.gangs.gangs.keys()
-        self._reported &= self.gangs.gangs.keys()
-        for key in [key for key in self._asked if is_whole(self.gangs, self.gangs.gangs[key])]:
+        self._queried_gangs &= self.view.gangs.keys()
+        self._reported_gangs &= self.view.gangs.keys()
+        for key in [key for key in self._queried_gangs if is_whole(self.view, self.view.gangs[key])]:
             if self.clock.monotonic() > until_s:
                 break
-            self._asked.discard(key)
-            self._reported.add(key)
-            notice = placed_notice(self.gangs, self.gangs.gangs[key])
+            self._queried_gangs.discard(key)
+            self._reported_gangs.add(key)
+            notice = placed_notice(self.view, self.view.gangs[key])
             if notice is not None:
-                self.tell(notice)
+                self.notify(notice)
 
-    def _tell_faults(self, member: Member) -> None:
-        """Tell what of a pod's annotations cannot be read, and what of its wishes is not kept."""
-        if member.belongs.faults:
-            detail = "; ".join(member.belongs.faults)[:500]
-            self.tell(Notice(EventReason.BAD_ANNOTATION, member.namespace, member.name, member.uid, detail))
-        self._tell_unkept(member)
+    def _report_faults(self, member: Member) -> None:
+        """Report the annotations of a pod that cannot be read, and the parts of its wishes that are not kept."""
+        if member.membership.faults:
+            self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
+        self._report_ignored_terms(member)
 
-    def _tell_unseen(self, key: GangKey, notice: Notice) -> None:
-        """Tell once a gang that it is placed without its PodGroup."""
-        if key not in self._told_unseen:
-            self._told_unseen.add(key)
-            self.tell(notice)
+    def _report_without_pod_group(self, member: Member, refusal: Refusal) -> None:
+        """Report once that a gang is placed without its PodGroup."""
+        if member.membership.key not in self._reported_without_pod_group:
+            self._reported_without_pod_group.add(member.membership.key)
+            self._notify_owner(member, EventReason.GANG_UNKNOWN, refusal.detail)
 
-    def _tell_unkept(self, member: Member) -> None:
-        """Tell once a gang which parts of its wishes are not kept, and again when they change."""
-        sentences = tuple(unkept_wishes(self.gangs, member))
-        if sentences and self._told_unkept.get(member.belongs.key) != sentences:
-            self._told_unkept[member.belongs.key] = sentences
-            detail = "; ".join(sentences)[:500]
-            self.tell(Notice(EventReason.WISH_NOT_KEPT, member.namespace, member.name, member.uid, detail))
+    def _report_ignored_terms(self, member: Member) -> None:
+        """Report once which parts of a gang's wishes are not kept, and again when they change."""
+        sentences = tuple(ignored_wishes(self.view, member))
+        if sentences and self._reported_terms.get(member.membership.key) != sentences:
+            self._reported_terms[member.membership.key] = sentences
+            self._notify_owner(member, EventReason.WISH_NOT_KEPT, "; ".join(sentences))
 
-    def _put_off(self, member: Member, why: Notice, names: Sequence[str]) -> Answer:
-        """Refuse so that the scheduler asks again. The owner is not told, since the refusal may be wrong."""
+    def _postpone(self, member: Member, refusal: Refusal) -> Answer:
+        """Refuse so that the scheduler asks again. The owner gets no notice, because the refusal may be wrong."""
         now_s = self.clock.monotonic()
-        due_s = self._put_off_s.get(member.uid, now_s - AGAIN_S) + AGAIN_S
-        pause_s = min(max(0.0, due_s - now_s), AGAIN_S)  # far below the scheduler's patience
-        self._put_off_s[member.uid] = now_s + pause_s
+        due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
+        pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
+        self._postponed_s[member.uid] = now_s + pause_s
         self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
-        return verbs.not_yet(why, names, self.clock.wall(), pause_s)
+        return postpone(refusal, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:
         """Return the pod as the cache has it. A pod that the watch does not show yet is taken from the request."""
         uid = pod.metadata.uid
-        if uid not in self.gangs.pods:
-            if (error := self.gangs.put_pod(pod)) is not None:
+        if uid not in self.view.pods:
+            if (error := self.view.put_pod(pod)) is not None:
                 meta = pod.metadata
-                self.tell(Notice(EventReason.POD_UNREADABLE, meta.namespace, meta.name, uid, unreadable(error)))
-            if uid in self.gangs.pods:
-                self._unconfirmed[uid] = self.clock.monotonic() + UNCONFIRMED_S
-        return self.gangs.pods.get(uid)
+                self.notify(Notice(EventReason.POD_UNREADABLE, meta.namespace, meta.name, uid, error_text(error)))
+            if uid in self.view.pods:
+                self._unconfirmed_until_s[uid] = self.clock.monotonic() + UNCONFIRMED_S
+        return self.view.pods.get(uid)
 
 
-def _no_group(member: Member) -> Notice:
-    detail = f"its PodGroup {member.belongs.key.name} is not there: nobody says how many members must start together"
-    return Notice(EventReason.GANG_UNKNOWN, member.namespace, member.name, member.uid, detail[:500])
+def _missing_pod_group(member: Member) -> Refusal:
+    detail = f"its PodGroup {member.membership.key.name} is not there: nobody says how many members must start together"
+    return Refusal(EventReason.GANG_UNKNOWN, detail)

@@ -13,7 +13,7 @@ from turnout.autoscaler.settings import settings
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Resources
-from turnout.scheduler_ext.cache.pod_info import member_of
+from turnout.scheduler_ext.cluster.member import member_of
 from turnout.scheduler_ext.settings import Settings, extender_settings
 
 MAKES = ("nvidia.com/gpu", "metax-tech.com/gpu", "amd.com/gpu")

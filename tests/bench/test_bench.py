@@ -10,7 +10,7 @@ from hack.bench.placement import baselines, exact, instances, streams, trickling
 from hack.bench.placement.run import ours
 from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target
 from tests.topology.world import fabric, room
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 
 OUTCOME = Outcome(
     title="a bench",

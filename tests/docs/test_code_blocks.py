@@ -22,9 +22,9 @@ from turnout.launcher.cli import to_settings
 from turnout.launcher.settings import Settings as AgentSettings
 from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
-from turnout.scheduler_ext.server.dispatcher import Verb
-from turnout.topology import configmap_keys
-from turnout.topology.sources import parse
+from turnout.scheduler_ext.server.requests import Verb
+from turnout.topology import names
+from turnout.topology.map_yaml import read_map
 
 HERE = "tests/docs/test_code_blocks.py"
 
@@ -90,10 +90,10 @@ MAP_BLOCKS = run_by("tests/docs/test_code_blocks.py::test_a_map_on_a_page_has_no
 @pytest.mark.parametrize("block", MAP_BLOCKS, ids=ids(MAP_BLOCKS))
 def test_a_map_on_a_page_has_no_faults(block):
     if "kind: ConfigMap" in block.text:
-        reading = parse.read(yaml.safe_load(block.text)["data"])
+        reading = read_map(yaml.safe_load(block.text)["data"])
     else:
-        key = configmap_keys.YAML_KEY if block.language == "yaml" else configmap_keys.TEXT_KEY
-        reading = parse.read({key: block.text})
+        key = names.YAML_KEY if block.language == "yaml" else names.TEXT_KEY
+        reading = read_map({key: block.text})
     assert reading.faults == ()
     assert reading.entries
 

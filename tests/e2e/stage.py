@@ -11,9 +11,9 @@ from collections import Counter
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
 from tests import cluster
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import build
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
 
 MAP = "default/node-topology-config"
 
@@ -80,7 +80,7 @@ class Stage:
 
     def ring(self, placed):
         """Return the cost on the real fabric of a ring over the pods' indices."""
-        fabric = build(read({"topology_config": self.text}).entries)
+        fabric = build(read_map({"topology_config": self.text}).entries)
         by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
         return cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])
 

@@ -12,9 +12,9 @@ import pytest
 
 from hack.controlplane.tools import cache
 from tests import cluster
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import build
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 CONFIG = "/api/v1/namespaces/default/configmaps/node-topology-config"
@@ -79,7 +79,7 @@ async def test_an_edited_map_changes_the_next_gang(stage, tmp_path):
     await stage.submit(*cluster.koordinator_gang("after", 7))
     placed = await stage.landed("after", 7)
     assert len(stage.leaves(placed)) == 1
-    fabric = build(read({"topology_config": stage.text}).entries)
+    fabric = build(read_map({"topology_config": stage.text}).entries)
     by_rank = [fabric.index[stage.ip_of[placed[f"after-{i}"]]] for i in range(7)]
     assert cost(fabric, by_rank).total == 0
 

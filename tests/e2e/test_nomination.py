@@ -11,7 +11,7 @@ import pytest
 from tests import cluster
 from tests.e2e.stories import create_priority_class
 from turnout.kube import labels
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"
@@ -80,7 +80,7 @@ async def test_a_gang_is_nominated_whole_and_lands_there(stage):
         assert len(stage.leaves(placed)) == 1
         assert stage.ring(placed).total == 0
         paths = await api.until(PODS, told_their_place(8))  # which a launcher reads in its pod
-    path_of = {entry.host: "/".join(entry.path) for entry in read({"topology_config": stage.text}).entries}
+    path_of = {entry.host: "/".join(entry.path) for entry in read_map({"topology_config": stage.text}).entries}
     assert paths == {name: path_of[stage.ip_of[node]] for name, node in placed.items()}
 
 

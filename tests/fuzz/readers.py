@@ -26,10 +26,10 @@ from turnout.launcher.health.stack_traces import parse as stacks
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 from turnout.launcher.model import Record as Round
 from turnout.launcher.rendezvous import messages, round_lock
-from turnout.scheduler_ext import extender_v1
-from turnout.scheduler_ext.errors import ExtenderError
-from turnout.topology.accept import draft_map
-from turnout.topology.configmap_keys import TEXT_KEY, YAML_KEY
+from turnout.scheduler_ext.model import ExtenderError
+from turnout.scheduler_ext.wire import extender_v1
+from turnout.topology.map_update import draft_map
+from turnout.topology.names import TEXT_KEY, YAML_KEY
 
 GPU, NOW_S = "nvidia.com/gpu", 1_767_225_600.0
 _OBJECT = {

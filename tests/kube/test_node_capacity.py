@@ -9,7 +9,7 @@ from tests import world
 from tests.support.examples import scaled
 from turnout.kube.node_capacity import MAX_ROOM, Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
-from turnout.scheduler_ext.planner.node_reservations import Reserved
+from turnout.scheduler_ext.planner.reserved_room import ReservedRoom
 
 GPU8 = shape_of(world.pod("p", 8))
 GPU1 = shape_of(world.pod("p", 1))
@@ -138,38 +138,38 @@ class TestPreemption:
 class TestReserved:
     def test_kept_room_is_not_anybody_elses(self):
         s = snapshot(world.node("a"), world.node("b"))
-        kept = Reserved(s)
-        kept.keep([(0, GPU8)])
+        kept = ReservedRoom(s)
+        kept.reserve([(0, GPU8)])
         assert kept.room(GPU1).tolist() == [0, 8]
         assert kept.room(GPU1, without=[(0, GPU8)]).tolist() == [8, 8]
         assert kept.room(GPU1, besides=[(1, GPU1)]).tolist() == [0, 7]
-        kept.give_back([(0, GPU8)])
+        kept.release([(0, GPU8)])
         assert kept.room(GPU1).tolist() == [8, 8]
 
     def test_a_row_that_holds_less_than_is_kept_is_told(self):
         s = snapshot(world.node("a"))
-        kept = Reserved(s)
-        kept.keep([(0, GPU8)])
-        assert not kept.overdrawn(0)
+        kept = ReservedRoom(s)
+        kept.reserve([(0, GPU8)])
+        assert not kept.is_overdrawn(0)
         s.charge("u1", charge("a", CPU))
-        assert not kept.overdrawn(0)
+        assert not kept.is_overdrawn(0)
         s.charge("u2", charge("a", GPU1))
-        assert kept.overdrawn(0)
+        assert kept.is_overdrawn(0)
 
     def test_a_row_is_not_told_for_what_is_not_kept_on_it(self):
         s = snapshot(world.node("a"))
-        kept = Reserved(s)
-        kept.keep([(0, CPU)])
+        kept = ReservedRoom(s)
+        kept.reserve([(0, CPU)])
         s.charge("u1", charge("a", GPU8))
         s.charge("u2", charge("a", GPU8))
-        assert not kept.overdrawn(0)
-        kept.keep([(0, GPU1)])
-        assert kept.overdrawn(0)
+        assert not kept.is_overdrawn(0)
+        kept.reserve([(0, GPU1)])
+        assert kept.is_overdrawn(0)
 
     def test_room_of_pods_that_are_thought_away_or_added_counts_by_shape(self):
         s = snapshot(world.node("a"), world.node("b"), world.node("c"))
-        kept = Reserved(s)
-        kept.keep([(0, GPU1), (0, GPU1), (1, GPU8), (2, PICKY)])
+        kept = ReservedRoom(s)
+        kept.reserve([(0, GPU1), (0, GPU1), (1, GPU8), (2, PICKY)])
         assert kept.room(GPU1).tolist() == [6, 0, 6]
         assert kept.room(GPU1, without=[(0, GPU1), (1, GPU8)]).tolist() == [7, 8, 6]
         assert kept.room(GPU1, without=[(0, GPU1)], besides=[(0, GPU1), (0, GPU1), (2, GPU8)]).tolist() == [5, 0, 0]
@@ -178,16 +178,16 @@ class TestReserved:
 
     def test_kept_ports_are_had_once(self):
         s = snapshot(world.node("a"))
-        kept = Reserved(s)
-        kept.keep([(0, PORT)])
+        kept = ReservedRoom(s)
+        kept.reserve([(0, PORT)])
         assert kept.room(PORT).tolist() == [0]
         assert kept.room(PORT, without=[(0, PORT)]).tolist() == [1]
-        assert Reserved(s).room(PORT, besides=[(0, PORT)]).tolist() == [0]
-        kept.keep([(0, PORT)])
-        assert kept.overdrawn(0)
-        kept.give_back([(0, PORT), (0, PORT)])
+        assert ReservedRoom(s).room(PORT, besides=[(0, PORT)]).tolist() == [0]
+        kept.reserve([(0, PORT)])
+        assert kept.is_overdrawn(0)
+        kept.release([(0, PORT), (0, PORT)])
         assert kept.room(PORT).tolist() == [1]
-        assert not kept.overdrawn(0)
+        assert not kept.is_overdrawn(0)
 
 
 NAMES = ["a", "b", "c", "d"]

@@ -10,9 +10,9 @@ from turnout.autoscaler.model import Reason as OfJob
 from turnout.autoscaler.node_faults.model import NodeReason
 from turnout.controllers.model import Reason as Controlled
 from turnout.kube import reasons
-from turnout.scheduler_ext.gates.model import Why as Lifted
 from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.planner.nominate import Why as Nominated
+from turnout.scheduler_ext.model import LiftReason as Lifted
+from turnout.scheduler_ext.planner.nominations import NominationReason as Nominated
 
 
 @pytest.mark.parametrize(

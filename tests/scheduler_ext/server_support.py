@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from turnout.kube.server.http_connection import Limits
-from turnout.scheduler_ext.model import Answer
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
+from turnout.scheduler_ext.model import Answer, EventReason
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.ports import Listen, Listeners
+from turnout.topology.model import Refusal
 
 HEADERS = {"Content-Type": "application/json"}
 
@@ -31,7 +32,7 @@ class Scripted:
 
     def filter(self, pod, names):
         self._note("filter", pod.metadata.name, tuple(names))
-        return Answer(names[:2], dict.fromkeys(names[2:], "full"))
+        return Answer(names[:2], Refusal(EventReason.NO_ROOM, "full"), None)
 
     def prioritize(self, pod, names):
         self._note("prioritize", pod.metadata.name, tuple(names))
@@ -43,9 +44,11 @@ class Scripted:
 
     def refusal_of_pod(self, pod):
         self._note("refusal_of_pod", pod.metadata.name)
+        return Answer()
 
     def refusal_of_gang(self, namespace, name):
         self._note("refusal_of_gang", namespace, name)
+        return Answer()
 
     def gates(self, review):
         self._note("gates", review.namespace)

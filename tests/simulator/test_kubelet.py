@@ -19,8 +19,8 @@ from turnout.simulator.cluster.kubelet import (
 from turnout.simulator.cluster.node_builder import map_text, places, places_of, unusable
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
 from turnout.simulator.local_cluster import local_cluster
-from turnout.topology import configmap_keys
-from turnout.topology.sources import parse
+from turnout.topology import names
+from turnout.topology.map_yaml import read_map
 
 PODS = "/api/v1/namespaces/default/pods"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)
@@ -157,13 +157,13 @@ async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
 
 def test_generated_nodes_and_their_map_agree():
     standing = places(40)
-    reading = parse.read({configmap_keys.TEXT_KEY: map_text(standing)})
+    reading = read_map({names.TEXT_KEY: map_text(standing)})
     assert not reading.faults
     assert [(entry.host, entry.path) for entry in reading.entries] == [(place.ip, place.path) for place in standing]
 
 
 def test_a_map_gives_a_node_for_each_host():
     text = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 gpu7\nasw-2 psw-1 UPPER\n"
-    standing = places_of(parse.read({configmap_keys.TEXT_KEY: text}).entries)
+    standing = places_of(read_map({names.TEXT_KEY: text}).entries)
     assert [(place.name, place.ip) for place in standing][:2] == [("node-10-0-0-1", "10.0.0.1"), ("gpu7", "10.0.0.2")]
     assert unusable(standing) == ["UPPER"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnout.topology.accept import MapInUse, MapOutcome, decide, draft_map
-from turnout.topology.configmap_keys import CONFIRM
+from turnout.topology.map_update import MapInUse, MapOutcome, decide, draft_map
+from turnout.topology.names import CONFIRM
 
 TEXT, YAML = "topology_config", "topology.yaml"
 

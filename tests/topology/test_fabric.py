@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, paths
-from turnout.topology.cost import cost
-from turnout.topology.distance import common_tier, distance, to_all
+from turnout.topology.distance import common_tier, cost, distance, scores, to_all
 from turnout.topology.fabric import EMPTY, build, moved_share, with_strangers
-from turnout.topology.host_score import scores
 from turnout.topology.model import DistanceRule, Entry
 
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from hack.bench.placement import exact, layered
 from tests.support.examples import scaled
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import build, under
-from turnout.topology.layers.mesh_plan import hosts_of
-from turnout.topology.layers.nested import in_layers
+from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.slices import in_layers
 
 FEW = settings(max_examples=scaled(30), deadline=None)
 

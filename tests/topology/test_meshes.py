@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hack.bench.placement.mesh import gangs
 from tests.support.examples import scaled
 from turnout.topology.fabric import build
-from turnout.topology.layers.mesh import crossing_gb, layouts
-from turnout.topology.layers.mesh_order import cheapest_order, in_order, outer_axes
+from turnout.topology.mesh import cheapest_order, crossing_gb, in_order, layouts, outer_axes
 from turnout.topology.model import Entry
 
 SIXTEEN = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))

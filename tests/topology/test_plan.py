@@ -8,13 +8,13 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import EMPTY, build, with_strangers
+from turnout.topology.map_text import read_text
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Reason, Refusal
-from turnout.topology.multiples import in_multiples
-from turnout.topology.plan import plan
+from turnout.topology.place import plan
 from turnout.topology.rank_order import assign, fill, homeward, ranks
-from turnout.topology.sources import configmap_text
+from turnout.topology.shares import in_multiples
 
 
 def ask(pods, **wish):
@@ -255,7 +255,7 @@ def test_leaf_only_sees_no_spine():
 @pytest.mark.contract("CS-05", "DL-101", "DL-103")
 def test_every_access_switch_of_the_guide_s_table_is_one_run():
     """CS-05: the plan of all ten nodes is a permutation of them in which each asw follows itself."""
-    tree = build(configmap_text.read(guide_table()).entries)
+    tree = build(read_text(guide_table()).entries)
     answer = plan(tree, room(*[1] * 10), ask(10))
     hosts = [host for host, _ in answer.slots]
     assert sorted(hosts) == list(range(10))

@@ -8,12 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
-from turnout.topology.cost import cost
-from turnout.topology.distance import common_tier
+from turnout.topology.distance import common_tier, cost
 from turnout.topology.fabric import build, with_strangers
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Reason, Refusal
-from turnout.topology.packing.pick_domains import pick
-from turnout.topology.plan import plan
+from turnout.topology.packing import pick
+from turnout.topology.place import plan
 from turnout.topology.rank_order import assign, ranks
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.topology.layers.mesh_repair import MOST_PODS, leaves_in_mesh, pulls_of
+from turnout.topology.mesh import MOST_PODS, leaves_in_mesh, pulls_of
 from turnout.topology.rank_order import leaves_of_neighbours
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.world import fabric, room
 from turnout.topology.model import Ask, Placement, Reason, Refusal
-from turnout.topology.packing.smallest_holes import smallest_holes
+from turnout.topology.place import smallest_holes
 
 # Two spines: hosts 0-1 and 2-3 in leaves of the first, host 4 under the second.
 TREE = fabric([2, 2], [1])

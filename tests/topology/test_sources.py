@@ -3,11 +3,11 @@
 import pytest
 
 from tests.topology.world import GUIDE_LINES, guide_table
-from turnout.topology.errors import BadFabric
 from turnout.topology.fabric import build
-from turnout.topology.model import Entry
-from turnout.topology.sources import configmap_text, configmap_yaml, parse
-from turnout.topology.sources.names import MAX_HOSTS, MAX_TEXT_BYTES
+from turnout.topology.map_text import read_text
+from turnout.topology.map_yaml import read_map, read_yaml
+from turnout.topology.model import BadFabric, Entry
+from turnout.topology.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 
 def told(reading):
@@ -16,7 +16,7 @@ def told(reading):
 
 @pytest.mark.contract("DL-105")
 def test_the_guide_s_table_is_read_whole():
-    reading = configmap_text.read(guide_table())
+    reading = read_text(guide_table())
     assert reading.faults == ()
     assert len(reading.entries) == GUIDE_LINES
     assert reading.entries[1] == Entry("10.0.0.2", ("psw0", "asw1"), 3)
@@ -57,15 +57,15 @@ def test_the_guide_s_table_is_read_whole():
     ],
 )
 def test_text_form(text, hosts, faults):
-    reading = configmap_text.read(text)
+    reading = read_text(text)
     assert len(reading.entries) == hosts
     assert [line for line, _ in told(reading)] == [line for line, _ in faults]
     assert all(words in text for (_, text), (_, words) in zip(told(reading), faults, strict=True))
 
 
 @pytest.mark.parametrize(("read", "text"), [
-    pytest.param(configmap_text.read, "a p h\n", id="lines"),
-    pytest.param(configmap_yaml.read, "fabric: {p: {a: h}}\n#", id="a tree"),
+    pytest.param(read_text, "a p h\n", id="lines"),
+    pytest.param(read_yaml, "fabric: {p: {a: h}}\n#", id="a tree"),
 ])  # fmt: skip
 def test_a_text_of_a_whole_mebibyte_is_read_and_a_byte_more_is_not(read, text):
     full = text.ljust(MAX_TEXT_BYTES)
@@ -85,11 +85,11 @@ def test_no_text_that_is_short_enough_names_more_hosts_than_a_map_may_have():
     ],
 )
 def test_the_lines_of_a_host_that_is_named_again_and_again(times, where):
-    assert told(configmap_text.read("a p h\n" * times)) == [(2, f"host h is named {times} times, on lines {where}")]
+    assert told(read_text("a p h\n" * times)) == [(2, f"host h is named {times} times, on lines {where}")]
 
 
 def test_a_text_of_garbage_up_to_1_mib_is_told_line_by_line():
-    reading = configmap_text.read("%\n" * 524_288)
+    reading = read_text("%\n" * 524_288)
     assert len(reading.faults) == 524_288
     assert reading.entries == ()
 
@@ -127,7 +127,7 @@ HOSTS = [
 
 @pytest.mark.parametrize("text", [NESTED, LISTED], ids=["the tree form", "the list form"])
 def test_ranges_are_expanded(text):
-    reading = configmap_yaml.read(text)
+    reading = read_yaml(text)
     assert told(reading) == []
     assert [entry.host for entry in reading.entries] == HOSTS
     assert reading.entries[0].path == ("core-1", "spine-1", "leaf-1")
@@ -247,13 +247,13 @@ def ring(switches):
     ],
 )
 def test_yaml_form_faults(text, faults):
-    found = told(configmap_yaml.read(text))
+    found = told(read_yaml(text))
     assert [line for line, _ in found] == [line for line, _ in faults]
     assert all(words in text for (_, text), (_, words) in zip(found, faults, strict=True))
 
 
 def test_every_fault_of_a_text_is_gathered():
-    found = told(configmap_yaml.read("fabric:\n  a: gpu[2-1]\n  b: _\n  b: c\n  d: x x\nmore: 1"))
+    found = told(read_yaml("fabric:\n  a: gpu[2-1]\n  b: _\n  b: c\n  d: x x\nmore: 1"))
     assert [line for line, _ in found] == [2, 3, 4, 5, 6]
 
 
@@ -263,7 +263,7 @@ def test_fifty_thousand_hosts_fit_well_into_a_configmap():
     spines = [[f"    spine-{at:03d}:", *leaves[25 * at : 25 * at + 25]] for at in range(250)]
     text = "\n".join(["fabric:", "  core:", *(line for spine in spines for line in spine)])
     assert len(text) < 300_000
-    reading = configmap_yaml.read(text)
+    reading = read_yaml(text)
     assert told(reading) == []
     fabric = build(reading.entries)
     assert (len(fabric.hosts), len(fabric.starts[1]), len(fabric.starts[2]), fabric.tiers) == (50_000, 6250, 250, 3)
@@ -280,7 +280,7 @@ def test_fifty_thousand_hosts_fit_well_into_a_configmap():
     ],
 )
 def test_a_configmap_s_keys(data, hosts, faults):
-    reading = parse.read(data)
+    reading = read_map(data)
     assert len(reading.entries) == hosts
     assert [fault.line for fault in reading.faults] == faults
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from hack.bench.placement import layered
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import build
-from turnout.topology.layers.balanced import balanced
-from turnout.topology.layers.mesh_plan import hosts_of
-from turnout.topology.layers.nested import in_layers, ways_of_layers
-from turnout.topology.layers.whole_runs import by_whole_runs
+from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal
+from turnout.topology.shares import balanced
+from turnout.topology.slices import by_whole_runs, in_layers, ways_of_layers
 
 SEEDS = range(80)
 

@@ -9,7 +9,7 @@ from turnout.cli.demo.lending.model import Player
 from turnout.cli.demo.manifests import GPU, MAP_NAME, Raw
 from turnout.kube import labels
 from turnout.simulator.cluster.node_builder import Place, map_text
-from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.names import TEXT_KEY
 
 NAMESPACE, QUEUE = "team", "team"
 LEAVES, NODES_PER_LEAF, GPUS_PER_NODE = 2, 2, 4

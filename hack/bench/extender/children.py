@@ -22,11 +22,11 @@ from turnout.kube.client import logs
 from turnout.kube.client.run_until_signal import run_until_signal
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
-from turnout.scheduler_ext.admission import Review
-from turnout.scheduler_ext.model import Answer, NoPlace, Victims
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
+from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.ports import Listen, Listeners
 from turnout.scheduler_ext.settings import extender_settings
+from turnout.scheduler_ext.wire.pod_messages import Review
 from turnout.simulator.api.kinds.builtin_kinds import ROWS
 from turnout.simulator.api.server.serve import serve as serve_api
 from turnout.simulator.api.store import Store
@@ -64,7 +64,7 @@ class NoOp:
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
         """Accept every node."""
-        return Answer((), all_kept=True)
+        return Answer()
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
         """Give every node the same score."""
@@ -74,11 +74,11 @@ class NoOp:
         """Return the victims as offered."""
         return victims
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        return None
+    def refusal_of_pod(self, pod: Pod) -> Answer:
+        return Answer()
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        return None
+    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
+        return Answer()
 
     def gates(self, review: Review) -> bool:
         """Gate no pod."""

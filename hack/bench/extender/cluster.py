@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.kube import labels
-from turnout.topology.configmap_keys import YAML_KEY
+from turnout.topology.names import YAML_KEY
 
 NAMESPACE = "default"
 MAP_NAMESPACE, MAP_NAME = "kube-system", "node-topology-config"

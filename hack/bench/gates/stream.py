@@ -19,7 +19,7 @@ from hack.controlplane.api import Api
 from hack.controlplane.nodes import address, gpu_node
 from hack.controlplane.plane import ControlPlane, free_ports
 from turnout.kube import labels
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 
 MAP = "default/node-topology-config"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric
-from turnout.topology.packing.domain_capacity import Sums
+from turnout.topology.packing import Sums
 
 Room = npt.NDArray[np.int32]
 Hosts = list[int]  # a host id per rank

@@ -12,11 +12,11 @@ import numpy as np
 from hack.bench.placement import exact
 from hack.bench.placement.baselines import Room
 from hack.bench.support.outcome import Target
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.layers.mesh_plan import hosts_of
-from turnout.topology.layers.nested import in_layers
+from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement
+from turnout.topology.slices import in_layers
 
 _CLOSES_S = 5.0
 _SIZES = ((2, 1), (4, 2), (6, 2), (6, 3), (8, 4), (12, 4))  # of a spine's runs, and of a leaf's within

@@ -10,7 +10,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Target
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Ask, Placement
-from turnout.topology.plan import plan
+from turnout.topology.place import plan
 
 SEEDS = range(1_001, 2_001)  # none of those of streams.txt
 _GANGS = 40

@@ -15,7 +15,7 @@ from functools import cache
 
 from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
 from hack.bench.support.outcome import Target
-from turnout.scheduler_ext.planner.seats import plan_with_preemption
+from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 
 _SIZES = ((8, 4), (4, 1), (8, 1), (4, 2), (3, 2), (5, 3))
 _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
@@ -120,11 +120,11 @@ def preempted(seed: int) -> tuple[int | None, int]:
                 key=_or_never)  # fmt: skip
     if not least:
         return 0, 0
-    cache_ = cluster.extender.plan_cache
+    cache_ = cluster.extender.plans
     cache_.sync(0.0)
     view = cache_.view
     member = view.pods["high-0"]
-    plan = plan_with_preemption(cache_, view.gangs[member.belongs.key], member, _NOW_S)
+    plan = plan_with_preemption(cache_, view.gangs[member.membership.key], member, _NOW_S)
     if plan.refusal is not None:
         return None, least
     chosen = Counter(view.fabric.hosts[host] for host in plan.hosts.values())

@@ -30,10 +30,10 @@ from hack.bench.placement import (
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.model import Ask, Entry, Placement
-from turnout.topology.plan import plan
+from turnout.topology.place import plan
 
 _CLOSES_S = 5.0  # CP-SAT's time for one instance
 _CEILINGS = (0.85, 0.9, 0.95)

@@ -13,9 +13,11 @@ from hack.controlplane.nodes import gpu_node
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
+from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.requests import Dispatcher, Verb
+from turnout.scheduler_ext.server.watches import WatchState
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
 
@@ -27,18 +29,19 @@ class SimulatedCluster:
 
     def __init__(self, hosts_of_leaf: Sequence[int]) -> None:
         metrics = Metrics()
-        self.extender = Extender(Rules(), SimulatedClock(), metrics, _say_nothing)
-        self.extender.waiting_for = _ready
+        clock = SimulatedClock()
+        self.watches = WatchState(plans_by(Rules()), clock)
+        self.extender = Extender(Rules(), clock, metrics, _say_nothing, self.watches)
         self.dispatcher = Dispatcher(self.extender, metrics)
         self.leaf_of = {f"{leaf}-{at}": leaf for leaf, size in enumerate(hosts_of_leaf) for at in range(size)}
         for name in self.leaf_of:
-            self.extender.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))
-        self.extender.use_map(build(Entry(name, (f"leaf{leaf}",), at + 1)
+            self.extender.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
+        self.extender.view.set_map(build(Entry(name, (f"leaf{leaf}",), at + 1)
                                     for at, (name, leaf) in enumerate(self.leaf_of.items())))  # fmt: skip
 
     def show(self, pod: Mapping[str, Any]) -> None:
         """Show a pod."""
-        self.extender.put_pod(msgspec.convert(pod, Pod))
+        self.watches.put_pod(msgspec.convert(pod, Pod))
 
     def filter(self, pod: Mapping[str, Any], names: Sequence[str]) -> list[str]:
         """Ask where a pod may go."""
@@ -60,7 +63,3 @@ def pod(name: str, gpus: int, gang: str = "", least: int = 0, at: str = "", **mo
 
 def _say_nothing(_: Notice) -> None:
     """Ignore what the extender tells owners."""
-
-
-def _ready() -> None:
-    """Report that everything was seen."""

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hack.bench.placement.baselines import Hosts, Room
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.model import Entry
 

@@ -22,10 +22,12 @@ from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Node, Pod
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
+from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.topology.cost import cost
+from turnout.scheduler_ext.server.requests import Dispatcher, Verb
+from turnout.scheduler_ext.server.watches import WatchState
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 
 APART_S = 0.02  # between two pods of a gang
@@ -79,13 +81,13 @@ class _SimulatedExtender:
 
     def __init__(self, tree: Fabric) -> None:
         self.tree, self.clock, metrics = tree, SimulatedClock(), Metrics()
-        self.view = Extender(Rules(), self.clock, metrics, _say_nothing)
-        self.view.waiting_for = _ready
+        self.watches = WatchState(plans_by(Rules()), self.clock)
+        self.view = Extender(Rules(), self.clock, metrics, _say_nothing, self.watches)
         self.dispatcher = Dispatcher(self.view, metrics)
         self.free = set(self.tree.hosts)
         for name in self.tree.hosts:
-            self.view.gangs.put_node(msgspec.convert(gpu_node(name, ""), Node))
-        self.view.use_map(self.tree)
+            self.view.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
+        self.view.view.set_map(self.tree)
 
     def come(self, number: int, size: int, order: Iterable[int]) -> list[str]:
         """Let a gang's pods come in this order, each asked about and bound at once. Return their nodes by rank."""
@@ -93,18 +95,18 @@ class _SimulatedExtender:
         for index in order:
             self.clock.now_s += APART_S
             pod = _pod(number, index, size)
-            self.view.put_pod(msgspec.convert(pod, Pod))
+            self.watches.put_pod(msgspec.convert(pod, Pod))
             body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": sorted(self.free)}).encode()
             (nodes[index],) = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)["NodeNames"]
             self.free.remove(nodes[index])
             bound = {**pod, "spec": {**pod["spec"], "nodeName": nodes[index]}}
-            self.view.put_pod(msgspec.convert(bound, Pod))
+            self.watches.put_pod(msgspec.convert(bound, Pod))
         return nodes
 
     def leave(self, number: int, nodes: Sequence[str]) -> None:
         """Take a gang's pods away."""
         for index, node in enumerate(nodes):
-            self.view.drop_pod(_uid(number, index))
+            self.watches.drop_pod(_uid(number, index))
             self.free.add(node)
 
 
@@ -155,7 +157,3 @@ def _uid(number: int, index: int) -> str:
 
 def _say_nothing(_: Notice) -> None:
     """Ignore what the extender tells owners."""
-
-
-def _ready() -> None:
-    """Report that everything was seen."""

@@ -17,7 +17,7 @@ from hack.bench.gates.stream import APART_S, send
 from hack.bench.placement import baselines, streams
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 
 ORDERS = {"in order": False, "shuffled": True}

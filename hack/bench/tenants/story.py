@@ -21,12 +21,14 @@ from hack.bench.tenants.objects import GPU, GPUS_PER_NODE, Raw, map_lines, node,
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Outcome, Verb
+from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.scheduler_ext.server.requests import Dispatcher, Outcome, Verb
+from turnout.scheduler_ext.server.watches import WatchState
 from turnout.topology.fabric import build
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
+from turnout.topology.names import TEXT_KEY
 
 TENANTS = ("vision", "speech", "search")
 BACKOFF_S = 5
@@ -90,7 +92,8 @@ class _Story:
     def __init__(self, size: Size, attack: Attack) -> None:
         self._size, self._attack = size, attack
         self._clock = _Clock()
-        self._view = Extender(Rules(), self._clock, Metrics(), _silent)  # type: ignore[arg-type]
+        self._watches = WatchState(plans_by(Rules()), self._clock)  # type: ignore[arg-type]
+        self._view = Extender(Rules(), self._clock, Metrics(), _silent, self._watches)  # type: ignore[arg-type]
         self._desk = Dispatcher(self._view, self._view.metrics)
         self._dice = random.Random(7)
         self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
@@ -101,8 +104,8 @@ class _Story:
         self._arrived, self._made = 0, dict[str, str]()
         self.told = Told()
         for at in range(size.nodes):
-            self._view.gangs.put_node(msgspec.convert(node(at), Node))
-        self._view.use_map(build(read({TEXT_KEY: map_lines(size.nodes)}).entries))
+            self._view.view.put_node(msgspec.convert(node(at), Node))
+        self._view.view.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
     def run(self) -> Told:
         for second in range(self._size.seconds):
@@ -115,7 +118,7 @@ class _Story:
                 self._leave(self._gangs.pop(name))
             self._schedule(second)
             if second % TIDY_S == 0:
-                self._view.tidy()
+                self._view.clean_up()
         for gang in self._gangs.values():
             if gang.bound < len(gang.pods):
                 self.told.wait_s.append(float(self._size.seconds - gang.came_s))
@@ -148,7 +151,7 @@ class _Story:
             self._drop(each["metadata"]["uid"])
 
     def _drop(self, uid: str) -> None:
-        self._view.drop_pod(uid)
+        self._watches.drop_pod(uid)
         self._pending.pop(uid, None)
         if on := self._bound.pop(uid, ""):
             self._free[on] += self._asked.pop(uid)
@@ -160,11 +163,11 @@ class _Story:
             stamp = f"2026-01-01T00:{int(self._clock.now_s) // 60:02d}:{int(self._clock.now_s) % 60:02d}Z"
             made["metadata"]["creationTimestamp"] = self._made.setdefault(uid, stamp)
         stem, _, life = uid.rpartition("/")
-        if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.gangs.pods:
+        if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.view.pods:
             self._drop(before)
         if uid in self._bound:
             made["spec"]["nodeName"] = self._bound[uid]
-        self._view.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
+        self._watches.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
         if on := made["spec"].get("nodeName"):
             self._take(made, on)
         else:
@@ -203,7 +206,7 @@ class _Story:
         del self._pending[uid]
         self._take(made, on)
         made["spec"]["nodeName"] = on
-        self._view.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
+        self._watches.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
         namespace = made["metadata"]["namespace"]
         gang = self._gangs.get(f"{namespace}/{made['metadata']['annotations'].get(labels.KOORD_NAME)}")
         if gang is None or namespace == NAMESPACE:

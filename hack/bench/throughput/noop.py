@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.admission import Review
-from turnout.scheduler_ext.model import Answer, NoPlace, Victims
-from turnout.scheduler_ext.server.listeners import Listen, Listeners
+from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.ports import Listen, Listeners
+from turnout.scheduler_ext.wire.pod_messages import Review
 
 
 class Noop:
     """Implements Extender without an opinion."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        return Answer((), all_kept=True)
+        return Answer()
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
         return [(name, 1) for name in names]
@@ -26,11 +26,11 @@ class Noop:
     def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
         return victims
 
-    def refusal_of_pod(self, pod: Pod) -> NoPlace | None:
-        return None
+    def refusal_of_pod(self, pod: Pod) -> Answer:
+        return Answer()
 
-    def refusal_of_gang(self, namespace: str, name: str) -> NoPlace | None:
-        return None
+    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
+        return Answer()
 
     def gates(self, review: Review) -> bool:
         """Gate no pod."""

@@ -10,7 +10,7 @@ from typing import Any
 from turnout.kube import labels
 from turnout.simulator.cluster.kubelet import RUNS_FOR
 from turnout.simulator.cluster.node_builder import GPU, Place, map_text
-from turnout.topology.configmap_keys import TEXT_KEY
+from turnout.topology.names import TEXT_KEY
 
 NAMESPACE, QUEUE, JOB, LEASE = "team", "team", "train", "train"
 MAP_NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"

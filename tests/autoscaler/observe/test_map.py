@@ -13,12 +13,12 @@ from turnout.autoscaler.cache import Cache as AutoscalerView
 from turnout.autoscaler.controller import informers as autoscaler_watches
 from turnout.jobs.kinds.registry import KINDS
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server import informers as extender_watches
-from turnout.scheduler_ext.server.extender import Extender as ExtenderView
+from turnout.scheduler_ext.planner.plans import plans_by
+from turnout.scheduler_ext.server import watches as extender_watches
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.settings import extender_settings
-from turnout.topology.accept import draft_map
-from turnout.topology.configmap_keys import CONFIRM
+from turnout.topology.map_update import draft_map
+from turnout.topology.names import CONFIRM
 
 OLD = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 LARGE = {"topology_config": "asw1 psw1 a\nasw2 psw1 b\nasw3 psw1 c\n"}
@@ -58,12 +58,14 @@ class Program:
     def __init__(self, name, hold_large):
         self.source, self.taken, clock, rng = Source(), [], ManualClock(), random.Random(7)
         if name == "extender":
-            view = ExtenderView(Rules(), clock, Metrics(), lambda notice: None)
-            self._note(view)
-            self.informers = extender_watches.Informers(view, self.source, "maps/map", clock, rng, hold_large)
+            plans, metrics = plans_by(Rules()), Metrics()
+            self._note(plans.view, "set_map")
+            self.informers = extender_watches.Watches(
+                plans, self.source, "maps/map", clock, rng, metrics, lambda notice: None, hold_large
+            )
         else:
             view = AutoscalerView(KINDS)
-            self._note(view)
+            self._note(view, "use_map")
             watched = "maps/map", "orders/orders"
             self.informers = autoscaler_watches.AutoscalerInformers(
                 view, self.source, KINDS, clock, rng, watched, hold_large=hold_large
@@ -72,14 +74,14 @@ class Program:
     def synced(self):
         return self.informers.has_synced
 
-    def _note(self, view):
-        use_map = view.use_map
+    def _note(self, view, name):
+        use_map = getattr(view, name)
 
         def noted(fabric):
             use_map(fabric)
             self.taken.append(fabric.paths)
 
-        view.use_map = noted
+        setattr(view, name, noted)
 
 
 def paths(data):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.bench.placement.mesh import annealed
-from turnout.topology.layers import mesh as model
+from turnout.topology import mesh as model
 
 MESHES = (
     (("pp", 4), ("dp", 4), ("tp", 8)),

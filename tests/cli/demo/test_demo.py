@@ -22,9 +22,9 @@ from turnout.cli.demo.rewire import recable
 from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import ExtenderCall, Pair, Tally, asked_sentence, sentence
-from turnout.topology.configmap_keys import TEXT_KEY
 from turnout.topology.fabric import build
-from turnout.topology.sources.parse import read
+from turnout.topology.map_yaml import read_map
+from turnout.topology.names import TEXT_KEY
 
 HERE = Path(__file__)
 ROOT = HERE.parents[3]
@@ -32,7 +32,7 @@ PLAIN_EXTENDER = (sys.executable, str(HERE.with_name("plain_extender.py")))
 
 
 def fabric_of(play):
-    return build(read({TEXT_KEY: map_text(play.places)}).entries)
+    return build(read_map({TEXT_KEY: map_text(play.places)}).entries)
 
 
 def turnout(*args, **more):

@@ -9,8 +9,8 @@ from turnout.cli.commands.autoscaler_view import AutoscalerView
 from turnout.cli.views.explain import BadGang, explain, gang_of, listing, ranges
 from turnout.cli.views.listing import text
 from turnout.kube.labels import GPU_RESOURCES
-from turnout.scheduler_ext.cache.cache import GangView
-from turnout.topology.accept import draft_map
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.topology.map_update import draft_map
 
 NOW_S = 1_767_312_000.0  # a day after the pods of the world were made
 LINES = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 10.0.0.2\nasw-2 psw-1 10.0.0.3\nasw-2 psw-1 10.0.0.4\nasw-3 psw-2 10.0.0.5\n"
@@ -22,7 +22,7 @@ def told(asked, pods=(), lines=LINES, closed=(), **more):
         node(f"n{at}", ip=f"10.0.0.{at}", spec={"unschedulable": True} if f"n{at}" in closed else {})
         for at in range(1, 6)
     ]
-    view, seen = GangView(GPU_RESOURCES), AutoscalerView(GPU_RESOURCES)
+    view, seen = ClusterView(GPU_RESOURCES), AutoscalerView(GPU_RESOURCES)
     fabric = draft_map({"topology_config": lines}).fabric
     view.set_map(fabric)
     seen.use_map(fabric)

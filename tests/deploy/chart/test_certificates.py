@@ -15,9 +15,9 @@ from cryptography import x509
 
 from hack.codegen import chart
 from hack.controlplane.tools import cache
-from tests.scheduler_ext.server.test_tls import LOOK_S, opened
+from tests.scheduler_ext.server.test_tls import CERTIFICATE_CHECK_S, opened
 from tests.scheduler_ext.server_support import body, head, one_answer
-from turnout.scheduler_ext.server.tls import TlsFiles
+from turnout.scheduler_ext.server.ports import TlsFiles
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
@@ -124,7 +124,7 @@ async def test_an_upgrade_renews_what_has_a_third_of_its_year_left(release, tmp_
         assert {serial(renewed[name]) for name in NAMES[1:]}.isdisjoint(serial(first[name]) for name in NAMES[1:])
 
         put(renewed["turnout-extender-tls"], tmp_path / "served")  # as the kubelet does
-        assert clock.asked_s == LOOK_S
+        assert clock.asked_s == CERTIFICATE_CHECK_S
         await clock.tick()
         assert await serial_served(listeners, kube_scheduler(copied)) == serial(renewed["turnout-extender-tls"])
         again = put(renewed["turnout-scheduler-tls"], tmp_path / "again")

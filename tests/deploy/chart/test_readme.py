@@ -16,7 +16,7 @@ from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.tools import cache, parts
 from hack.lint.code_blocks import run_by
 from turnout.simulator.cluster.node_builder import places_of
-from turnout.topology.sources.configmap_text import read
+from turnout.topology.map_text import read_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 
@@ -48,7 +48,7 @@ def blocks():
 def entries():
     """The hosts of the README's map."""
     (text,) = re.findall(r"topology.txt <<'EOF'\n(.*?)EOF\n", blocks()[0], re.DOTALL)
-    return read(text).entries
+    return read_text(text).entries
 
 
 @pytest_asyncio.fixture

@@ -14,11 +14,11 @@ from tests.topology.world import guide_table, paths
 from tests.work import lines_run
 from turnout.launcher.model import Member
 from turnout.launcher.rendezvous.rank_assignment import LIMIT, Limit, crossings, ips, optimum, seated
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 from turnout.topology.fabric import build
+from turnout.topology.map_yaml import read_map
 from turnout.topology.model import Entry
 from turnout.topology.rank_order import ranks
-from turnout.topology.sources.parse import read
 
 NEVER_ANEW = Limit(times=1e9)
 
@@ -204,7 +204,7 @@ def test_places_that_become_known_late_make_the_ring_optimal():
 
 
 def test_the_guides_table_gives_ranks_of_one_access_switch_in_one_run():
-    entries = read({"topology_config": guide_table()}).entries
+    entries = read_map({"topology_config": guide_table()}).entries
     ranking = seated([Member(entry.host, entry.host, path=entry.path) for entry in entries])
     leaves = [member.path for member in ranking.members]
     assert ranking.crossings == ranking.optimum == 4

@@ -10,20 +10,20 @@ from prometheus_client import CollectorRegistry
 
 from tests import cluster
 from tests.kube.world import ManualClock, settle
+from tests.scheduler_ext.shown import ShownExtender
 from tests.world import World, group
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
-from turnout.scheduler_ext.gates.runtime.evictor import Evictor
-from turnout.scheduler_ext.gates.runtime.gate_writer import GateWriter
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.planner.nominate import Nominating
-from turnout.scheduler_ext.server.extender import Extender
+from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.writers.eviction_writer import Evictor
+from turnout.scheduler_ext.writers.gate_writer import GateWriter
 
 GATE = [{"name": labels.PLACEMENT_GATE}]
-CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
+CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 
 
 def gang(name, size, gates=GATE, make=cluster.koordinator_gang, **more):
@@ -189,18 +189,18 @@ class Writer:
     def __init__(self, api, *leaves, groups=(), mapped=True, leads=True, rules=None, preempts=False):
         self.api, self.clock, self.notices, self.leads = api, ManualClock(), [], leads
         rules = rules or Rules()
-        view = Extender(rules, self.clock, Metrics(), lambda notice: None)
+        view = ShownExtender(rules, self.clock, Metrics(), lambda notice: None)
         world = World(*leaves)
         for node in world.nodes:
-            view.gangs.put_node(node)
+            view.view.put_node(node)
         if mapped:
             view.use_map(world.fabric)
         self.registry = CollectorRegistry()
         self.view = view
-        choices = Nominating(rules, CHOICES.schedulers)
+        choices = NominationChoices(rules, CHOICES.schedulers)
         tools = self.clock, self.registry, self.notices.append, lambda: self.leads
-        evictor = Evictor(view, Evictions(api), *tools) if preempts else None
-        self.writer = GateWriter(view, api, choices, *tools, evictor)
+        evictor = Evictor(view.watches, Evictions(api), *tools) if preempts else None
+        self.writer = GateWriter(view.watches, api, choices, *tools, evictor)
         for name, least in groups:
             self.put_group(name, least)
         for raw in api.pods.values():
@@ -209,7 +209,7 @@ class Writer:
 
     def put_group(self, name, least):
         """Show it a PodGroup."""
-        self.view.gangs.put_group(Dialect.VOLCANO, group(name, least))
+        self.view.view.put_group(Dialect.VOLCANO, group(name, least))
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""

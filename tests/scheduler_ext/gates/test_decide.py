@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm
-from turnout.scheduler_ext.gates import patches
-from turnout.scheduler_ext.gates.decide import next_writes
-from turnout.scheduler_ext.gates.model import GatedPod, Lift, Nominate, Turn, Wait, Why
-from turnout.scheduler_ext.model import EventReason
+from turnout.scheduler_ext.gates.release import GatedGang, next_writes
+from turnout.scheduler_ext.model import EventReason, GatedPod, Lift, LiftReason, Nominate
+from turnout.scheduler_ext.wire.pod_messages import lift_patch, nomination_patch
+from turnout.topology.model import Refusal
 
-FULL = Wait(EventReason.NO_ROOM, "3 of 4 pods find room")
-GONE = Wait(EventReason.GANG_UNKNOWN, "its PodGroup g is not there")
+FULL = Refusal(EventReason.NO_ROOM, "3 of 4 pods find room")
+GONE = Refusal(EventReason.GANG_UNKNOWN, "its PodGroup g is not there")
 
 
 def turn(size=4, gated=None, seats=None, named=0, others=(), **more):
@@ -29,18 +29,18 @@ def turn(size=4, gated=None, seats=None, named=0, others=(), **more):
     ]
     uids = frozenset(pod.uid for pod in members)
     given = {
-        "gated": tuple(members),
-        "least": size,
-        "able": size - len(others),
-        "open": size - gated,
-        "begun": False,
-        "required": False,
+        "gated_pods": tuple(members),
+        "min_pods": size,
+        "startable_pods": size - len(others),
+        "ungated_pods": size - gated,
+        "has_started": False,
+        "requires_level": False,
         "hosts": {f"u{at}": f"n{at}" for at in range(seats)},
-        "judged": uids,
-        "may_nominate": uids,
-        "ours": frozenset(f"u{at}" for at in range(named)),
+        "planned_uids": uids,
+        "nominable_uids": uids,
+        "nominated_by_us": frozenset(f"u{at}" for at in range(named)),
     }
-    return Turn(**{**given, **more})
+    return GatedGang(**{**given, **more})
 
 
 def told(writes):
@@ -50,7 +50,7 @@ def told(writes):
         if isinstance(each, Nominate):
             words[each.pod.name] = f"to {each.node}" if each.node else "cleared"
         else:
-            words[each.pod.name] = each.why.value + (f" on {each.node}" if each.pinned else "")
+            words[each.pod.name] = each.reason.value + (f" on {each.node}" if each.only_this_node else "")
     return words
 
 
@@ -66,86 +66,102 @@ PLACED = {f"p{at}": "Placed" for at in range(4)}
             turn(named=3), {"p3": "to n3"}, None, id="no gate is lifted while one nomination is to be written"
         ),
         pytest.param(turn(named=4), PLACED, None, id="once all are nominated all gates are lifted"),
-        pytest.param(turn(gated=1, named=1, begun=True), {"p0": "Placed"}, None, id="what a crash left is carried on"),
-        pytest.param(turn(able=3), {}, EventReason.GANG_INCOMPLETE, id="a member is still to be created"),
-        pytest.param(turn(seats=0, lacking=FULL), {}, EventReason.NO_ROOM, id="no plan: all stay"),
-        pytest.param(turn(seats=3, lacking=FULL), {}, EventReason.NO_ROOM, id="a plan for less than the min: all stay"),
         pytest.param(
-            turn(seats=0, named=2, lacking=FULL),
+            turn(gated=1, named=1, has_started=True), {"p0": "Placed"}, None, id="what a crash left is carried on"
+        ),
+        pytest.param(turn(startable_pods=3), {}, EventReason.GANG_INCOMPLETE, id="a member is still to be created"),
+        pytest.param(turn(seats=0, shortfall=FULL), {}, EventReason.NO_ROOM, id="no plan: all stay"),
+        pytest.param(
+            turn(seats=3, shortfall=FULL), {}, EventReason.NO_ROOM, id="a plan for less than the min: all stay"
+        ),
+        pytest.param(
+            turn(seats=0, named=2, shortfall=FULL),
             {"p0": "cleared", "p1": "cleared"},
             EventReason.NO_ROOM,
             id="who stays keeps no nomination of ours",
         ),
         pytest.param(
-            turn(seats=2, least=2, lacking=FULL),
+            turn(seats=2, min_pods=2, shortfall=FULL),
             {"p0": "to n0", "p1": "to n1"},
             EventReason.NO_ROOM,
             id="above the min whoever has a seat goes",
         ),
         pytest.param(turn(others=(1,)), {}, EventReason.GANG_INCOMPLETE, id="one is behind another's gate: all stay"),
         pytest.param(
-            turn(others=(3,), least=3, named=4),
+            turn(others=(3,), min_pods=3, named=4),
             {f"p{at}": "Placed" for at in range(3)},
             None,
             id="above the min one behind another's gate stays alone",
         ),
-        pytest.param(turn(unknown=GONE), {}, EventReason.GANG_UNKNOWN, id="nobody says how many start together"),
+        pytest.param(turn(unknown_size=GONE), {}, EventReason.GANG_UNKNOWN, id="nobody says how many start together"),
         pytest.param(
-            turn(required=True, named=4),
+            turn(requires_level=True, named=4),
             {f"p{at}": f"Placed on n{at}" for at in range(4)},
             None,
             id="a required gang is pinned to its hosts",
         ),
         pytest.param(
-            turn(gated=2, seats=0, begun=True, lacking=FULL),
+            turn(gated=2, seats=0, has_started=True, shortfall=FULL),
             {"p0": "Completing", "p1": "Completing"},
             EventReason.NO_ROOM,
             id="a started gang gets its min, with a seat or without",
         ),
         pytest.param(
-            turn(gated=2, seats=0, begun=True, required=True, lacking=FULL),
+            turn(gated=2, seats=0, has_started=True, requires_level=True, shortfall=FULL),
             {},
             EventReason.NO_ROOM,
             id="a started required gang waits for a seat",
         ),
         pytest.param(
-            turn(gated=1, named=1, begun=True, able=2, open=1),
+            turn(gated=1, named=1, has_started=True, startable_pods=2, ungated_pods=1),
             {"p0": "Placed"},
             None,
             id="a pod made anew does not wait for those that have ended",
         ),
         pytest.param(
-            turn(gated=1, seats=0, begun=True, able=2, open=1, required=True, lacking=FULL),
+            turn(
+                gated=1,
+                seats=0,
+                has_started=True,
+                startable_pods=2,
+                ungated_pods=1,
+                requires_level=True,
+                shortfall=FULL,
+            ),
             {},
             EventReason.NO_ROOM,
             id="unless it is required and has no seat",
         ),
         pytest.param(
-            turn(gated=2, seats=0, begun=True, least=2, lacking=FULL),
+            turn(gated=2, seats=0, has_started=True, min_pods=2, shortfall=FULL),
             {},
             EventReason.NO_ROOM,
             id="above the min a started gang waits for a seat",
         ),
         pytest.param(
-            turn(seats=3, named=3, judged=frozenset(["u0", "u1", "u2"])),
+            turn(seats=3, named=3, planned_uids=frozenset(["u0", "u1", "u2"])),
             {"p0": "Placed", "p1": "Placed", "p2": "Placed", "p3": "NotJudged"},
             None,
             id="a member without an accelerator goes with its gang",
         ),
-        pytest.param(turn(may_nominate=frozenset()), PLACED, None, id="who may not be nominated goes all the same"),
+        pytest.param(turn(nominable_uids=frozenset()), PLACED, None, id="who may not be nominated goes all the same"),
         pytest.param(turn(gated=0), {}, None, id="nobody is gated"),
     ],
 )
 def test_what_is_written_next_and_why_the_rest_waits(it, writes, waits):
     found, wait = next_writes(it)
     assert told(found) == writes
-    assert (wait and wait.word) == waits
+    assert (wait and wait.reason) == waits
 
 
 def test_a_nomination_of_somebody_else_stays_and_keeps_nobody_back():
     it = turn(named=4)
-    theirs = replace(it.gated[1], nominated="elsewhere")
-    found, _ = next_writes(replace(it, gated=(it.gated[0], theirs, *it.gated[2:]), ours=it.ours - {"u1"}))
+    theirs = replace(it.gated_pods[1], nominated="elsewhere")
+    found, _ = next_writes(
+        replace(
+            it, gated_pods=(it.gated_pods[0], theirs, *it.gated_pods[2:]), nominated_by_us=it.nominated_by_us - {"u1"}
+        )
+    )
     assert told(found) == PLACED
 
 
@@ -156,12 +172,12 @@ ZONE = NodeSelectorTerm([NodeSelectorRequirement("zone", "In", ["a"])])
 
 
 def lifted(pod, pinned=False):
-    return patches.lifting(Lift(pod, Why.PLACED, "n", pinned))
+    return lift_patch(Lift(pod, LiftReason.PLACED, "n", pinned))
 
 
 def test_every_patch_holds_for_one_version_of_one_pod():
     meta = {"uid": "u", "resourceVersion": "7"}
-    assert lifted(POD)["metadata"] == patches.nomination(Nominate(POD, "n"))["metadata"] == meta
+    assert lifted(POD)["metadata"] == nomination_patch(Nominate(POD, "n"))["metadata"] == meta
 
 
 @pytest.mark.parametrize(
@@ -169,7 +185,7 @@ def test_every_patch_holds_for_one_version_of_one_pod():
     [
         pytest.param(POD, False, {"schedulingGates": None}, id="the gate alone"),
         pytest.param(
-            replace(POD, others=("a/x",)), False, {"schedulingGates": [{"name": "a/x"}]}, id="another's gate stays"
+            replace(POD, other_gates=("a/x",)), False, {"schedulingGates": [{"name": "a/x"}]}, id="another's gate stays"
         ),
     ],
 )
@@ -192,7 +208,7 @@ def test_our_gate_and_no_other_is_taken_away(pod, pinned, spec):
     ],
 )
 def test_a_pinned_pod_is_narrowed_to_its_node_beside_its_own_affinity(terms, becomes):
-    affinity = lifted(replace(POD, terms=terms), pinned=True)["spec"]["affinity"]
+    affinity = lifted(replace(POD, required_terms=terms), pinned=True)["spec"]["affinity"]
     assert affinity == {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": becomes}}
     }

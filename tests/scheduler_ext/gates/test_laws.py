@@ -103,11 +103,11 @@ async def test_a_gang_whose_podgroup_is_deleted_waits_and_is_told():
     api = Api(*rest)
     writer = Writer(api, 4, 4, groups=[("g", 4)])
     await writer.work(1)
-    writer.view.gangs.drop_group(Dialect.VOLCANO, "default", "g")
+    writer.view.view.drop_group(Dialect.VOLCANO, "default", "g")
     api.create(first)
     await writer.work(12)
     assert len(api.gated()) == 4
-    assert {notice.word.value for notice in writer.notices} == {"GangUnknown"}
+    assert {notice.reason.value for notice in writer.notices} == {"GangUnknown"}
     writer.put_group("g", 4)
     await writer.work(1)
     assert api.gated() == []

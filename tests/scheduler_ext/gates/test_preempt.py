@@ -184,7 +184,7 @@ async def test_what_a_disruption_budget_keeps_is_told_and_tried_again_later():
     await w.work(25)
     assert evicted(api) == []
     assert len(api.gated()) == 2
-    assert "EvictionRefused" in {notice.word.value for notice in w.notices}
+    assert "EvictionRefused" in {notice.reason.value for notice in w.notices}
     assert w.metric("turnout_gate_evictions_total", came="refused") in (2, 3)
     api.budgets = set()
     await w.work(25)
@@ -196,7 +196,7 @@ async def test_the_owners_of_both_are_told():
     api = full(gang("high", 2, priority=9))
     w = writer(api)
     await w.work(12)
-    told = {(notice.word.value, notice.name.split("-")[0]) for notice in w.notices}
+    told = {(notice.reason.value, notice.name.split("-")[0]) for notice in w.notices}
     assert ("Preempting", "high") in told
     assert {word for word, name in told if name in ("left", "right")} == {"Preempted"}
 

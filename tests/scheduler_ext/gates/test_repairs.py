@@ -7,14 +7,14 @@ from prometheus_client import CollectorRegistry
 
 from tests import world
 from tests.kube.world import ManualClock
+from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, NotFound, TooManyRequests
-from turnout.scheduler_ext.gates.repairs import remedy, stuck
-from turnout.scheduler_ext.gates.runtime.repairer import LOOK_EACH_S, RESTS_S, Repairer
+from turnout.scheduler_ext.gates.evictions import find_stuck_gang, plan_repair
 from turnout.scheduler_ext.model import EventReason, Rules
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.writers.eviction_writer import REPAIR_INTERVAL_S, REPAIR_REST_S, Repairer
 
 MOVED, GIVEN_UP = EventReason.GANG_MOVED, EventReason.GANG_GIVEN_UP
 
@@ -27,11 +27,11 @@ def gang(wish, size=4, at=("a0", "a1", "a2"), name="g", **more):
 
 def seen(*leaves, pods):
     stage = World(*leaves).put(*pods)
-    return stage, stage.view.gangs[stage.member(pods[0]).belongs.key]
+    return stage, stage.view.gangs[stage.member(pods[0]).membership.key]
 
 
 def left(stage, found):
-    return [each.name for each in found.victims] if (found := remedy(stage.plan_cache, *found)) else []
+    return [each.name for each in plan_repair(stage.plans, *found)]
 
 
 @pytest.mark.parametrize(("leaves", "pods", "is_stuck"), [
@@ -43,7 +43,7 @@ def left(stage, found):
 ])  # fmt: skip
 def test_a_gang_is_stuck_below_its_min_without_room(leaves, pods, is_stuck):
     stage, one = seen(*leaves, pods=pods)
-    assert (stuck(stage.plan_cache, one, stage.now_s) is not None) is is_stuck
+    assert (find_stuck_gang(stage.plans, one, stage.now_s) is not None) is is_stuck
 
 
 @pytest.mark.parametrize(("leaves", "wish", "word"), [
@@ -56,20 +56,19 @@ def test_a_gang_is_stuck_below_its_min_without_room(leaves, pods, is_stuck):
 ])  # fmt: skip
 def test_what_becomes_of_it_is_its_owners_choice(leaves, wish, word):
     stage, one = seen(*leaves, pods=gang(wish))
-    how = stuck(stage.plan_cache, one, stage.now_s)
-    found = remedy(stage.plan_cache, one, how)
-    assert (found.word if found else None) == word
-    if found:
-        assert [each.name for each in found.victims] == ["g-0", "g-1", "g-2"]
-        assert found.detail.startswith("3 of the 4 that must run together have a host, and for the rest ")
-        assert all(each.why == found.detail for each in found.victims)
+    how = find_stuck_gang(stage.plans, one, stage.now_s)
+    found = plan_repair(stage.plans, one, how)
+    assert {each.reason for each in found} == ({word} if word else set())
+    assert [each.name for each in found] == (["g-0", "g-1", "g-2"] if word else [])
+    begins = "3 of the 4 that must run together have a host, and for the rest "
+    assert all(each.detail.startswith(begins) for each in found)
 
 
 def test_a_leaf_that_others_are_planned_on_is_not_counted_on():
     others = world.koordinator("h", 3, notes=REQUIRED, priority=10)
     stage, one = seen(3, 4, pods=[*gang("move"), *others])
-    assert stage.plan_cache.plan_of(stage.member(others[0]).belongs.key, stage.now_s).refusal is None
-    assert remedy(stage.plan_cache, one, stuck(stage.plan_cache, one, stage.now_s)) is None
+    assert stage.plans.plan_of(stage.member(others[0]).membership.key, stage.now_s).refusal is None
+    assert plan_repair(stage.plans, one, find_stuck_gang(stage.plans, one, stage.now_s)) == ()
 
 
 @pytest.mark.parametrize(("wish", "free", "placed"), [
@@ -82,11 +81,11 @@ def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
     """Two of four have come anew, one still runs, and one is not made yet."""
     pods = gang(wish, at=("a0",), least=4)[:3]
     stage, one = seen(1 + free, 4, pods=pods)
-    plan = stage.plan_cache.plan_of(one.key, stage.now_s)
+    plan = stage.plans.plan_of(one.key, stage.now_s)
     stage.view.settle(stage.now_s + 1000.0)  # nobody waits for the fourth any more
-    stage.plan_cache.replan(one.key)
-    plan = stage.plan_cache.plan_of(one.key, stage.now_s + 1000.0)
-    assert (len(plan.hosts), len(plan.spare)) == (placed, 0)
+    stage.plans.replan(one.key)
+    plan = stage.plans.plan_of(one.key, stage.now_s + 1000.0)
+    assert (len(plan.hosts), len(plan.open_seats)) == (placed, 0)
 
 
 @pytest.mark.parametrize(("wish", "beside", "placed"), [
@@ -101,10 +100,10 @@ def test_who_comes_anew_after_the_last_of_the_rest_has_left(wish, beside, placed
     stage, one = seen(3, beside, pods=[old])
     stage.view.settle(stage.now_s)
     stage.put(anew[0], anew[1], anew[3]).view.settle(stage.now_s)
-    assert stage.view.missing(one) == 0
+    assert stage.view.missing_pods(one) == 0
     stage.view.drop_pod(old.metadata.uid)
-    plan = stage.plan_cache.plan_of(one.key, stage.now_s)
-    assert (len(plan.hosts), len(plan.spare)) == (placed, 0)
+    plan = stage.plans.plan_of(one.key, stage.now_s)
+    assert (len(plan.hosts), len(plan.open_seats)) == (placed, 0)
 
 
 class Calls:
@@ -132,24 +131,26 @@ class Scene:
 
     def __init__(self, *faults, pods, leaves=(3, 4), leads=True):
         self.clock, self.calls, self.told, self.leads = ManualClock(), Calls(*faults), [], leads
-        self.view = Extender(Rules(), self.clock, Metrics(), lambda notice: None)
+        self.view = ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
-            self.view.gangs.put_node(node)
+            self.view.view.put_node(node)
         self.view.use_map(World(*leaves).fabric)
         for pod in pods:
             self.view.put_pod(pod)
         registry = CollectorRegistry()
-        self.repairer = Repairer(self.view, self.calls, self.clock, registry, self.told.append, lambda: self.leads)
+        self.repairer = Repairer(
+            self.view.watches, self.calls, self.clock, registry, self.told.append, lambda: self.leads
+        )
 
     async def pass_by(self, seconds):
         """Let it look as often as it does in so many seconds."""
-        for _ in range(int(seconds / LOOK_EACH_S)):
-            await self.repairer.look()
-            await self.clock.advance(LOOK_EACH_S)
+        for _ in range(int(seconds / REPAIR_INTERVAL_S)):
+            await self.repairer.tick()
+            await self.clock.advance(REPAIR_INTERVAL_S)
 
     @property
     def words(self):
-        return [notice.word for notice in self.told]
+        return [notice.reason for notice in self.told]
 
 
 TEN = gang("move/10")
@@ -161,7 +162,7 @@ class TestWhen:
         scene = Scene(pods=TEN)
         await scene.pass_by(10)
         assert scene.calls.pods == []
-        await scene.pass_by(LOOK_EACH_S)
+        await scene.pass_by(REPAIR_INTERVAL_S)
         assert scene.calls.pods == ["g-0", "g-1", "g-2"]
         assert scene.words == [MOVED] * 3
         assert scene.calls.bodies[0]["deleteOptions"] == {"preconditions": {"uid": "uid-g-0"}}
@@ -186,14 +187,14 @@ class TestWhen:
     async def test_after_a_remedy_it_rests_though_it_is_stuck_again(self):
         scene = Scene(pods=TEN)
         await scene.pass_by(12)
-        await scene.pass_by(RESTS_S - 20)  # as if other pods of its name were stuck at once
+        await scene.pass_by(REPAIR_REST_S - 20)  # as if other pods of its name were stuck at once
         assert len(scene.calls.pods) == 3
         await scene.pass_by(30)
         assert len(scene.calls.pods) == 6
 
     async def test_nothing_is_evicted_on_a_view_that_may_be_old(self):
         scene = Scene(pods=TEN)
-        scene.view.may_be_old = lambda: True
+        scene.view.watches.old = True
         await scene.pass_by(60)
         assert scene.calls.pods == []
 
@@ -206,7 +207,7 @@ class TestWhen:
         scene = Scene(pods=[*TEN, *gang("move/10", name="h", at=("b0", "b1", "b2"))], leaves=(3, 3, 8))
         scene.calls.slow = ["g"]
         await scene.pass_by(10)
-        look = asyncio.create_task(scene.repairer.look())
+        look = asyncio.create_task(scene.repairer.tick())
         for _ in range(50):  # more turns of the loop than it needs
             await asyncio.sleep(0)
         look.cancel()

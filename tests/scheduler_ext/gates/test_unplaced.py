@@ -5,12 +5,12 @@ import pytest
 
 from tests.kube.world import ManualClock
 from tests.scheduler_ext.gates.gated_world import gang
-from tests.scheduler_ext.gates.test_release import NOW_S, Calls
+from tests.scheduler_ext.writers.test_release_all import NOW_S, Calls
 from turnout.kube.errors import Forbidden, NotFound
 from turnout.kube.objects import Lease, LeaseSpec
 from turnout.kube.times import rfc3339_micro
-from turnout.scheduler_ext.gates.runtime.unplaced import release_unplaced
-from turnout.scheduler_ext.gates.unplaced import Standing, standing
+from turnout.scheduler_ext.gates.release import PlacerState, placer_state
+from turnout.scheduler_ext.writers.release_all import release_unplaced
 
 BOUND_S = 600
 LEASE = "turnout-system/turnout-nominator"
@@ -34,7 +34,7 @@ def lease(ago_s, term_s=4):
     ],
 )
 def test_how_a_lease_stands(found, stands):
-    assert standing(found, BOUND_S, NOW_S) is Standing(stands)
+    assert placer_state(found, BOUND_S, NOW_S) is PlacerState(stands)
 
 
 class Server:
@@ -75,7 +75,7 @@ async def run(api):
 @pytest.mark.asyncio
 async def test_while_somebody_places_nothing_is_done():
     api = server(lease(1))
-    assert (await run(api)).standing is Standing.PLACED
+    assert (await run(api)).placer is PlacerState.PLACED
     assert (api.api.asked, api.events) == (0, ())
 
 
@@ -83,7 +83,7 @@ async def test_while_somebody_places_nothing_is_done():
 async def test_each_gang_is_told_once_while_the_bound_is_not_over():
     api = server(lease(60))
     found = await run(api)
-    assert (found.standing, found.told, found.released.lifted) == (Standing.SILENT, 2, ())
+    assert (found.placer, found.notified_gangs, found.result.released_pods) == (PlacerState.SILENT, 2, ())
     assert api.events == (("g-0", "NobodyPlaces"), ("h-0", "NobodyPlaces"))
     assert api.api.asked == 0
 
@@ -92,11 +92,11 @@ async def test_each_gang_is_told_once_while_the_bound_is_not_over():
 async def test_who_cannot_be_told_is_not_counted():
     api = server(lease(60))
     api.deaf = True
-    assert (await run(api)).told == 0
+    assert (await run(api)).notified_gangs == 0
 
 
 @pytest.mark.asyncio
 async def test_after_the_bound_every_gate_is_lifted():
     api = server(lease(700))
-    assert len((await run(api)).released.lifted) == 5
+    assert len((await run(api)).result.released_pods) == 5
     assert api.api.gated() == []

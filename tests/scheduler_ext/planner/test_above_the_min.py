@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import world
-from tests.scheduler_ext.planner.test_plan_cache import overdrawn
+from tests.scheduler_ext.planner.test_plans import overdrawn
 from tests.support.examples import scaled
 from tests.work import lines_run
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S, PATIENCE_S
-from turnout.scheduler_ext.planner.claims import claims_of, standing_of
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.planner.order import order_seats, position_of
 
 ALL = 999_999
 
@@ -45,9 +45,9 @@ def test_nor_from_one_that_comes_later_and_matters_less():
 def test_nor_from_a_pod_by_itself():
     w, lone, pods = World(1, 1), world.pod("lone", 8, created=20), greedy(at="")
     w.put(*pods)
-    assert w.fit(pods[0]).answer.kept == ("a0",)
+    assert w.fit(pods[0]).nodes == ("a0",)
     w.put(lone)
-    assert w.fit(lone).answer.kept == ("b0",)
+    assert w.fit(lone).nodes == ("b0",)
 
 
 @pytest.mark.parametrize("priority", [0, 1])
@@ -79,7 +79,7 @@ def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
     grown = world.koordinator("grown", 4, least=1, gpus=2, created=1)
     w.put(*grown)
     assert (w.plan(grown[0]), w.plan(other[0])) == ({"grown-0": "a0", "grown-1": "a0"}, {"other-0": "a0"})
-    assert w.plan_cache.displaced == 0
+    assert w.plans.displaced == 0
 
 
 def test_a_gang_like_one_that_was_placed_in_part_gets_its_min():
@@ -149,7 +149,7 @@ def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
     w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
     first = world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/job", created=1)
     w.put(first)
-    assert (w.plan(first), len(w.plan_cache.plan_of(w.member(first).belongs.key, w.now_s).spare)) == (
+    assert (w.plan(first), len(w.plans.plan_of(w.member(first).membership.key, w.now_s).open_seats)) == (
         {"job-0": "a0"},
         1,
     )
@@ -163,7 +163,7 @@ def test_members_to_come_are_counted_once_with_the_heaviest_shape():
     )
     w.put(large, small)
     assert len(w.plan(large)) == 2
-    spare = w.plan_cache.plan_of(w.member(large).belongs.key, w.now_s).spare
+    spare = w.plans.plan_of(w.member(large).membership.key, w.now_s).open_seats
     assert [seat.shape.gpus() for seat in spare] == [8, 8]
 
 
@@ -197,7 +197,7 @@ class TestWork:
 
 class TestPatience:
     def waiting_for(self, w, name):
-        return {key.name: w.view.missing(gang) for key, gang in w.view.gangs.items()}[name]
+        return {key.name: w.view.missing_pods(gang) for key, gang in w.view.gangs.items()}[name]
 
     def test_room_is_kept_for_members_to_come_while_none_of_the_others_waits(self):
         w, eight = World(8, 8), world.volcano("eight", 8, notes=REQUIRED, created=1)
@@ -234,7 +234,7 @@ class TestPatience:
             w.view.settle(w.now_s)
             w.now_s += PATIENCE_S - 1
         w.view.settle(w.now_s)
-        assert 12 * (PATIENCE_S - 1) > MOST_PATIENCE_S
+        assert 12 * (PATIENCE_S - 1) > MAX_PATIENCE_S
         assert self.waiting_for(w, "bert") == 0
 
     def test_a_pod_that_says_another_gang_now_is_nobody_new(self):
@@ -280,14 +280,14 @@ def test_whatever_gangs_want_above_their_min_no_plan_overdraws_a_node(scene, dat
     for each in pods:
         w.put(each)
         if not each.spec.node_name and data.draw(st.integers(0, 2)) == 0:
-            kept = w.fit(each).answer.kept
-            assert w.fit(each).answer.kept == kept
+            kept = w.fit(each).nodes
+            assert w.fit(each).nodes == kept
             if kept and data.draw(st.booleans()):
                 w.bind(each, kept[0])
         if data.draw(st.integers(0, 6)) == 0:
             w.now_s += 11
     assert not overdrawn(w)
-    w.schedule(*(each for each in pods if w.member(each).waits))
+    w.schedule(*(each for each in pods if w.member(each).is_waiting))
     assert not overdrawn(w)
 
 
@@ -296,9 +296,7 @@ def test_whatever_gangs_want_above_their_min_no_plan_overdraws_a_node(scene, dat
 def test_two_fresh_extenders_that_saw_the_same_in_any_order_plan_alike(scene, dice):
     sizes, pods = scene
     one, other = World(*sizes).put(*pods), World(*sizes).put(*dice.sample(pods, len(pods)))
-    assert {p.key: p for p in one.plan_cache.plan_all(one.now_s)} == {
-        p.key: p for p in other.plan_cache.plan_all(other.now_s)
-    }
+    assert {p.key: p for p in one.plans.plan_all(one.now_s)} == {p.key: p for p in other.plans.plan_all(other.now_s)}
 
 
 @settings(max_examples=scaled(100), deadline=None)
@@ -312,10 +310,10 @@ def test_no_gang_is_refused_for_what_others_have_above_their_min(scene):
     free = dict.fromkeys(w.names, 8)
     for charge in w.view.snapshot.charges.values():
         free[charge.node] -= charge.shape.gpus()
-    for plan in w.plan_cache.plan_all(w.now_s):
+    for plan in w.plans.plan_all(w.now_s):
         gang = w.view.gangs[plan.key]
-        at = standing_of(w.view, gang)
-        for claim in claims_of(gang, plan, at)[: at.needed]:
+        at = position_of(w.view, gang)
+        for claim in order_seats(gang, plan, at)[: at.needed_pods]:
             free[w.view.fabric.hosts[claim.host]] -= claim.shape.gpus()
     late = world.pod("late", 8, created=59, notes={labels.VOLCANO_GROUP: "late"})
-    assert bool(w.put(late).fit(late).answer.kept) == (max(free.values()) == 8)
+    assert bool(w.put(late).fit(late).nodes) == (max(free.values()) == 8)

@@ -3,24 +3,23 @@
 import pytest
 
 from tests import world
-from tests.world import REQUIRED, World
+from tests.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.cache.assumed_pods import AssumedPods
-from turnout.scheduler_ext.cache.cache import PATIENCE_S
-from turnout.scheduler_ext.cache.gang import Gang
-from turnout.scheduler_ext.model import EventReason, Notice, Rules
-from turnout.scheduler_ext.planner import seats
-from turnout.scheduler_ext.planner.nominate import Nominating, Why, nominate
-from turnout.scheduler_ext.planner.placing.model import GangPlan, Request
-from turnout.scheduler_ext.planner.placing.ranks import ranks_of
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
+from turnout.scheduler_ext.model import EventReason, Rules
+from turnout.scheduler_ext.planner.answers import partial_gangs, postpone, unenforced_pods
+from turnout.scheduler_ext.planner.nominations import NominationChoices, NominationReason, nominate
+from turnout.scheduler_ext.planner.ranks import ranks_of
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest
+from turnout.topology.model import Refusal
 
-CHOICES = Nominating(Rules(), frozenset({"default-scheduler"}))
+CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
 
 
 def key(w, pod):
-    return w.member(pod).belongs.key
+    return w.member(pod).membership.key
 
 
 @pytest.mark.parametrize(
@@ -34,15 +33,26 @@ def key(w, pod):
 def test_seats_for_members_above_the_min_that_nobody_has_created(total, hoped):
     w, pods = World(1), world.koordinator("bert", 1, least=2, total=total)
     w.put(*pods).view.settle(w.now_s)
-    request = w.plan_cache.request_of(w.view.gangs[key(w, pods[0])])
-    assert (request.missing, request.hoped) == (1, hoped)
+    request = w.plans.request_of(w.view.gangs[key(w, pods[0])])
+    assert (request.missing_pods, request.growth_pods) == (1, hoped)
 
 
 def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
     empty = Gang(GangKey("ns", "bert", Dialect.VOLCANO.value), 0)
-    assert (empty.least, empty.total, empty.most, empty.priority, empty.multiple, empty.tier) == (0, 0, 0, 0, 1, None)
-    assert (empty.age, empty.required, empty.accelerated) == (("", 0, ""), False, False)
-    assert (Request(empty, ()).missing, Request(empty, ()).hoped, GangPlan(empty.key).tier) == (0, 0, 0)
+    assert (empty.min_pods, empty.total, empty.max_pods, empty.priority, empty.multiple, empty.tier) == (
+        0,
+        0,
+        0,
+        0,
+        1,
+        None,
+    )
+    assert (empty.age, empty.requires_level, empty.has_accelerators) == (("", 0, ""), False, False)
+    assert (GangRequest(empty, ()).missing_pods, GangRequest(empty, ()).growth_pods, GangPlan(empty.key).tier) == (
+        0,
+        0,
+        0,
+    )
     assert (AssumedPods().ttl_s, CHOICES.expire_s) == (10.0, 60.0)
 
 
@@ -66,15 +76,15 @@ def test_an_answer_is_believed_up_to_its_time_and_no_longer():
     ("node", "age_s", "told"),
     [
         pytest.param("a0", 60.0, {}, id="as long as it may"),
-        pytest.param("a0", 60.5, {"g-0": ("", Why.EXPIRED)}, id="longer"),
+        pytest.param("a0", 60.5, {"g-0": ("", NominationReason.EXPIRED)}, id="longer"),
         pytest.param("", 60.5, {}, id="and is taken back once"),
     ],
 )
 def test_a_nomination_may_stand_so_long(node, age_s, told):
     w = World(2).put(*(pods := world.koordinator("g", 1, nominated=node, ours=True)))
     since_s = {pods[0].metadata.uid: w.now_s - age_s}
-    found = nominate(w.plan_cache, list(w.view.gangs), CHOICES, since_s, w.now_s)
-    assert {wish.name: (wish.node, wish.why) for wish in found} == told
+    found = nominate(w.plans, list(w.view.gangs), CHOICES, since_s, w.now_s)
+    assert {wish.name: (wish.node, wish.reason) for wish in found} == told
 
 
 def test_room_is_kept_until_a_members_patience_ends():
@@ -83,9 +93,9 @@ def test_room_is_kept_until_a_members_patience_ends():
     w.view.settle(0.0)
     bert = w.view.gangs[key(w, pods[0])]
     w.view.settle(PATIENCE_S - 0.5)
-    assert w.view.missing(bert) == 3
+    assert w.view.missing_pods(bert) == 3
     w.view.settle(PATIENCE_S)
-    assert w.view.missing(bert) == 0
+    assert w.view.missing_pods(bert) == 0
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -94,7 +104,7 @@ def test_nobody_is_waited_for_in_the_place_of_one_who_leaves_a_whole_gang(size):
     w.put(*pods).view.settle(w.now_s)
     w.put(*world.koordinator("bert", 1, least=size, total=size, leaving=True))
     w.view.settle(w.now_s)
-    assert w.view.missing(w.view.gangs[key(w, pods[0])]) == 0
+    assert w.view.missing_pods(w.view.gangs[key(w, pods[0])]) == 0
 
 
 @pytest.mark.parametrize(
@@ -109,7 +119,7 @@ def test_a_statefulset_says_how_many_it_has(spec, total):
     w = World(1).put(world.pod("s-0", 8, marks={labels.STATEFUL_INDEX: "0"}, owner="StatefulSet/s"))
     w.view.put_owner("StatefulSet", world.owner("StatefulSet", "s", **spec))
     found = w.view.gangs[GangKey("default", "StatefulSet/s", Dialect.OWNER.value)]
-    assert (found.total, found.least, found.age) == (total, 0, ("2026-01-01T00:00:00Z", 0, "uid-s"))
+    assert (found.total, found.min_pods, found.age) == (total, 0, ("2026-01-01T00:00:00Z", 0, "uid-s"))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +132,7 @@ def test_a_statefulset_says_how_many_it_has(spec, total):
 def test_how_many_nodes_are_told_why(names, told):
     w = World(2, 2)
     (lone,) = world.volcano("big", 1, notes=REQUIRED, gpus=16)
-    answer = w.put(lone).fit(lone, [f"other{at}" for at in range(names)]).answer
+    answer = w.put(lone).fit(lone, [f"other{at}" for at in range(names)])
     assert (len(answer.forbidden), len(answer.no_room)) == (told, 0)
 
 
@@ -136,9 +146,9 @@ def test_a_score_is_given_to_the_best_256_nodes_that_were_asked_about():
 
 
 def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
-    why = Notice(EventReason.NO_ROOM, detail="8 pods must start together")
-    answer = verbs.not_yet(why, [f"n{at}" for at in range(65)], 0.5, pause_s=0.25)
-    assert (list(answer.kept), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})
+    refusal = Refusal(EventReason.NO_ROOM, "8 pods must start together")
+    answer = Told(postpone(refusal, 0.5, pause_s=0.25), [f"n{at}" for at in range(65)])
+    assert (list(answer.nodes), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})
     assert list(answer.forbidden) == [f"n{at}" for at in range(64)]
     said = "OldView at 1970-01-01T00:00:00.500000Z: NoRoom: 8 pods must start together"
     assert set(answer.forbidden.values()) == {said}
@@ -161,14 +171,14 @@ def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
 def test_a_gang_of_which_a_part_has_started(pods, partial):
     w = World(2).put(*pods)
     w.view.settle(w.now_s)
-    assert bool(seats.partial_gangs(w.plan_cache)) is partial
+    assert bool(partial_gangs(w.plans)) is partial
 
 
 def test_a_member_that_is_believed_to_be_on_its_way_has_started():
     w, pods = World(2), world.koordinator("g", 3, least=2, at=["a0"])
     w.put(*pods)
     assert w.fit(pods[1]).node == "a1"
-    assert seats.partial_gangs(w.plan_cache) == []
+    assert partial_gangs(w.plans) == []
 
 
 WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
@@ -198,7 +208,7 @@ WIDE = {**REQUIRED, labels.TOPOLOGY_TIER: "2"}
 def test_bound_pods_against_the_rule_are_counted(pods, count):
     w = World(2, 2, 2, off_map=1).put(*pods)
     w.view.settle(w.now_s)
-    assert seats.unenforced_pods(w.plan_cache, Rules(hold_incomplete=True)) == count
+    assert unenforced_pods(w.plans, Rules(hold_incomplete=True)) == count
 
 
 @pytest.mark.parametrize(

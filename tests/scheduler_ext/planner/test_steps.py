@@ -6,7 +6,7 @@ from tests import world
 from tests.scheduler_ext.planner.test_work import asks
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.work import Work
+from turnout.scheduler_ext.planner.steps import Work
 
 
 def two_shapes(**more):
@@ -47,7 +47,7 @@ def test_what_planning_takes_is_as_it_was_measured(scene):
     w, pods = World(4, 4, 4, 4), SCENES[scene]()
     w.put(*pods)
     w.plan(pods[-1])
-    assert w.plan_cache.steps == MEASURED[scene]
+    assert w.plans.steps == MEASURED[scene]
 
 
 def test_steps_of_pods_by_themselves_are_counted_too():
@@ -56,15 +56,15 @@ def test_steps_of_pods_by_themselves_are_counted_too():
     taken = []
     for pod in pods:
         w.fit(pod)
-        taken.append(w.plan_cache.steps)
+        taken.append(w.plans.steps)
     assert taken == ALONE
 
 
 def test_a_limit_only_ever_narrows_and_what_is_left_may_be_overdrawn():
     work = Work(10)
     work.limit(20)
-    assert work.left == 10
+    assert work.steps_left == 10
     work.limit(5)
     work.spend(3)
     work.spend(4)
-    assert (work.left, work.spent, Work().spent) == (-2, 7, 0)
+    assert (work.steps_left, work.spent_steps, Work().spent_steps) == (-2, 7, 0)

@@ -5,14 +5,14 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.switch_path import marks, path_above
+from turnout.scheduler_ext.planner.nominations import path_above, plan_annotations
 from turnout.topology.fabric import EMPTY, build
 from turnout.topology.model import Entry
 
 
 def told(w, noted=()):
     """{pod: path} of all that is to be written."""
-    return {mark.name: mark.path for mark in marks(w.view, dict(noted), sorted(w.view.pods), w.now_s)}
+    return {mark.name: mark.path for mark in plan_annotations(w.view, dict(noted), sorted(w.view.pods), w.now_s)}
 
 
 def test_bound_members_of_a_gang_are_told_the_switches_above_their_node():

@@ -6,7 +6,7 @@ from tests import world
 from tests.world import World
 from turnout.jobs.wishes import koordinator, kueue
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S
 
 
 def mine(size, least=None, at=("a0",), **more):
@@ -23,7 +23,7 @@ def test_a_min_raised_after_the_start_goes_after_others(priority, least):
     w, old = World(3), mine(1, 1)
     w.put(*old)
     w.plan(old[0])
-    w.now_s += MOST_PATIENCE_S + 1
+    w.now_s += MAX_PATIENCE_S + 1
     w.put(*mine(3, least), *(theirs := other(priority)))
     assert len(w.schedule(*theirs)) == 2
 
@@ -41,7 +41,7 @@ def test_a_member_that_comes_again_has_its_place_first():
     w, pods = World(4), mine(4, 4, at=["a0", "a1", "a2", "a3"])
     w.put(*pods)
     w.plan(pods[0])
-    w.now_s += 2 * MOST_PATIENCE_S
+    w.now_s += 2 * MAX_PATIENCE_S
     w.view.drop_pod(pods[3].metadata.uid)
     lone = world.volcano("lone", 1, namespace="theirs", created=2, priority=1000)
     w.put(again := mine(4, 4, at=["a0", "a1", "a2"])[3], *lone)
@@ -84,7 +84,7 @@ def test_a_set_lifts_no_newcomer_above_others(notes, created, priority, first):
     new = of_set("comes", 2, notes, 3)
     theirs = other(priority, created)
     w.put(*old, *new, *theirs)
-    w.plan_cache.plan_all(w.now_s)
+    w.plans.plan_all(w.now_s)
     assert [len(w.schedule(*theirs)), len(w.schedule(*new))] == [2, 0]
 
 
@@ -101,12 +101,12 @@ def test_planning_ends_beside_a_set_that_cannot_start(notes):
     """One gang of the set fits and the other does not: neither may be tried again until room is given back."""
     w = World(3)
     w.put(*of_set("runs", 1, notes, 1), *(new := of_set("comes", 4, notes, 2)), *of_set("other", 2, {}, 3))
-    assert {plan.key.name: len(plan.hosts) for plan in w.plan_cache.plan_all(w.now_s)} == {
+    assert {plan.key.name: len(plan.hosts) for plan in w.plans.plan_all(w.now_s)} == {
         "runs": 0, "comes": 0, "other": 2,
     }  # fmt: skip
     assert w.plan(new[0]) == {}
-    assert not w.plan_cache.plan_some(w.now_s)
-    made = w.plan_cache.replanned
-    assert not w.plan_cache.plan_some(w.now_s)
+    assert not w.plans.plan_some(w.now_s)
+    made = w.plans.replanned
+    assert not w.plans.plan_some(w.now_s)
     assert w.plan(new[0]) == {}
-    assert w.plan_cache.replanned == made
+    assert w.plans.replanned == made

@@ -8,7 +8,7 @@ from tests import world
 from tests.support.examples import scaled
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.topology.cost import cost
+from turnout.topology.distance import cost
 
 MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while
 
@@ -60,7 +60,7 @@ def test_in_any_order_of_arrival_members_get_their_places_of_one_plan(gang, scen
     for at in order:
         placed |= w.schedule(pods[at])
     assert placed == whole
-    assert w.plan_cache.replanned == 1
+    assert w.plans.replanned == 1
 
 
 @MANY
@@ -122,7 +122,7 @@ def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
         placed |= w.schedule(each)
     hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
     assert cost(w.view.fabric, hosts).crossings[0] == 2
-    assert w.plan_cache.replanned == 1
+    assert w.plans.replanned == 1
 
 
 @pytest.mark.parametrize(("numbers", "host"), [
@@ -140,15 +140,15 @@ def test_a_taken_number_gets_the_place_nearest_its_neighbours_in_the_ring(number
     for number in numbers:
         placed |= w.schedule(pods[number])
     assert placed[f"bert-{numbers[-1]}"] == host
-    assert w.plan_cache.replanned == 1
+    assert w.plans.replanned == 1
 
 
 def test_who_was_refused_is_not_planned_again_for_members_already_placed():
     w, pods, large = World(4).put_group("bert", 3), world.volcano("bert", 3), world.volcano("large", 9, created=9)
     w.put(pods[0], *large)
-    assert (len(w.plan(pods[0])), w.plan(large[0]), w.plan_cache.replanned) == (1, {}, 2)
+    assert (len(w.plan(pods[0])), w.plan(large[0]), w.plans.replanned) == (1, {}, 2)
     w.put(pods[1], pods[2])
-    assert (len(w.plan(pods[0])), w.plan(large[0]), w.plan_cache.replanned) == (3, {}, 2)
+    assert (len(w.plan(pods[0])), w.plan(large[0]), w.plans.replanned) == (3, {}, 2)
 
 
 @pytest.mark.parametrize(("role", "index", "host"), [
@@ -186,7 +186,7 @@ def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
     again = world.volcano("bert", 4)[1]
     again.metadata.uid = "again"
     assert w.schedule(again, *pods[2:])["bert-1"] == planned["bert-1"]
-    assert w.plan_cache.replanned == 1
+    assert w.plans.replanned == 1
 
 
 def test_a_member_of_another_shape_has_the_gang_planned_again():
@@ -197,4 +197,4 @@ def test_a_member_of_another_shape_has_the_gang_planned_again():
     assert len(w.plan(large[0])) == 1
     w.put(small)
     assert len(w.plan(large[0])) == 2
-    assert w.plan_cache.replanned == 2
+    assert w.plans.replanned == 2

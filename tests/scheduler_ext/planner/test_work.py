@@ -6,10 +6,10 @@ from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.scheduler_ext import verbs
-from turnout.scheduler_ext.cache.cache import MOST_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.model import Victims
-from turnout.scheduler_ext.planner.work import GANG_STEPS, HOST_STEPS, QUESTION_STEPS
+from turnout.scheduler_ext.planner.answers import answer_preempt
+from turnout.scheduler_ext.planner.steps import GANG_STEPS, HOST_STEPS, QUESTION_STEPS
 
 # What a question may take at a thousand nodes: those ahead, the last of them begun within the bound, and its own gang.
 MOST_STEPS = QUESTION_STEPS + 1_000 * HOST_STEPS + 2 * GANG_STEPS
@@ -59,9 +59,9 @@ class TestOneQuestion:
         tenant = FLOODS[flood]()
         w.put(*tenant, *honest)
         for at, pod in enumerate(pod for pair in zip(tenant, honest, strict=False) for pod in pair):
-            before = w.plan_cache.steps
-            kept = w.fit(pod, w.names).answer.kept
-            assert w.plan_cache.steps - before < MOST_STEPS
+            before = w.plans.steps
+            kept = w.fit(pod, w.names).nodes
+            assert w.plans.steps - before < MOST_STEPS
             if at % 2:
                 assert len(kept) == 1
                 w.bind(pod, kept[0])
@@ -74,7 +74,7 @@ class TestOneQuestion:
         rooms, snapshot = [], w.view.snapshot
         before = snapshot.room_above
         snapshot.room_above = lambda *asked: rooms.append(asked) or before(*asked)
-        verbs.preempt(w.plan_cache, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
+        answer_preempt(w.plans, w.member(pods[0]), {"a0": Victims(("u",))}, w.now_s)
         assert len(rooms) < 300  # 60 shapes under each of 20 leaves would be 1,200
 
     def test_is_answered_with_its_own_host_though_others_ahead_have_no_plan(self):
@@ -88,19 +88,19 @@ class TestOneQuestion:
         honest = world.volcano("honest", 8, created=50)
         w.put(*asks(gangs(300, least=9_000)), *few, *honest)
         w.fit(honest[0], w.names)
-        planned = {plan.key.namespace for plan in w.plan_cache.standing_plans()}
+        planned = {plan.key.namespace for plan in w.plans.current_plans()}
         assert planned == {"flood", "few", "default"}
-        assert sum(plan.key.namespace == "few" for plan in w.plan_cache.standing_plans()) == 5
+        assert sum(plan.key.namespace == "few" for plan in w.plans.current_plans()) == 5
 
     def test_what_it_left_is_planned_in_turns_until_everybody_has_a_plan(self):
         w, pods = World(*[40] * 25), asks(gangs(300, least=9_000))
         w.put(*pods)
         turns = 0
-        while w.plan_cache.plan_some(w.now_s):
+        while w.plans.plan_some(w.now_s):
             turns += 1
             assert turns < 300
         assert turns > 1
-        assert len(w.plan_cache.standing_plans()) == 300
+        assert len(w.plans.current_plans()) == 300
 
     def test_in_a_small_queue_goes_by_the_order_of_all(self):
         w, low, high = World(2), world.volcano("low", 2, created=1), world.volcano("high", 2, created=2, priority=5)
@@ -112,7 +112,7 @@ class TestOneQuestion:
 class TestPatience:
     def missing(self, w, name):
         w.view.settle(w.now_s)
-        return {key.name: w.view.missing(gang) for key, gang in w.view.gangs.items()}[name]
+        return {key.name: w.view.missing_pods(gang) for key, gang in w.view.gangs.items()}[name]
 
     def test_of_a_gang_that_says_another_size_again_and_again_is_spent_once(self):
         """Let the gang be whole, then lack sixty members, with a new pod each time."""
@@ -127,8 +127,8 @@ class TestPatience:
             for _ in range(29):
                 waited_s += self.missing(w, "turn") > 0
                 w.now_s += 1.0
-        assert 40 * (PATIENCE_S - 1) > 2 * MOST_PATIENCE_S
-        assert waited_s <= MOST_PATIENCE_S
+        assert 40 * (PATIENCE_S - 1) > 2 * MAX_PATIENCE_S
+        assert waited_s <= MAX_PATIENCE_S
 
     def test_a_gang_whose_group_says_its_min_is_not_made_larger_by_its_pods(self):
         w, pods = World(2), world.koordinator("bert", 2, least=999_999, gpus=1)
@@ -150,5 +150,5 @@ def test_a_gang_of_two_shapes_counts_the_hosts_that_are_looked_at(notes):
     for leaves in (5, 50):
         w, pods = World(*[40] * leaves), asks(world.volcano("two", 2, notes=notes))
         w.put(*pods).plan(pods[0])
-        steps.append(w.plan_cache.steps)
+        steps.append(w.plans.steps)
     assert steps[1] - steps[0] >= 2 * 45 * 40 // 4

@@ -3,15 +3,15 @@
 import pytest
 
 from tests import world
-from tests.world import REQUIRED, World
+from tests.scheduler_ext.shown import ShownExtender
+from tests.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import Toleration
 from turnout.kube.pod_shape import MAX_RULES
-from turnout.scheduler_ext.cache.lagging_view import CATCH_UP_S
-from turnout.scheduler_ext.cache.unseen_groups import WAIT_S
+from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
-from turnout.scheduler_ext.server.extender import AGAIN_S, UNCONFIRMED_S, Extender
+from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S
 from turnout.scheduler_ext.server.metrics import Metrics
 
 HARD = {"mode": "hard", "highestTierAllowed": 1}
@@ -34,10 +34,10 @@ class Story:
 
     def __init__(self, *leaves, rules=None, mapped=True):
         self.clock, self.metrics, self.told = Hand(), Metrics(), []
-        self.view = Extender(rules or Rules(), self.clock, self.metrics, self.told.append)
+        self.view = ShownExtender(rules or Rules(), self.clock, self.metrics, self.told.append)
         self.stage = World(*leaves, rules=rules)
         for each in self.stage.nodes:
-            self.view.gangs.put_node(each)
+            self.view.view.put_node(each)
         if mapped:
             self.view.use_map(self.stage.fabric)
 
@@ -46,7 +46,11 @@ class Story:
 
     def wait(self, seconds):
         self.clock.now_s += seconds
-        self.view.tidy()
+        self.view.clean_up()
+
+    def filter(self, pod, names=None):
+        names = self.stage.names if names is None else names
+        return Told(self.view.filter(pod, names), names)
 
     def show(self, *pods):
         for each in pods:
@@ -55,21 +59,28 @@ class Story:
 
     @property
     def words(self):
-        return [notice.word for notice in self.told]
+        return [notice.reason for notice in self.told]
 
 
 def test_a_refusal_is_counted_and_told_with_one_word():
     story, pods = Story(2, 2), world.volcano("wide", 3, notes=REQUIRED)
-    story.show(*pods).view.filter(pods[0], story.stage.names)
+    story.show(*pods).filter(pods[0])
     assert story.words == [EventReason.TIER_TOO_NARROW]
     assert (story.told[0].namespace, story.told[0].name, story.told[0].uid) == ("default", "wide-0", "uid-wide-0")
     assert story.count("turnout_refusals_total", reason="TierTooNarrow") == 1
 
 
+def test_an_owner_is_told_five_hundred_letters_of_a_longer_reason():
+    story, pods = Story(2), world.volcano("big", 2)
+    story.view.view.put_group(Dialect.VOLCANO, world.group("big", 2, minTaskMember={"x" * 1_000: 1}))
+    story.show(*pods).filter(pods[0])
+    assert [len(notice.detail) for notice in story.told] == [500]
+
+
 def test_a_pod_that_cannot_be_read_is_told_and_left_to_the_scheduler():
     story, (pod,) = Story(2), world.volcano("bert", 1)
     pod.spec.tolerations = [Toleration(key=f"k{at}") for at in range(MAX_RULES + 1)]
-    answer = story.show(pod).view.filter(pod, story.stage.names)
+    answer = story.show(pod).filter(pod)
     assert answer.all_kept
     assert story.words == [EventReason.POD_UNREADABLE]
     assert f"at most {MAX_RULES} are read" in story.told[0].detail
@@ -77,8 +88,8 @@ def test_a_pod_that_cannot_be_read_is_told_and_left_to_the_scheduler():
 
 def test_malformed_annotations_are_told_and_block_nobody():
     story, pods = Story(2), world.volcano("bert", 1, notes={labels.TOPOLOGY: "soon", labels.MAX_WORKERS: "all"})
-    answer = story.show(*pods).view.filter(pods[0], story.stage.names)
-    assert len(answer.kept) == 1
+    answer = story.show(*pods).filter(pods[0])
+    assert len(answer.nodes) == 1
     assert story.words == [EventReason.BAD_ANNOTATION]
     assert labels.TOPOLOGY in story.told[0].detail
     assert labels.MAX_WORKERS in story.told[0].detail
@@ -89,7 +100,7 @@ class TestOldView:
 
     def old(self, *pods, **more):
         story = Story(2, 2, **more)
-        story.show(*pods).view.may_be_old = lambda: True
+        story.show(*pods).view.watches.old = True
         return story
 
     @pytest.mark.parametrize(("pods", "rules", "word"), [
@@ -100,8 +111,8 @@ class TestOldView:
     def test_each_refusal_reads_unlike_the_last_and_tells_the_owner_nothing(self, pods, rules, word):
         story, texts = self.old(*pods, rules=rules), []
         for _ in range(3):
-            answer = story.view.filter(pods[0], story.stage.names)
-            assert (answer.kept, answer.no_room, answer.all_kept) == ((), {}, False)  # nor is anything preempted
+            answer = story.filter(pods[0])
+            assert (answer.nodes, answer.no_room, answer.all_kept) == ((), {}, False)  # nor is anything preempted
             assert set(answer.forbidden) == set(story.stage.names)
             texts += {*answer.forbidden.values()}
             story.wait(0.01)
@@ -113,25 +124,25 @@ class TestOldView:
     def test_only_a_pod_that_comes_again_too_soon_is_kept_waiting(self):
         pods = world.volcano("bert", 5)
         story = self.old(*pods)
-        asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], AGAIN_S), (pods[0], 1.0)]
+        asks = [(pods[0], 0.0), (pods[0], 0.05), (pods[1], 0.0), (pods[0], RETRY_S), (pods[0], 1.0)]
         pauses = []
         for pod, later_s in asks:
             story.wait(later_s)
-            pauses.append(story.view.filter(pod, story.stage.names).pause_s)
-        assert pauses == pytest.approx([0.0, AGAIN_S - 0.05, 0.0, AGAIN_S - 0.05, 0.0])
+            pauses.append(story.filter(pod).pause_s)
+        assert pauses == pytest.approx([0.0, RETRY_S - 0.05, 0.0, RETRY_S - 0.05, 0.0])
 
     def test_a_yes_stays_a_yes(self):
         pods = world.volcano("bert", 2)
         answer = self.old(*pods).view.filter(pods[0], ["a0", "a1", "b0", "b1"])
-        assert (answer.kept, answer.pause_s) == (("a0",), 0.0)
+        assert (answer.nodes, answer.pause_s) == (("a0",), 0.0)
 
     def test_once_the_view_is_new_the_refusal_is_final_and_told(self):
         pods = world.volcano("bert", 5)
         story = self.old(*pods)
-        story.view.filter(pods[0], story.stage.names)
-        story.view.may_be_old = lambda: False
-        first, second = (story.view.filter(pods[0], story.stage.names) for _ in range(2))
-        assert first == second
+        story.filter(pods[0])
+        story.view.watches.old = False
+        first, second = (story.filter(pods[0]) for _ in range(2))
+        assert first.no_room == second.no_room
         assert first.no_room["a0"].startswith("NoRoom: 5 pods must start together")
         assert story.words == [EventReason.NO_ROOM] * 2
 
@@ -146,32 +157,32 @@ class TestLaggingWatch:
 
     def test_a_refusal_is_no_last_word_while_a_host_full_for_us_is_offered(self):
         story, old, pods = self.story()
-        answer = story.view.filter(pods[0], story.stage.names)
+        answer = story.filter(pods[0])
         assert set(answer.forbidden) == set(story.stage.names)
         assert all("OldView at " in text and ": NoRoom: " in text for text in answer.forbidden.values())
         assert story.told == []
         story.view.drop_pod(old.metadata.uid)
-        assert story.view.filter(pods[0], story.stage.names).kept == ("a0",)
+        assert story.filter(pods[0]).nodes == ("a0",)
 
     def test_who_offers_only_what_is_free_for_us_gets_the_last_word(self):
         story, _, pods = self.story()
-        assert story.view.filter(pods[0], ["a0"]).no_room["a0"].startswith("NoRoom: ")
+        assert story.filter(pods[0], ["a0"]).no_room["a0"].startswith("NoRoom: ")
         assert story.words == [EventReason.NO_ROOM]
 
     def test_a_difference_that_lasts_is_one_of_counting_and_the_refusal_final(self):
         story, _, pods = self.story()
-        story.view.filter(pods[0], story.stage.names)
+        story.filter(pods[0])
         story.wait(CATCH_UP_S)
-        assert story.view.filter(pods[0], story.stage.names).no_room["a0"].startswith("NoRoom: ")
+        assert story.filter(pods[0]).no_room["a0"].startswith("NoRoom: ")
         assert story.words == [EventReason.NO_ROOM]
 
     def test_a_pod_that_is_gone_is_forgotten(self):
         story, _, pods = self.story()
-        story.view.filter(pods[0], story.stage.names)
+        story.filter(pods[0])
         story.view.drop_pod(pods[0].metadata.uid)
         story.wait(CATCH_UP_S)
         story.show(pods[0])
-        assert story.view.filter(pods[0], story.stage.names).forbidden
+        assert story.filter(pods[0]).forbidden
 
 
 class TestUnseenPodGroup:
@@ -179,25 +190,25 @@ class TestUnseenPodGroup:
 
     def story(self, *pods, serves=True):
         story = Story(2, 2)
-        story.show(*pods).view.may_show_group = lambda dialect: serves
+        story.show(*pods).view.watches.serves = serves
         return story
 
     def test_its_pods_are_asked_about_again_until_it_is_seen(self):
         pods = world.volcano("bert", 3)
         story = self.story(*pods)
-        answer = story.view.filter(pods[0], story.stage.names)
-        assert (answer.kept, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
+        answer = story.filter(pods[0])
+        assert (answer.nodes, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
         assert all(": GangUnknown: its PodGroup bert is not there" in text for text in answer.forbidden.values())
-        assert len(story.view.gangs.assumed_pods) == 0
-        story.view.gangs.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
-        story.view.filter(pods[0], story.stage.names)
+        assert len(story.view.view.assumed_pods) == 0
+        story.view.view.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
+        story.filter(pods[0])
         assert story.words == [EventReason.TIER_TOO_NARROW]
 
     def test_each_answer_reads_unlike_the_last(self):
         pods = world.volcano("bert", 2)
         story, texts = self.story(*pods), []
         for _ in range(3):
-            texts += {*story.view.filter(pods[0], story.stage.names).forbidden.values()}
+            texts += {*story.filter(pods[0]).forbidden.values()}
             story.wait(0.01)
         assert len({*texts}) == len(texts) == 3
         assert story.told == []
@@ -206,9 +217,9 @@ class TestUnseenPodGroup:
     def test_one_that_never_comes_holds_nobody_longer_and_is_told_once(self):
         pods = world.volcano("bert", 2)
         story = self.story(*pods)
-        assert not story.view.filter(pods[0], story.stage.names).kept
-        story.wait(WAIT_S)
-        kept = [story.view.filter(pod, story.stage.names).kept for pod in pods]
+        assert not story.filter(pods[0]).nodes
+        story.wait(POD_GROUP_WAIT_S)
+        kept = [story.filter(pod).nodes for pod in pods]
         assert kept == [("a0",), ("a1",)]
         assert story.words == [EventReason.GANG_UNKNOWN]
         story.view.drop_pod(pods[0].metadata.uid)
@@ -219,13 +230,13 @@ class TestUnseenPodGroup:
     def test_nobody_waits_for_a_kind_that_the_api_server_does_not_serve(self):
         pods = world.volcano("bert", 2)
         story = self.story(*pods, serves=False)
-        assert story.view.filter(pods[0], story.stage.names).kept == ("a0",)
+        assert story.filter(pods[0]).nodes == ("a0",)
         assert story.told == []
 
 
 def test_a_pod_known_from_a_request_only_is_answered_and_then_forgotten():
     story, pod = Story(2), world.volcano("bert", 1)[0]
-    assert story.view.filter(pod, story.stage.names).kept
+    assert story.filter(pod).nodes
     story.wait(UNCONFIRMED_S - 1)
     assert story.view.describe()["pods"] == 1
     story.wait(2)
@@ -234,7 +245,7 @@ def test_a_pod_known_from_a_request_only_is_answered_and_then_forgotten():
 
 def test_a_pod_that_the_watch_confirms_stays():
     story, pod = Story(2), world.volcano("bert", 1)[0]
-    story.view.filter(pod, story.stage.names)
+    story.filter(pod)
     story.show(pod).wait(UNCONFIRMED_S + 1)
     assert story.view.describe()["pods"] == 1
 
@@ -255,7 +266,7 @@ def test_pods_with_gpus_on_which_there_is_no_opinion_are_counted():
     unread = world.pod("u")
     unread.spec.containers[0].resources.requests["cpu"] = "lots"
     for each in (claims, level, unread):
-        assert story.view.filter(each, story.stage.names).all_kept
+        assert story.filter(each).all_kept
     for reason in ("ResourceClaims", "PodLevelGpus", "Unreadable"):
         assert story.count("turnout_no_opinion_total", reason=reason) == 1
 
@@ -293,7 +304,7 @@ class TestUnenforced:
     ])  # fmt: skip
     def test_bound_pods_against_the_rule_are_counted(self, pods, count):
         story = Story(2, 2, rules=Rules(hold_incomplete=True))
-        story.view.gangs.put_node(world.node("x0", 8, "10.99.0.1"))
+        story.view.view.put_node(world.node("x0", 8, "10.99.0.1"))
         story.show(*pods).wait(1)
         assert story.count("turnout_unenforced_pods") == count
 
@@ -305,11 +316,13 @@ class TestUnenforced:
 
 def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():
     story, pod = Story(2, mapped=False), world.volcano("bert", 1)[0]
-    assert story.view.filter(pod, story.stage.names).all_kept
+    assert story.filter(pod).all_kept
     assert story.view.prioritize(pod, story.stage.names) == []
     victims = {"a0": Victims(("u",))}
     assert story.view.preempt(pod, victims) == victims
-    assert story.view.unready() == "no watch is running"
+    assert story.view.unready() is None
+    story.view.watches.unseen = "no whole list yet of pods"
+    assert story.view.unready() == "no whole list yet of pods"
 
 
 def test_the_account_of_the_world_says_who_waits_for_what():

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, raw, rest, until
-from turnout.scheduler_ext.body_bounds import MOST_BYTES, MOST_VALUES
+from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES, MAX_VALUES
 
 pytestmark = pytest.mark.timeout(60)
 DEEP = b'{"Pod":{"x":' + b"[" * 10**6 + b"]" * 10**6 + b'},"NodeNames":["a"]}'
@@ -94,23 +94,23 @@ async def test_a_body_without_a_length_is_counted_as_it_comes():
 @pytest.mark.parametrize(("path", "status"), [("gate", 413), ("filter", 400)])
 async def test_a_review_has_a_bound_of_its_own_below_that_of_other_bodies(path, status, whole):
     async def pieces():
-        for _ in range(MOST_BYTES // (1 << 16) + 1):
+        for _ in range(MAX_BYTES // (1 << 16) + 1):
             yield b" " * (1 << 16)
 
     async with opened() as served:
-        got, answer = await served.post(path, b" " * (MOST_BYTES + 1) if whole else pieces())
+        got, answer = await served.post(path, b" " * (MAX_BYTES + 1) if whole else pieces())
         assert got == status
-        assert path == "filter" or f"at most {MOST_BYTES} bytes" in answer["Error"]
+        assert path == "filter" or f"at most {MAX_BYTES} bytes" in answer["Error"]
         assert await still_answers(served)
 
 
 @pytest.mark.asyncio
 async def test_the_pod_of_a_question_has_a_bound_of_values():
-    many = b'{"Pod":{"spec":{"volumes":[' + b",".join([b'{"":{}}'] * MOST_VALUES) + b']}},"NodeNames":["a"]}'
+    many = b'{"Pod":{"spec":{"volumes":[' + b",".join([b'{"":{}}'] * MAX_VALUES) + b']}},"NodeNames":["a"]}'
     async with opened() as served:
         got, answer = await served.post("filter", many)
         assert got == 400
-        assert f"at most {MOST_VALUES} values" in answer["Error"]
+        assert f"at most {MAX_VALUES} values" in answer["Error"]
         assert await still_answers(served)
 
 

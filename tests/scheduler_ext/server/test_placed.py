@@ -9,7 +9,7 @@ from tests.scheduler_ext.server.test_extender import Story
 from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.scheduler_ext.cache.pod_info import member_of
+from turnout.scheduler_ext.cluster.member import member_of
 from turnout.scheduler_ext.model import EventReason
 from turnout.scheduler_ext.planner.placement_report import default_hosts
 
@@ -34,7 +34,7 @@ def asked(story, pods):
 
 
 def reports(story):
-    return [notice for notice in story.told if notice.word is EventReason.PLACED]
+    return [notice for notice in story.told if notice.reason is EventReason.PLACED]
 
 
 def test_a_gang_is_reported_once_on_the_object_that_owns_it():
@@ -83,7 +83,7 @@ def test_a_gang_that_had_started_before_the_question_is_not_reported():
 
 def test_a_gang_whose_pods_have_no_controller_is_reported_on_its_podgroup():
     story = Story(4, 4)
-    story.view.gangs.put_group(Dialect.VOLCANO, world.group("g", 2))
+    story.view.view.put_group(Dialect.VOLCANO, world.group("g", 2))
     asked(story, world.volcano("g", 2))
     story.show(*world.volcano("g", 2, at=["a0", "a1"])).wait(TIDY_S)
     (notice,) = reports(story)

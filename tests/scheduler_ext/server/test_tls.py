@@ -12,10 +12,17 @@ import pytest
 from hack.chaos.testbed.authority import DAY, NOW, Authority, caller
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
 from turnout.kube.client.clock import RealClock
-from turnout.scheduler_ext.errors import BadCertificate
-from turnout.scheduler_ext.server.listeners import LOOK_S, Listen, Listeners, WebhookPort
+from turnout.scheduler_ext.model import BadCertificate
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.tls import Certificates, TlsFiles, expiry
+from turnout.scheduler_ext.server.ports import (
+    CERTIFICATE_CHECK_S,
+    Certificates,
+    Listen,
+    Listeners,
+    TlsFiles,
+    WebhookPort,
+    expiry,
+)
 
 pytestmark = pytest.mark.timeout(60)
 NOW_S = NOW.timestamp()
@@ -151,7 +158,7 @@ async def test_new_connections_see_a_new_certificate_and_old_ones_go_on(authorit
     tls = files(tmp_path, authority.sign("first"))
     async with opened(tls) as (listeners, clock, metrics), called(listeners, caller(authority, tmp_path)) as before:
         assert await ask(*before) == ["a", "b"]
-        assert clock.asked_s == LOOK_S
+        assert clock.asked_s == CERTIFICATE_CHECK_S
         files(tmp_path, authority.sign("second", ends=NOW + 60 * DAY))
         await clock.tick()
         async with called(listeners, caller(authority, tmp_path)) as after:

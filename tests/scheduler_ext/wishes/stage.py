@@ -10,12 +10,12 @@ import msgspec
 
 from hack.controlplane.nodes import gpu_node
 from tests.kube.world import ManualClock
+from tests.scheduler_ext.shown import ShownExtender
 from turnout.jobs.gang import Dialect
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server.dispatcher import Dispatcher, Verb
-from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.topology.fabric import build
 from turnout.topology.model import Entry
 
@@ -30,13 +30,12 @@ class Stage:
     def __init__(self, taken=(), soft=(), unlabelled=()):
         self.told, self.placed, self.refused, self.free = [], {}, {}, {}
         self.clock, metrics = ManualClock(), Metrics()
-        self.view = Extender(Rules(), self.clock, metrics, self.told.append)
-        self.view.waiting_for = lambda: None
+        self.view = ShownExtender(Rules(), self.clock, metrics, self.told.append)
         self.dispatcher = Dispatcher(self.view, metrics)
         for name in HOSTS:
             labels = {} if name in unlabelled else {RACK: name[:4], BLOCK: name[:2]}
             labels["pool"] = "reserved" if name in soft else "common"
-            self.view.gangs.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
+            self.view.view.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
             self.free[name] = 8
         self.view.use_map(build(Entry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))
         for name, gpus in dict(taken).items():
@@ -46,9 +45,9 @@ class Stage:
     def group(self, raw, dialect=Dialect.VOLCANO):
         """Show a PodGroup, or a Job, as its user wrote it."""
         if raw["kind"] == "Job":
-            self.view.gangs.put_owner("Job", msgspec.convert(raw, Owner))
+            self.view.view.put_owner("Job", msgspec.convert(raw, Owner))
         else:
-            self.view.gangs.put_group(dialect, msgspec.convert(raw, PodGroup))
+            self.view.view.put_group(dialect, msgspec.convert(raw, PodGroup))
 
     def show(self, raw):
         """Show a pod as it is."""

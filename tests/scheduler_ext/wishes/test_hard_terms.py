@@ -57,7 +57,7 @@ BESIDE = [
 
 
 def told(stage):
-    return "".join(notice.detail for notice in stage.told if notice.word is EventReason.WISH_NOT_KEPT)
+    return "".join(notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT)
 
 
 def shown(taken, owner):

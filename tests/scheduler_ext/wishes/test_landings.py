@@ -50,7 +50,7 @@ from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
 from turnout.kube import labels
-from turnout.scheduler_ext.server.dispatcher import Verb
+from turnout.scheduler_ext.server.requests import Verb
 
 Lands = Callable[[dict[str, str]], bool]
 Made = list[dict[str, Any]]

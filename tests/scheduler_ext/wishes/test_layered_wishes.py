@@ -189,7 +189,7 @@ def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
     placed = stage.schedule(pods)
     assert len(placed) == count, placed
     assert lands(placed), placed
-    details = "".join(notice.detail for notice in stage.told if notice.word is EventReason.WISH_NOT_KEPT)
+    details = "".join(notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT)
     assert told in details
     assert bool(told) == bool(details)
 
@@ -209,7 +209,7 @@ def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
 def test_what_cannot_be_read_is_told(notes, fault):
     stage = Stage()
     stage.schedule(job(2, notes=notes))
-    (detail,) = {notice.detail for notice in stage.told if notice.word is EventReason.BAD_ANNOTATION}
+    (detail,) = {notice.detail for notice in stage.told if notice.reason is EventReason.BAD_ANNOTATION}
     assert fault in detail
 
 

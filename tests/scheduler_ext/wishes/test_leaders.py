@@ -44,5 +44,5 @@ def test_a_leader_that_was_bound_elsewhere_is_told():
     workers = volcano(4)[1:]
     stage.show(there)
     assert leaves(stage.schedule(workers)) == [3]
-    (told,) = {notice.detail for notice in stage.told if notice.word is EventReason.WISH_NOT_KEPT}
+    (told,) = {notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT}
     assert told.startswith("spec.networkTopology is not kept for g-0, which has no accelerator")

@@ -82,7 +82,7 @@ def test_one_that_runs_is_not_held_by_those_that_have_ended():
 def test_a_number_that_cannot_be_is_told(text):
     stage = Stage()
     assert len(stage.schedule(gang("a", 2, {labels.TOGETHER: text}))) == 2
-    (detail,) = {each.detail for each in stage.told if each.word is EventReason.BAD_ANNOTATION}
+    (detail,) = {each.detail for each in stage.told if each.reason is EventReason.BAD_ANNOTATION}
     assert labels.TOGETHER in detail
 
 

@@ -10,7 +10,7 @@ from tests.scheduler_ext.wishes.test_wishes import job, kai_group
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kueue
 from turnout.scheduler_ext.model import EventReason
-from turnout.scheduler_ext.server.dispatcher import Verb
+from turnout.scheduler_ext.server.requests import Verb
 
 RACK_HOSTS = {kueue.REQUIRED: RACK}
 
@@ -37,7 +37,7 @@ def test_where_gangs_go_beside_a_node_without_the_label(pods, open_, groups, rac
     assert len(placed) == (len(pods) if racks else 0)
     required = [name for name, host in placed.items() if host == "s0l0h3"]
     assert required == [] or not pods[0]["metadata"]["annotations"]
-    assert not [notice for notice in stage.told if notice.word is EventReason.WISH_NOT_KEPT]
+    assert not [notice for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT]
 
 
 def test_a_gang_of_which_a_member_runs_on_such_a_node_waits():

@@ -257,14 +257,14 @@ def test_a_wish_in_its_users_words(pods, lands, taken, groups, told, bad):
     assert landed(lands, stage, len(pods)), stage.placed
     words = {EventReason.WISH_NOT_KEPT: told, EventReason.BAD_ANNOTATION: bad}
     for reason, text in words.items():
-        details = {notice.detail for notice in stage.told if notice.word is reason}
+        details = {notice.detail for notice in stage.told if notice.reason is reason}
         assert (len(details) == 1 and text in details.pop()) if text else not details
 
 
 def test_what_is_not_kept_is_told_once_a_gang():
     stage = Stage()
     stage.schedule(volcano(4, notes=ours("preferred", topology_tier="2")))
-    assert [notice.word for notice in stage.told] == [EventReason.WISH_NOT_KEPT]
+    assert [notice.reason for notice in stage.told] == [EventReason.WISH_NOT_KEPT]
 
 
 def test_slices_are_runs_of_neighbouring_ranks():

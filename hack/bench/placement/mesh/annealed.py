@@ -13,13 +13,13 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from turnout.topology.layers.mesh import WEIGHTS, Mesh
+from turnout.topology.mesh import WEIGHTS, Mesh
 
 Traffic = npt.NDArray[np.float64]  # pods x pods: GB of a step, both ways
 
 
 def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
-    """Return what pods send one another in a step, by the model of topology/layers/mesh.py."""
+    """Return what pods send one another in a step, by the model of topology/mesh.py."""
     ranks = np.arange(prod(size for _, size in mesh)).reshape([size for _, size in mesh])
     pods = ranks.size // ranks_a_pod
     found = np.zeros((pods, pods))

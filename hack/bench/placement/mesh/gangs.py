@@ -1,6 +1,6 @@
 """Meshes of parallelism: bytes across leaves for Megatron's layouts, against a ring and against DLRover's re-rank.
 
-The traffic is that of topology/layers/mesh.py. A ring is the same gang placed without the wish, ranks along the fabric.
+The traffic is that of topology/mesh.py. A ring is the same gang placed without the wish, ranks along the fabric.
 DLRover's `--enable-topology-rerank` (docs/facts/dlrover.md) permutes the ring's world: pipeline columns are packed
 greedily, each into the leaf that has most places left. What a search by annealing over all free places finds stands
 beside ours: of many layouts the ring sends the least that can be, and then no ratio to it can be below 1.
@@ -18,11 +18,9 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import annealed
 from hack.bench.support.outcome import Table, Target
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.layers.mesh import Mesh
-from turnout.topology.layers.mesh_order import cheapest_order, outer_axes, price_of
-from turnout.topology.layers.mesh_plan import hosts_of, place_mesh
+from turnout.topology.mesh import Mesh, cheapest_order, hosts_of, outer_axes, place_mesh, price_of
 from turnout.topology.model import Ask, Entry, Placement
-from turnout.topology.plan import plan
+from turnout.topology.place import plan
 
 RANKS_A_POD = 8
 SEARCHED, MOVES = 60, 60_000  # gangs that are searched for, and moves for each

@@ -1,0 +1,429 @@
+"""A gang: its members, its groups, and how many of its members must start together.
+
+The numbers come from three sources that may disagree: the PodGroup or owner, the annotations of the pods, and the pods
+that exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.repair import Repair, most_patient
+from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
+from turnout.kube import labels
+from turnout.scheduler_ext.cluster.member import Member
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GangGroup:
+    """One group of a gang."""
+
+    rule: int  # which of the gang's rules makes it
+    label_values: tuple[str, ...]  # the values of the rule's labels, or the number of its run
+    tier: int | None = None  # the widest tier allowed; None where it only prefers nearness
+    exclusive: bool = False  # shares no domain of that tier with another part
+    all_or_nothing: bool = True  # starts whole or not at all
+
+
+def group_members(
+    rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Callable[[Level], int]
+) -> dict[str, GangGroup]:
+    """Return uid -> part, of the members that are in one. members: in rank order. The first rule that fits counts."""
+    found: dict[str, GangGroup] = {}
+    counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
+    for member in members:
+        marks = dict(member.membership.marks)
+        for at, rule in enumerate(rules):
+            if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
+                continue
+            if one_of[at] and one_of[at].isdisjoint(member.membership.marks):
+                continue
+            name = tuple(marks[key] for key in rule.keys)
+            if not rule.keys and rule.size:
+                index = member.membership.rank if member.membership.rank is not None else counts[at]
+                name = (str(index // rule.size),)
+            counts[at] += 1
+            tier = None if rule.level is None else tier_of(rule.level)
+            found[member.uid] = GangGroup(at, name, tier, rule.exclusive, rule.all_or_nothing)
+            break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """The sizes of a gang that its PodGroup or owner states."""
+
+    min_pods: int | None
+    total: int | None  # None: not stated
+    uid: str
+    created: str  # RFC 3339
+    name: str = ""
+    wish: Wish = NOTHING  # for the gang's place
+    queue: str = ""
+    min_by_role: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberSummary:
+    """The words of all members of a gang. living: those that run or may still run."""
+
+    living: Sequence[Member]
+    wishes: Sequence[Wish]  # each once
+    min_pods: int
+    total: int
+    max_pods: int
+    multiple: int
+    queue: str
+    parent_set: str
+
+
+def _summarize(members: Sequence[Member]) -> _MemberSummary:
+    memberships = [member.membership for member in members]
+    return _MemberSummary(
+        living=[member for member in members if not member.terminating],
+        wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),
+        min_pods=max((membership.min_members or 0 for membership in memberships), default=0),
+        total=max((membership.total or 0 for membership in memberships), default=0),
+        max_pods=max((membership.max_size or 0 for membership in memberships), default=0),
+        multiple=max((membership.wish.multiple for membership in memberships), default=1),
+        queue=next((membership.queue for membership in memberships if membership.queue), ""),
+        parent_set=next((membership.parent_set for membership in memberships if membership.parent_set), ""),
+    )
+
+
+def by_number(level: Level) -> int | None:
+    """Return the tier of a level that is a number; None for any other."""
+    return level if isinstance(level, int) else None
+
+
+@dataclass(slots=True)
+class Gang:
+    """The members of one gang by uid, and the number that must start together."""
+
+    key: GangKey
+    # the resourceVersion of the first member seen: orders gangs of one second (comparable by KEP-5504; equal on every
+    # replica that watched then)
+    version: int
+    sizing: Sizing | None = None
+    tier_of: Callable[[Level], int | None] = by_number  # a level's tier in the map; None for one that is not there
+    members: dict[str, Member] = field(default_factory=dict)
+    started_s: float | None = None  # when a member was first seen to hold a host
+    min_pods_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
+    _cached_summary: _MemberSummary | None = field(
+        default=None, init=False, repr=False, compare=False
+    )  # None: to be gathered
+
+    @property
+    def _summary(self) -> _MemberSummary:
+        """Gather what the members say together: asked for dozens of times a request, it changes with them alone."""
+        if self._cached_summary is None:
+            self._cached_summary = _summarize(list(self.members.values()))
+        return self._cached_summary
+
+    def join(self, member: Member) -> None:
+        """Take in a member, or what it is now."""
+        self.members[member.uid] = member
+        self._cached_summary = None
+
+    def leave(self, uid: str) -> bool:
+        """Forget a member. False for one that is not there."""
+        self._cached_summary = None
+        return self.members.pop(uid, None) is not None
+
+    def start(self, now_s: float, patience_s: float) -> None:
+        """Note the min of a gang of which a member holds a host. For `patience_s` seconds members may still come."""
+        if self.started_s is None:
+            self.started_s = now_s
+        if now_s - self.started_s <= patience_s:
+            self.min_pods_at_start = self.min_pods
+
+    @property
+    def min_pods_to_finish(self) -> int:
+        """The min up to which a started gang goes before others."""
+        return self.min_pods if self.started_s is None else min(self.min_pods, self.min_pods_at_start)
+
+    def waiting(self) -> list[Member]:
+        """Return the members without a node, in rank order: masters first, then by index, then by name."""
+        return sorted((m for m in self.members.values() if m.is_waiting), key=rank_order)
+
+    @property
+    def stated_terms(self) -> object:
+        """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
+        sizes = self.min_pods, self.total, self.max_pods, self.min_by_role
+        nearness = self.tier, self.multiple, self.layers, self.group_rules, self.mesh, self.balanced, self.fills_holes
+        with_others = self.exclusive_tier, self.exclusive_set, self.together_name, self.together_size, self.one_domain
+        return sizes, nearness, with_others, self.repair
+
+    @property
+    def min_by_role(self) -> tuple[tuple[str, int], ...]:
+        """How many pods of each role must start, where its PodGroup says so.
+
+        As in Volcano such numbers count only where the gang's own min covers all of them.
+        """
+        roles = self.sizing.min_by_role if self.sizing is not None else ()
+        return roles if self.min_pods >= sum(count for _, count in roles) else ()
+
+    def could_start(self, *, gates_lifted: bool) -> bool:
+        """True if enough of it may be bound once our gates are lifted, where they are.
+
+        Room is kept for no gang of gated pods that could not: a gate would hold it for as long as its owner likes.
+        """
+        able = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
+        begun = any(m.node for m in able)
+        roles = Counter(m.membership.role for m in able)
+        if not begun and any(roles[role] < count for role, count in self.min_by_role):
+            return False
+        return (begun or len(able) >= self.min_pods) and any(m.is_waiting for m in able)
+
+    def living(self) -> Sequence[Member]:
+        """Return the members that run or may still run."""
+        return self._summary.living
+
+    @property
+    def is_unsized(self) -> bool:
+        """True if no PodGroup or owner of the gang was shown, and its pods do not say how many start together."""
+        return self.sizing is None and not self._summary.min_pods
+
+    @property
+    def lacks_pod_group(self) -> bool:
+        """True if what is missing is a PodGroup, which the pods name."""
+        return self.is_unsized and self.key.dialect not in (Dialect.OWNER.value, Dialect.ALONE.value)
+
+    @property
+    def has_accelerators(self) -> bool:
+        """True if any member asks for an accelerator."""
+        return any(m.gpus for m in self.members.values())
+
+    @property
+    def min_pods(self) -> int:
+        """The number of members that must start together: the PodGroup's min, else what the pods say.
+
+        When nothing is stated, all must start together. Plain pods of a Job or StatefulSet are an exception: they start
+        one by one, unless the gang must stay within a tier, or in layers or groups.
+        """
+        if self.sizing is not None and self.sizing.min_pods:
+            return self.sizing.min_pods
+        stated = self._summary.min_pods
+        one_by_one = self.key.dialect == Dialect.OWNER.value and not (
+            self.requires_level or self.layers or self.group_rules
+        )
+        return stated or (0 if one_by_one else self.total)
+
+    @property
+    def preferences(self) -> Sequence[Wish]:
+        """The wishes of which preferences count: the different ones of its members, else that of its PodGroup."""
+        return self._summary.wishes or self._own_wish()
+
+    @property
+    def wishes(self) -> Sequence[Wish]:
+        """The wishes of which hard terms count: that of its PodGroup, and the different ones of its members."""
+        return [*self._own_wish(), *self._summary.wishes]
+
+    def _own_wish(self) -> list[Wish]:
+        return [self.sizing.wish] if self.sizing is not None else []
+
+    @property
+    def requires_level(self) -> bool:
+        """True if the gang must stay within a tier. One member that says so is enough."""
+        return any(wish.levels for wish in self.wishes)
+
+    @property
+    def places_all_members(self) -> bool:
+        """True if members without an accelerator must have their places, too."""
+        return self.requires_level or any(rule.level is not None for rule in self.group_rules)
+
+    @property
+    def tier(self) -> int | None:
+        """The widest tier allowed: the narrowest that its PodGroup or a member names, in whatever words.
+
+        None when the gang only prefers nearness. A level that nobody knows counts as a leaf.
+        """
+        return min((self.known_tier(level) for wish in self.wishes for level in wish.levels), default=None)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that all members must keep to: those required of the gang, and those of its runs of ranks."""
+        inner = (layer.level for wish in self.wishes for layer in wish.layers)
+        return tuple(dict.fromkeys([*(level for wish in self.wishes for level in wish.levels), *inner]))
+
+    @property
+    def multiple(self) -> int:
+        """The number of which pods on one host must be a multiple."""
+        own = self._summary.multiple
+        if self.sizing is not None:
+            own = max(own, self.sizing.wish.multiple)
+        sizes = [layer.size for wish in self.wishes for layer in wish.layers if self.known_tier(layer.level) == 0]
+        return max([own, *sizes])
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
+
+        Those of the PodGroup count, else those of the member with most layers. A run in a wider domain than the runs
+        around it has says nothing more.
+        """
+        group_layers = [wish.layers for wish in self._own_wish() if wish.layers]
+        member_layers = (wish.layers for wish in self._summary.wishes)
+        stated = (
+            group_layers[0]
+            if group_layers
+            else max(member_layers, key=lambda layers: (len(layers), repr(layers)), default=())
+        )
+        found: list[tuple[int, int]] = []
+        for tier, size in ((self.known_tier(layer.level), layer.size) for layer in stated):
+            if tier > 0 and (not found or tier < found[-1][0]):
+                found.append((tier, size))
+        return tuple(found)
+
+    @property
+    def group_rules(self) -> tuple[GroupRule, ...]:
+        """The rules that make groups within the gang."""
+        return next((wish.groups for wish in self.wishes if wish.groups), ())
+
+    def groups_by_uid(self) -> dict[str, GangGroup]:
+        """Return uid -> group, of the living members that are in one."""
+        rules = self.group_rules
+        return group_members(rules, sorted(self.living(), key=rank_order), self.known_tier) if rules else {}
+
+    @property
+    def mesh(self) -> tuple[tuple[str, int], ...]:
+        """The axes of parallelism, the outermost first, and how many ranks lie along each. Runs of ranks go before."""
+        return () if self.layers else next((wish.mesh for wish in self.preferences if wish.mesh), ())
+
+    @property
+    def balanced(self) -> bool:
+        """True if the gang wants as many pods under each leaf that it uses."""
+        return any(wish.balanced for wish in self.preferences)
+
+    @property
+    def together_name(self) -> str:
+        """The name that gangs share which are placed all or none; "" for none."""
+        return next((wish.together for wish in self.wishes if wish.together), "")
+
+    @property
+    def together_size(self) -> int:
+        """The number of gangs that share that name, where one of its members says so; else 0."""
+        return max((wish.together_of for wish in self.wishes), default=0)
+
+    @property
+    def one_domain(self) -> bool:
+        """True if such gangs share one domain."""
+        return any(wish.one_domain for wish in self.wishes)
+
+    @property
+    def exclusive_set(self) -> str:
+        """The name of the set whose gangs keep apart: said by a member, else its JobSet or LeaderWorkerSet."""
+        return next((wish.exclusive_set for wish in self.wishes if wish.exclusive_set), self.parent_set)
+
+    @property
+    def exclusive_tier(self) -> int | None:
+        """The tier of the domains that the gang shares with no other of its set; None when it shares them."""
+        if not self.exclusive_set:
+            return None
+        return max(
+            (self.known_tier(wish.exclusive_level) for wish in self.wishes if wish.exclusive_level is not None),
+            default=None,
+        )
+
+    @property
+    def queue(self) -> str:
+        """The queue that the gang waits in: its PodGroup's, else a member's; "" for none."""
+        if self.sizing is not None and self.sizing.queue:
+            return self.sizing.queue
+        return self._summary.queue
+
+    @property
+    def repair(self) -> Repair:
+        """The remedy for the gang once it is below its min and finds no room for the rest."""
+        return most_patient(m.membership.repair for m in self.members.values() if m.membership.repair is not None)
+
+    @property
+    def parent_set(self) -> str:
+        """The set of gangs that it is a part of; "" for none."""
+        return self._summary.parent_set
+
+    @property
+    def fills_holes(self) -> bool:
+        """True if the gang wants the smallest holes, near or not, and is held to no level."""
+        return not self.has_any_level and any(wish.mode is Mode.FILL for wish in self.preferences)
+
+    @property
+    def has_any_level(self) -> bool:
+        """True if the gang, its groups or its runs of ranks must stay within a level."""
+        return self.places_all_members or bool(self.layers)
+
+    def ignored_terms(self) -> list[str]:
+        """Return a sentence for each part of the gang's wishes that is not kept."""
+        found = [sentence for wish in self.wishes for sentence in wish.ignored]
+        for wish in self.wishes:
+            inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
+            for level in (*wish.levels, *inner, wish.exclusive_level):
+                if level is not None and self.tier_of(level) is None:
+                    name = repr(str(level)[:80])
+                    found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+            if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
+                found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
+            if wish.mesh and not self._matches_mesh(wish.mesh):
+                found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
+            if wish.exclusive_level is not None and not self.exclusive_set:
+                found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
+        return list(dict.fromkeys(found))
+
+    def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
+        """True unless it is known that the gang has another number of ranks than the mesh."""
+        gpus = {member.gpus for member in self.members.values() if member.gpus}
+        return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
+
+    def known_tier(self, level: Level) -> int:
+        """Return the tier of a level. A level that nobody knows counts as a leaf."""
+        tier = self.tier_of(level)
+        return 1 if tier is None else tier
+
+    @property
+    def announced(self) -> int:
+        """The number of members that the owner, PodGroup or pods announce; 0 when none of them does."""
+        total, floor = self._summary.total, self._summary.min_pods
+        if self.sizing is not None and self.sizing.total:
+            total = self.sizing.total
+        if self.sizing is not None and self.sizing.min_pods:  # the PodGroup's word, which its pods cannot raise
+            floor = self.sizing.min_pods
+        return max(total, floor)
+
+    @property
+    def total(self) -> int:
+        """The number of members that the gang will have now: as announced, but not below those that exist or must
+        start.
+        """
+        return max(self.announced, len(self.living()))
+
+    @property
+    def max_pods(self) -> int:
+        """The number of members to which the gang may grow."""
+        return max(self.total, self._summary.max_pods)
+
+    @property
+    def priority(self) -> int:
+        """The priority of the least important member: a quota on a class counts pods, so one pod lifts no others."""
+        return min((m.priority for m in self.members.values() if not m.terminating), default=0)
+
+    @property
+    def age(self) -> tuple[str, int, str]:
+        """The sort key for "who came first": (created, version, uid)."""
+        if self.sizing is not None:
+            return self.sizing.created, self.version, self.sizing.uid
+        created, uid = min(((m.created, m.uid) for m in self.members.values()), default=("", ""))
+        return created, self.version, uid
+
+
+def rank_order(member: Member) -> tuple[str, float, str]:
+    """Return the sort key of a member: by role, then by rank, then by name.
+
+    Ranks count within a role, and members without a rank come last. Masters have the role "" and so come first.
+    """
+    rank = member.membership.rank
+    return member.membership.role, rank if rank is not None else math.inf, member.name

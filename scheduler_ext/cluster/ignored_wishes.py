@@ -1,0 +1,76 @@
+"""Name in sentences the parts of a gang's wishes that are read and not kept, for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes.model import NOTHING, Mode
+from turnout.kube import labels
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
+
+_WHY = {
+    "ResourceClaims": "its devices come from resource claims alone, whose room we do not know",
+    "PodLevelGpus": "it asks for GPUs at the level of the pod",
+}
+
+
+def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
+    """Yield a sentence for each part of a member's wish that is not kept."""
+    gang = view.gangs.get(member.membership.key)
+    wish = member.membership.wish
+    if wish.source and member.no_opinion_reason in _WHY:
+        yield f"{wish.source} is not kept: {_WHY[member.no_opinion_reason]}"
+        return
+    is_single = member.membership.key.dialect == Dialect.ALONE.value
+    if is_single and wish.source and wish.mode is Mode.NEAR:
+        yield f"{wish.source} is not kept: the pod belongs to no gang, and has no index among pods of one owner"
+    if gang is not None:
+        yield from gang.ignored_terms()
+        yield from _overruled(gang)
+        yield from _outside(view, gang)
+
+
+def _overruled(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each wish that gives way to a hard term of another source, with both sources."""
+    firm = next((wish.requires for wish in gang.wishes if wish.requires), "")
+    layered = next((wish for wish in gang.wishes if wish.layers), NOTHING)
+    grouped = next((wish for wish in gang.wishes if wish.groups), NOTHING)
+    together = next((wish for wish in gang.wishes if wish.together), NOTHING)
+    for wish in gang.preferences:
+        if wish.only_prefers and firm and not wish.levels:
+            yield f"{wish.source} is not kept beside {firm}, which requires a level"
+        elif wish.mode is Mode.FILL and gang.has_any_level:
+            level_of = firm or layered.source or grouped.source
+            yield f"{wish.source} is not kept beside {level_of}, which names a level"
+        if wish.mesh and layered.layers:
+            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered.source}"
+    for wish in gang.wishes:
+        if wish.layers and gang.sizing is not None and gang.sizing.wish.layers not in ((), wish.layers):
+            yield f"{wish.source} is not kept beside the runs of ranks of {gang.sizing.wish.source}"
+        if wish.groups and wish.groups != grouped.groups:
+            yield f"the groups of {wish.source} are not kept beside those of {grouped.source}"
+        if wish.together and wish.together != together.together:
+            yield f"{wish.source}: the set {wish.together[:80]} is not kept beside that of {together.source}"
+
+
+def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
+    """Yield a sentence if a member without an accelerator runs outside the domain that the gang must not leave.
+
+    A scheduler that asks about pods with accelerators alone binds such members as it likes.
+    """
+    tier = gang.tier
+    if tier is None or not gang.has_accelerators or not view.fabric.tiers:
+        return
+    row = view.fabric.switch_of[min(tier, view.fabric.tiers)]
+    rows = view.snapshot.row_of
+    bound = [(member, rows[member.node]) for member in gang.members.values() if member.node in rows]
+    domain = {int(row[host]) for member, host in bound if member.gpus}
+    strays = sorted(
+        member.name for member, host in bound if not member.gpus and domain and int(row[host]) not in domain
+    )
+    if strays:
+        source = next(wish.requires for wish in gang.wishes if wish.requires)
+        yield f"{source} is not kept for {strays[0]}, which has no accelerator: it was bound outside the gang's domain"

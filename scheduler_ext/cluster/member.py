@@ -1,0 +1,255 @@
+"""One pod as the extender remembers it: a few fields instead of the whole object.
+
+The memory of the extender must hold 20,000 pods, so fields that no decision needs are dropped.
+
+The host rules of a pod are required anti-affinity and hard spread constraints by host name. They are read only where
+their selector matches the pod itself, so that they keep members of one gang apart. The scheduler's plugins judge the
+rules about other pods, and about other keys than the host name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from turnout.jobs.gang import Dialect, Membership, membership
+from turnout.jobs.wishes.model import Mode
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Pod
+from turnout.kube.pod_shape import PodShape, Term, shape_of, soft_terms
+from turnout.scheduler_ext.wire.pod_messages import gates_of
+
+_MAX_SELECTOR_CHARACTERS = 4096  # characters; a longer one is left to the scheduler
+_MAX_TERMS = 16
+
+
+def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
+    """Return what no two pods of this kind may share on one host, written as host ports, so that room is counted so."""
+    affinity = pod.spec.affinity
+    rules = (affinity.pod_anti_affinity if affinity else None) or {}
+    found = set()
+    for term in _dicts(rules.get("requiredDuringSchedulingIgnoredDuringExecution")):
+        scope = _scope(term, pod.metadata.namespace)
+        if term.get("topologyKey") == labels.HOSTNAME and scope and _selects(term.get("labelSelector"), pod):
+            text = json.dumps([scope, term["labelSelector"]], sort_keys=True)
+            if len(text) <= _MAX_SELECTOR_CHARACTERS:
+                found.add((f"anti-affinity {text}", 0))
+    return tuple(sorted(found))
+
+
+def max_per_host(pod: Pod) -> int | None:
+    """Return how many pods of its kind its hard spread constraints let a host hold while another holds none; else
+    None.
+    """
+    skews = [
+        rule["maxSkew"]
+        for rule in _dicts(pod.spec.topology_spread_constraints)
+        if rule.get("topologyKey") == labels.HOSTNAME
+        and rule.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
+        and isinstance(rule.get("maxSkew"), int)
+        and rule["maxSkew"] > 0
+        and _selects(rule.get("labelSelector"), pod)
+    ]
+    return min(skews, default=None)
+
+
+def add_anti_affinity(shape: PodShape, pod: Pod) -> PodShape:
+    """Return a pod's shape with its anti-affinity in it."""
+    rules = anti_affinity_ports(pod)
+    return _with_ports(shape, rules) if rules else shape
+
+
+@lru_cache(maxsize=4096)
+def _with_ports(shape: PodShape, ports: tuple[tuple[str, int], ...]) -> PodShape:
+    """Equal shapes become one object, as those of turnout.kube.pod_shape are."""
+    return replace(shape, host_ports=(*shape.host_ports, *ports))
+
+
+def _scope(term: Mapping[str, Any], namespace: str) -> object:
+    """Return the namespaces that a term is about; None when the pod's own is not surely among them."""
+    names, selector = term.get("namespaces") or [], term.get("namespaceSelector")
+    if selector == {}:
+        return "all"
+    if selector is not None or not isinstance(names, list):
+        return None
+    if not names:
+        return [namespace]
+    return sorted(map(str, names)) if namespace in names else None
+
+
+def _selects(selector: object, pod: Pod) -> bool:
+    """True if a label selector can be read and matches the pod itself. None selects nobody."""
+    if not isinstance(selector, dict):
+        return False
+    pod_labels = pod.metadata.labels or {}
+    match_labels = selector.get("matchLabels") or {}
+    if not isinstance(match_labels, dict) or any(pod_labels.get(key) != value for key, value in match_labels.items()):
+        return False
+    return all(_meets(pod_labels, expression) for expression in _dicts(selector.get("matchExpressions")))
+
+
+def _meets(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+    value, values = have.get(str(expression.get("key"))), expression.get("values") or []
+    match expression.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    return False
+
+
+def _dicts(items: object) -> Iterator[dict[str, Any]]:
+    return (each for each in items[:_MAX_TERMS] if isinstance(each, dict)) if isinstance(items, list) else iter(())
+
+
+_FINISHED = ("Succeeded", "Failed")
+
+
+# Kinds of volume that any node can mount; "name" is every volume's own.
+_FREE_VOLUMES = {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "nfs", "image"}
+
+
+class Controller(NamedTuple):
+    """The object that owns a pod, by its controller reference."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+MAX_NAME_CHARACTERS = 253  # characters; an API server bounds no field of an owner reference, and tenants write them
+
+
+_controller = lru_cache(maxsize=4_096)(Controller)  # the pods of one job share one value
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod: its place, the resources that it takes, and the gang that it belongs to."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str  # where it is bound; "" while it waits
+    nominated: str  # status.nominatedNodeName
+    nominated_by_us: bool  # True if our nominator wrote `nominated`
+    shape: PodShape
+    gpus: int  # how many accelerators it asks for
+    priority: int
+    created: str  # RFC 3339, which sorts as text
+    scheduler: str
+    terminating: bool
+    gated: bool
+    has_only_our_gate: bool  # True if our placement gate is the only one
+    membership: Membership
+    no_opinion_reason: str = ""  # why the extender has no opinion on this pod; "" when it has one
+    nomination_obstacle: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
+    preferred_terms: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
+    never_preempts: bool = False  # nobody may be evicted for it
+    max_per_host: int | None = None  # by its hard spread constraints, while another host has none
+    controller: Controller | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if the pod waits for a node: neither bound nor being deleted."""
+        return not self.node and not self.terminating
+
+
+def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> Member | None:
+    """Read a pod; None when it is finished and takes no room. Raises BadQuantity, TooComplex when it cannot be read."""
+    if pod.status.phase in _FINISHED:
+        return None
+    shape = add_anti_affinity(shape_of(pod), pod)
+    belongs = membership(pod)
+    return Member(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        node=pod.spec.node_name,
+        nominated=pod.status.nominated_node_name,
+        nominated_by_us=bool(pod.status.nominated_node_name) and _nominated_by_us(pod),
+        shape=shape,
+        gpus=shape.gpus(gpu_resources),
+        priority=pod.spec.priority or 0,
+        created=pod.metadata.creation_timestamp or "",
+        scheduler=pod.spec.scheduler_name,
+        terminating=pod.metadata.deletion_timestamp is not None,
+        gated=bool(pod.spec.scheduling_gates),
+        has_only_our_gate=bool(pod.spec.scheduling_gates) and gates_of(pod) == {labels.PLACEMENT_GATE},
+        membership=belongs,
+        no_opinion_reason=_no_opinion_reason(pod, shape, belongs, gpu_resources),
+        nomination_obstacle=_nomination_obstacle(pod),
+        preferred_terms=soft_terms(pod),
+        never_preempts=pod.spec.preemption_policy == "Never",
+        max_per_host=max_per_host(pod),
+        controller=_controller_of(pod),
+    )
+
+
+def _controller_of(pod: Pod) -> Controller | None:
+    """Return the controller of a pod; None if it has none, or one with a field of more than MOST_NAME characters."""
+    owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
+    if owner is None:
+        return None
+    fields = owner.api_version, owner.kind, owner.name, owner.uid
+    return _controller(*fields) if all(len(field) <= MAX_NAME_CHARACTERS for field in fields) else None
+
+
+def error_text(error: KubeError) -> str:
+    """Return the sentence for a pod that cannot be read, short enough for a log line or an Event."""
+    return str(error)[:200]
+
+
+def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
+    if _has_claims(pod) and not shape.gpus(gpu_resources):
+        return "ResourceClaims"  # what a claim takes from a node is not on the node object
+    pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
+    if any(name in gpu_resources for name in pod_level):
+        return "PodLevelGpus"
+    plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
+    if plain and not shape.gpus(gpu_resources) and not belongs.wish.source:
+        return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
+    if belongs.wish.mode is Mode.NONE:
+        return "LeftAlone"  # it asks for no place; a hard level of its gang holds all the same
+    return ""
+
+
+def _has_claims(pod: Pod) -> bool:
+    return bool(pod.spec.resource_claims or any(c.resources and c.resources.claims for c in pod.spec.containers))
+
+
+def _nomination_obstacle(pod: Pod) -> str:
+    """Say why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
+    affinity = pod.spec.affinity
+    if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
+        return "PodAffinity"
+    if any(set(volume) - _FREE_VOLUMES for volume in pod.spec.volumes or ()):
+        return "Volumes"
+    return "ResourceClaims" if _has_claims(pod) else ""
+
+
+def _nominated_by_us(pod: Pod) -> bool:
+    """True if our nominator alone owns status.nominatedNodeName, by the API server's record of field owners."""
+    owners = set()
+    for entry in pod.metadata.managed_fields or ():
+        if b"f:nominatedNodeName" not in bytes(entry.fields_v1):
+            continue
+        try:
+            owned = msgspec.json.decode(entry.fields_v1)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        status = owned.get("f:status") if isinstance(owned, dict) else None
+        if isinstance(status, dict) and "f:nominatedNodeName" in status:
+            owners.add(entry.manager)
+    return owners == {labels.FIELD_MANAGER_NOMINATOR}

@@ -1,0 +1,183 @@
+"""Facts that the requests of a scheduler reveal before the watches show them.
+
+A scheduler and an extender watch the same objects over different connections, in any order. A scheduler that offers a
+full host has seen a pod leave before our watch showed it. A refusal from our older view would then stand for minutes,
+because the scheduler asks again only after another change.
+
+A PodGroup may be shown after its pods. A pod that is placed before its PodGroup is known is placed without the groups,
+the tier and the min of the PodGroup, and the room that it takes cannot be moved later.
+
+A host with room that the scheduler does not offer is refused by another filter, or a member that another replica placed
+is on its way there. So a host counts as rejected only if it is missing twice, CONFIRM_S apart. It stays rejected until
+the scheduler offers it again, or for FORGET_S after it was last missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import GangKey
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
+
+CATCH_UP_S = 10.0  # how long a difference is taken for one of time; one that lasts is one of counting
+
+
+def offers_unknown_room(view: ClusterView, member: Member, names: Sequence[str]) -> bool:
+    """True if a node is named that no watch has shown, or on which this pod does not fit beside those that we know.
+
+    The view has to be settled, as it is once a planner was asked.
+    """
+    row_of = view.snapshot.row_of
+    rows = [row_of.get(name, -1) for name in names]
+    return -1 in rows or bool((view.snapshot.room(member.shape)[rows] <= 0).any())
+
+
+class LaggingView:
+    """Remembers since when each refused pod is offered more than we know of."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+
+    def should_retry(self, view: ClusterView, member: Member, names: Sequence[str], now_s: float) -> bool:
+        """True if a refusal of this pod is to be asked for again, since a watch may be about to show what it lacks.
+
+        A pod is doubted for CATCH_UP_S at most, until once nothing is offered that we do not know of.
+        """
+        if not offers_unknown_room(view, member, names):
+            self._since_s.pop(member.uid, None)
+            return False
+        return now_s - self._since_s.setdefault(member.uid, now_s) < CATCH_UP_S
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        self._since_s.pop(uid, None)
+
+
+POD_GROUP_WAIT_S = 1.0  # since a pod of the gang was first asked about: a watch lags by less
+MAX_WAITING_GANGS = 32  # gangs of one namespace at a time; further ones do not wait
+
+
+class PodGroupState(Enum):
+    """Tells how far the PodGroup is that a gang names."""
+
+    KNOWN = "known"  # or not needed
+    AWAITED = "awaited"
+    NEVER_CAME = "never came"  # the gang is placed without it
+
+
+class PodGroupWaits:
+    """Remembers since when the PodGroup of each gang is awaited. A PodGroup that never comes holds its gang up once."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[GangKey, float] = {}
+        self._waiting: dict[str, dict[GangKey, float]] = {}  # namespace -> gang -> until when it waits, in that order
+
+    def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
+        """Say whether a gang is to wait for its PodGroup. Its first look begins the wait."""
+        if not gang.lacks_pod_group:
+            return PodGroupState.KNOWN
+        if gang.key not in self._since_s:
+            self._begin(gang.key, now_s)
+        return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + POD_GROUP_WAIT_S else PodGroupState.NEVER_CAME
+
+    def _begin(self, key: GangKey, now_s: float) -> None:
+        waiting = self._waiting.setdefault(key.namespace, {})
+        while waiting and (first := next(iter(waiting))) and waiting[first] <= now_s:
+            del waiting[first]
+        if len(waiting) >= MAX_WAITING_GANGS:
+            self._since_s[key] = now_s - POD_GROUP_WAIT_S
+            return
+        self._since_s[key] = now_s
+        waiting.pop(key, None)
+        waiting[key] = now_s + POD_GROUP_WAIT_S
+
+    def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
+        """Forget what is not among these gangs. A wait that is not over counts on, so nobody gains by deleting pods."""
+        self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}
+        for waiting in self._waiting.values():
+            for key in [key for key, until_s in waiting.items() if until_s <= now_s]:
+                del waiting[key]
+        self._waiting = {namespace: waiting for namespace, waiting in self._waiting.items() if waiting}
+
+
+CONFIRM_S = 1.0
+FORGET_S = 300.0
+MAX_OBSERVATIONS = 256  # gangs and shapes of which hosts are remembered; past that the oldest is forgotten
+
+Marks = NDArray[np.bool_]  # one mark a row
+
+
+@dataclass(slots=True)
+class _Observation:
+    """The rows that were missing for the pods of one gang and shape."""
+
+    since_s: float
+    last_s: float
+    missing: Marks
+    rejected: Marks
+
+
+class RejectedHosts:
+    """The hosts left out, by gang and shape. Clear them when rows change their meaning."""
+
+    def __init__(self) -> None:
+        self._observations: dict[tuple[GangKey, PodShape], _Observation] = {}
+
+    def rows_by_shape(self, key: GangKey) -> Mapping[PodShape, Marks]:
+        """Return the rows that are believed to be refused for a gang, by shape."""
+        return {
+            shape: observation.rejected
+            for (gang, shape), observation in self._observations.items()
+            if gang == key and observation.rejected.any()
+        }
+
+    def note_missing(self, key: GangKey, shape: PodShape, missing: Marks, now_s: float) -> Marks:
+        """Note which rows with room the scheduler did not name, and return those that are believed to be refused."""
+        observation = self._observations.pop((key, shape), None)
+        if observation is None:
+            observation = _Observation(now_s, now_s, missing, np.zeros_like(missing))
+        elif now_s - observation.since_s >= CONFIRM_S:
+            observation.rejected = (observation.rejected | observation.missing) & missing
+            observation.since_s, observation.missing = now_s, missing
+        observation.last_s = now_s
+        self._observations[key, shape] = observation
+        while len(self._observations) > MAX_OBSERVATIONS:
+            del self._observations[next(iter(self._observations))]
+        return observation.rejected
+
+    def note_offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
+        """Believe of no row that the scheduler names that it is refused. True if one of them was."""
+        observation = self._observations.get((key, shape))
+        if observation is None:
+            return False
+        was_rejected = bool(observation.rejected[rows].any())
+        observation.rejected[rows] = observation.missing[rows] = False
+        if not observation.missing.any():
+            del self._observations[key, shape]
+        return was_rejected
+
+    def has_observation(self, key: GangKey, shape: PodShape) -> bool:
+        """True if a host was left out for such a pod."""
+        return (key, shape) in self._observations
+
+    def expire(self, now_s: float) -> list[GangKey]:
+        """Forget what was not seen for FORGET_S, and return the gangs of which that was believed."""
+        old = [entry for entry, observation in self._observations.items() if now_s - observation.last_s >= FORGET_S]
+        return [entry[0] for entry in old if self._observations.pop(entry).rejected.any()]
+
+    def drop(self, key: GangKey) -> None:
+        """Forget a gang that is gone."""
+        for each in [each for each in self._observations if each[0] == key]:
+            del self._observations[each]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._observations.clear()

@@ -1,0 +1,408 @@
+"""The cluster as the extender knows it: pods in gangs, PodGroups and owners, and the free room on nodes.
+
+Objects may be put in any order and any number of times. Questions are about one gang at a time. One thread changes the
+view, never during a request. `planner/plans.py` decides which gang gets which host.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
+from turnout.jobs.wishes import kai
+from turnout.jobs.wishes.podgroups import least_by_role, native_min, wish_of_group, wish_of_notes
+from turnout.kube.errors import BadQuantity, KubeError, TooComplex
+from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
+from turnout.kube.objects import Node, Owner, Pod, PodGroup
+from turnout.kube.pod_shape import Term, admission_view, preference
+from turnout.scheduler_ext.cluster.gang import Gang, Sizing
+from turnout.scheduler_ext.cluster.levels import Levels
+from turnout.scheduler_ext.cluster.member import Member, member_of
+from turnout.topology.fabric import EMPTY, Fabric, with_strangers
+
+_VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
+PATIENCE_S = 30.0  # how long room is kept, after the last member came, for those that a gang announces
+MAX_PATIENCE_S = 300.0  # since its first member came, once in a gang's life: whoever says another size gets no more
+
+
+class ClusterView:
+    """The state that the watches have shown.
+
+    `touched` names the gangs that changed since the last look of the plan cache.
+    """
+
+    def __init__(self, gpu_resources: tuple[str, ...]) -> None:
+        self.fabric: Fabric = EMPTY
+        self.snapshot = ClusterSnapshot()
+        self.gangs: dict[GangKey, Gang] = {}
+        self.pods: dict[str, Member] = {}
+        self.changed_gangs: set[GangKey] = set()
+        self.layout_version = 0  # raised when host ids change their meaning
+        self.assumed_pods = AssumedPods()
+        self.preferences = Preferences(self.snapshot)
+        self.levels = Levels(self.snapshot)
+        self.unconfirmed_nominations: dict[
+            str, str
+        ] = {}  # uid -> node: nominations of ours that the watch has not shown yet
+        self.unreadable_pods = 0
+        self.lifts_gates = False  # True if this process lifts our placement gates: such pods wait for a plan then
+        self._gpu_resources = gpu_resources
+        self._map: Fabric = EMPTY
+        self._ips: dict[str, str] = {}
+        self._stale_layout = True
+        self._sizings: dict[GangKey, Sizing] = {}
+        self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs that got a new member since the last look
+        self._wait_until_s: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
+        self._incomplete_since_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
+        self._next_expiry_s = math.inf  # when the first of them need not be waited for any more
+
+    # Sightings.
+
+    def put_pod(self, pod: Pod) -> KubeError | None:
+        """Add or update a pod. Returns why it cannot be read, None for one that can."""
+        try:
+            member = member_of(pod, self._gpu_resources)
+        except (BadQuantity, TooComplex) as error:
+            self.unreadable_pods += 1
+            self.drop_pod(pod.metadata.uid)
+            return error
+        if member is None:
+            self.drop_pod(pod.metadata.uid)
+            return None
+        old = self.pods.get(member.uid)
+        if old == member:
+            return None
+        joins = not member.no_opinion_reason or member.membership.key.dialect != Dialect.ALONE.value
+        if old is not None and not (joins and old.membership.key == member.membership.key):
+            self._leave(old)
+        self.pods[member.uid] = member
+        if member.node:
+            self.assumed_pods.forget(member.uid)
+        self._charge(member)
+        if joins:
+            self._join(member, pod.metadata.resource_version, new=old is None)
+        return None
+
+    def drop_pod(self, uid: str) -> None:
+        """Remove a pod that is gone or finished."""
+        self.assumed_pods.forget(uid)
+        self.unconfirmed_nominations.pop(uid, None)
+        self.snapshot.release(uid)
+        member = self.pods.pop(uid, None)
+        if member is not None:
+            self._leave(member)
+
+    def put_group(self, dialect: Dialect, group: PodGroup) -> None:
+        """Add or update a PodGroup of one dialect."""
+        meta = group.metadata
+        key = GangKey(meta.namespace, meta.name, dialect.value)
+        spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
+        if dialect is Dialect.KAI:
+            kai_group = kai.read_pod_group(
+                spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint
+            )
+            roles = tuple((subgroup_role(name), count) for name, count in kai_group.subgroups)
+            wish = kai_group.wish if kai_group.wish.source else wish_of_notes(notes)
+            self._set_sizing(key, Sizing(kai_group.least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+            return
+        least = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
+        fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
+        wish = wish_of_group(*fields, notes)
+        roles = tuple((role_of(task), count) for task, count in least_by_role(spec.min_task_member))
+        self._set_sizing(key, Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+
+    def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
+        """Remove a PodGroup. The annotations of its pods count from now on."""
+        self._set_sizing(GangKey(namespace, name, dialect.value), None)
+
+    def put_owner(self, kind: str, owner: Owner) -> None:
+        """Add or update a Job or StatefulSet, which says how many pods it will have.
+
+        Such pods start together only if their own annotations say so.
+        """
+        spec, meta = owner.spec, owner.metadata
+        if kind == "Job":
+            bounds = [n for n in (spec.parallelism, spec.completions) if n is not None]
+            total = min(bounds, default=1)
+        else:
+            total = spec.replicas if spec.replicas is not None else 1
+        key = GangKey(meta.namespace, f"{kind}/{meta.name}", Dialect.OWNER.value)
+        self._set_sizing(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
+
+    def drop_owner(self, kind: str, namespace: str, name: str) -> None:
+        """Remove a Job or StatefulSet."""
+        self._set_sizing(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
+
+    def put_node(self, node: Node) -> None:
+        """Add or update a node."""
+        name = node.metadata.name
+        ip = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
+        if self._ips.get(name) != ip:
+            self._ips[name] = ip
+            self._stale_layout = True
+        if not self.snapshot.put_node(node):
+            self._stale_layout = True
+
+    def drop_node(self, name: str) -> None:
+        """Remove a node. Its row in the tables goes with the next new layout."""
+        self._ips.pop(name, None)
+        self.snapshot.drop_node(name)
+
+    def set_map(self, fabric: Fabric) -> None:
+        """Use a new fabric, whose hosts are named as in the map: by InternalIP or by node name."""
+        self._map = fabric
+        self._stale_layout = True
+
+    # Answers.
+
+    def settle(self, now_s: float) -> None:
+        """Bring the tables up to date before a decision: expire assumed pods, and lay out again if hosts changed."""
+        for uid in self.assumed_pods.expire(now_s):
+            member = self.pods.get(uid)
+            if member is not None:
+                self._charge(member)
+                self.changed_gangs.add(member.membership.key)
+        self._wait_for_members(now_s)
+        for key in self.changed_gangs:
+            gang = self.gangs.get(key)
+            if gang is not None and any(self.node_of(member) for member in gang.members.values()):
+                gang.start(now_s, MAX_PATIENCE_S)
+        if self._stale_layout:
+            self._lay_out()
+
+    def assume(self, member: Member, node: str, now_s: float) -> None:
+        """Remember that this pod was just sent to this node, until the watch shows where it went."""
+        if member.node or member.uid not in self.pods:
+            return
+        self.assumed_pods.assume(member.uid, node, now_s)
+        self._charge(member)
+        self.changed_gangs.add(member.membership.key)
+
+    def forget_assumed(self, member: Member) -> None:
+        """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
+        self.assumed_pods.forget(member.uid)
+        self._charge(member)
+        self.changed_gangs.add(member.membership.key)
+
+    def host_of(self, member: Member) -> int | None:
+        """Return the host id that a member holds: bound, assumed, or nominated by another program.
+
+        None while it holds none.
+        """
+        return self.snapshot.row_of.get(self.node_of(member))
+
+    def our_nomination(self, member: Member) -> str:
+        """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet;
+        else "".
+        """
+        return self.unconfirmed_nominations.get(member.uid, member.nominated if member.nominated_by_us else "")
+
+    def node_of(self, member: Member) -> str:
+        """Return the node on which a member takes room; "" for none.
+
+        Our own nomination of a gang's member is only a plan, which a gang ahead may take back. Our own nomination of a
+        pod without a gang counts as taken room.
+        """
+        if member.node:
+            return member.node
+        assumed = self.assumed_pods.node_of(member.uid)
+        if assumed:
+            return assumed
+        if not self._node_exists(member.nominated) or (
+            member.nominated_by_us and member.membership.key.dialect != Dialect.ALONE.value
+        ):
+            return ""
+        return member.nominated
+
+    def missing_pods(self, gang: Gang) -> int:
+        """Count the members that are still to be created and that room is kept for.
+
+        The count is 0 once no new member has come for PATIENCE_S, and once the gang was complete. So room is kept
+        neither for pods that never come nor for pods that have ended.
+        """
+        return max(0, gang.total - len(gang.living())) if gang.key in self._wait_until_s else 0
+
+    def mapped_hosts(self) -> int:
+        """Count the hosts that the map knows, with or without a node."""
+        return self.fabric.mapped_count
+
+    def waiting_gangs(self) -> Iterator[Gang]:
+        """Yield the gangs with a waiting member, in no order."""
+        return (gang for gang in self.gangs.values() if any(m.is_waiting for m in gang.members.values()))
+
+    # Inside.
+
+    def _node_exists(self, node: str) -> bool:
+        return bool(node) and node in self.snapshot.nodes
+
+    def _charge(self, member: Member) -> None:
+        node = self.node_of(member)
+        if node:
+            self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))
+        else:
+            self.snapshot.release(member.uid)
+
+    def _wait_for_members(self, now_s: float) -> None:
+        """Update until when room is kept for members that are still to be created.
+
+        A gang that got a new member is waited for a while longer. A gang whose time is over is not waited for any more.
+        """
+        for key in self._gangs_with_new_members:
+            gang = self.gangs[key]
+            if 0 < gang.announced <= len(gang.living()):
+                self._wait_until_s.pop(key, None)
+                continue
+            since_s = self._incomplete_since_s.setdefault(key, now_s)
+            self._wait_until_s[key] = min(now_s + PATIENCE_S, since_s + MAX_PATIENCE_S)
+            self._next_expiry_s = min(self._next_expiry_s, self._wait_until_s[key])
+        self._gangs_with_new_members.clear()
+        if now_s < self._next_expiry_s:
+            return
+        for key in [key for key, until_s in self._wait_until_s.items() if until_s <= now_s]:
+            del self._wait_until_s[key]
+            self.changed_gangs.add(key)
+        self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
+
+    def _join(self, member: Member, version: str, new: bool) -> None:
+        """Add a pod to its gang.
+
+        new: True for a pod not known before. A known pod that changed its gang does not prolong the waiting.
+        """
+        key = member.membership.key
+        gang = self.gangs.get(key)
+        if gang is None:
+            gang = self.gangs[key] = Gang(
+                key,
+                sizing=self._sizings.get(key),
+                version=int(version) if _VERSION.fullmatch(version) else 0,
+                tier_of=self.levels.tier_of,
+            )
+        if new:
+            self._gangs_with_new_members[key] = None
+        gang.join(member)
+        self.changed_gangs.add(key)
+
+    def _leave(self, member: Member) -> None:
+        key = member.membership.key
+        gang = self.gangs.get(key)
+        if gang is None or not gang.leave(member.uid):
+            return
+        self.changed_gangs.add(key)
+        if not gang.members:
+            del self.gangs[key]
+            for table in (self._wait_until_s, self._incomplete_since_s):
+                table.pop(key, None)
+            self._gangs_with_new_members.pop(key, None)
+
+    def _set_sizing(self, key: GangKey, sizing: Sizing | None) -> None:
+        if sizing is None:
+            self._sizings.pop(key, None)
+        else:
+            self._sizings[key] = sizing
+        gang = self.gangs.get(key)
+        if gang is not None and gang.sizing != sizing:
+            gang.sizing = sizing
+            self.changed_gangs.add(key)
+
+    def _lay_out(self) -> None:
+        """Lay the tables out again: the map's hosts under the names of their nodes, then the nodes off the map."""
+        names = sorted(self._ips, reverse=True)  # of two nodes with one address the first by name has it
+        by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
+        known = renamed(self._map, by_key)
+        on_map = set(known.hosts)
+        self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
+        self.snapshot.set_row_order(self.fabric.hosts)
+        self.levels.use(self.fabric)
+        self.layout_version += 1
+        self._stale_layout = False
+
+
+def renamed(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
+    """Return the same fabric with its hosts named as their nodes are. A host without a node keeps its own name."""
+    hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
+    return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
+
+
+class AssumedPods:
+    """Assumed placements, in the order in which they expire."""
+
+    def __init__(self, ttl_s: float = 10.0) -> None:
+        self.ttl_s = ttl_s
+        self._assumed: dict[str, tuple[str, float]] = {}
+
+    def assume(self, uid: str, node: str, now_s: float) -> None:
+        """Assume that a pod goes to a node until `now_s + ttl_s`, in place of any earlier assumption."""
+        self._assumed.pop(uid, None)
+        self._assumed[uid] = (node, now_s + self.ttl_s)
+
+    def forget(self, uid: str) -> None:
+        """Drop the assumption on a pod that was seen on a node, or is gone."""
+        self._assumed.pop(uid, None)
+
+    def node_of(self, uid: str) -> str:
+        """Return the node that the pod is assumed to go to; "" when nothing is assumed."""
+        entry = self._assumed.get(uid)
+        return entry[0] if entry else ""
+
+    def expire(self, now_s: float) -> list[str]:
+        """Drop the assumptions that are too old, and return their uids."""
+        expired = []
+        for uid, (_, until_s) in self._assumed.items():
+            if until_s > now_s:
+                break
+            expired.append(uid)
+        for uid in expired:
+            del self._assumed[uid]
+        return expired
+
+    def __len__(self) -> int:
+        return len(self._assumed)
+
+
+MAX_TABLES = 64  # tables kept ready
+
+_TableKey = tuple[tuple[tuple[str, str, str, str], ...], tuple[tuple[int, Term], ...]]
+
+
+class Preferences:
+    """One table for all pods that prefer the same, made when it is first asked for after a node changed."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._offer_version = -1
+        self._tables: dict[_TableKey, Rows] = {}
+
+    def of(self, member: Member) -> Rows | None:
+        """Return a number for each row, the larger the gladder; None when all are alike to the pod."""
+        if not member.preferred_terms and not self._snapshot.soft_tainted:
+            return None
+        if self._offer_version != self._snapshot.offer_version:
+            self._offer_version = self._snapshot.offer_version
+            self._tables.clear()
+        key = (member.shape.tolerations, member.preferred_terms)
+        table = self._tables.get(key)
+        if table is None:
+            while len(self._tables) >= MAX_TABLES:
+                del self._tables[next(iter(self._tables))]
+            table = self._tables[key] = self._table(*key)
+        return table
+
+    def _table(self, tolerations: tuple[tuple[str, str, str, str], ...], wishes: tuple[tuple[int, Term], ...]) -> Rows:
+        table = np.zeros(len(self._snapshot.order), np.int32)
+        keys = sorted({key for _, (on_labels, _) in wishes for key, _, _ in on_labels})
+        by_name = any(on_fields for _, (_, on_fields) in wishes)
+        scores: dict[object, int] = {}  # nodes that look alike are judged once
+        for name in self._snapshot.nodes if wishes else self._snapshot.soft_tainted:
+            if (row := self._snapshot.row_of.get(name)) is None:
+                continue
+            node = self._snapshot.nodes[name]
+            features = admission_view(node, keys, by_name)
+            if features not in scores:
+                scores[features] = preference(node, tolerations, wishes)
+            table[row] = scores[features]
+        return table

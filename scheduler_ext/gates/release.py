@@ -1,0 +1,259 @@
+"""Decide the next writes for a gang behind our gates: first every nomination, then every gate.
+
+The decision depends only on the objects of the API server and on the plan. So a process that takes over after a crash
+continues after the last write. Whether any process places gated pods is read from the nominator's Lease.
+Source: docs/managed-clusters.md
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from turnout.kube.objects import Lease
+from turnout.kube.times import unix_s
+from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.request import is_planned, planned_members
+from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
+from turnout.topology.model import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """The room that is made for a gang: who leaves for it, and where its members are nominated meanwhile."""
+
+    hosts: Mapping[str, str]  # uid -> node
+    victims: tuple[Evict, ...]  # to be evicted, in this order
+    terminating_pods: int  # pods that leave already
+    refusal_detail: str = ""  # why the last eviction was not done
+
+
+@dataclass(frozen=True, slots=True)
+class GatedGang:
+    """A gang of which members are behind our gate, and what the planner says of it.
+
+    gated: in the order of their ranks.
+    """
+
+    gated_pods: tuple[GatedPod, ...]
+    min_pods: int  # how many must start together
+    startable_pods: int  # members that exist and wait for no gate of somebody else
+    ungated_pods: int  # those among them that are not behind our gate
+    has_started: bool  # True if a member runs, or was let go before
+    requires_level: bool  # True if the gang must stay within a tier
+    hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> planned node
+    planned_uids: frozenset[str] = frozenset()  # uids of the members whose place the plan decides
+    nominable_uids: frozenset[str] = frozenset()
+    nominated_by_us: frozenset[str] = frozenset()  # uids of gated members whose nomination is ours
+    unknown_size: Refusal | None = None  # why nobody can say how many must start together
+    preemption: Preemption | None = None  # room, by evictions
+    shortfall: Refusal | None = None  # why not every member has a place in the plan
+
+
+_SIZED_BY_OWNER = ("Job/", "StatefulSet/")  # kinds that are watched: others say nothing of a size
+
+
+def observe_gated_gang(
+    plans: Plans,
+    gang: Gang,
+    gated_pods: Mapping[str, GatedPod],
+    lifted_uids: Collection[str],
+    schedulers: Collection[str],
+    now_s: float,
+) -> GatedGang:
+    """Gather the facts that decide on a gang's gates. The planner is asked only once the gang's min exists.
+
+    gated_pods: by uid, as the API server showed them last. lifted_uids: uids whose gate is lifted, though the watch may
+    not show it yet. schedulers: the names of the schedulers whose pods are nominated.
+    """
+    living = sorted(gang.living(), key=rank_order)
+    gated_members = [m for m in living if m.uid in gated_pods]
+    ungated_members = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
+    startable_pods = len(ungated_members) + sum(1 for m in gated_members if not gated_pods[m.uid].other_gates)
+    has_started = any(
+        m.node or m.nominated_by_us or m.uid in lifted_uids for m in ungated_members if is_planned(m, gang)
+    )
+    unknown_size = _unknown_size(gang)
+    hosts: dict[str, str] = {}
+    shortfall = None
+    if unknown_size is None and (has_started or startable_pods >= gang.min_pods):
+        hosts, shortfall = _planned_nodes(plans, gang, now_s)
+    return GatedGang(
+        gated_pods=tuple(gated_pods[m.uid] for m in gated_members),
+        min_pods=gang.min_pods,
+        startable_pods=startable_pods,
+        ungated_pods=len(ungated_members),
+        has_started=has_started,
+        requires_level=gang.requires_level,
+        hosts=hosts,
+        planned_uids=frozenset(m.uid for m in planned_members(gang)),
+        nominable_uids=frozenset(
+            m.uid for m in gated_members if not m.nomination_obstacle and m.scheduler in schedulers
+        ),
+        nominated_by_us=frozenset(m.uid for m in gated_members if _is_ours(plans, m, gated_pods[m.uid])),
+        unknown_size=unknown_size,
+        shortfall=shortfall,
+    )
+
+
+def _unknown_size(gang: Gang) -> Refusal | None:
+    """Return what is missing where only a PodGroup or an owner can say how many must start, and nobody shows it."""
+    if gang.lacks_pod_group:
+        what = f"its PodGroup {gang.key.name}"
+    elif gang.is_unsized and gang.key.name.startswith(_SIZED_BY_OWNER):
+        what = gang.key.name
+    else:
+        return None
+    return Refusal(EventReason.GANG_UNKNOWN, f"{what} is not there: nobody says how many members must start together")
+
+
+def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:
+    """Return uid -> node for the waiting members of a gang, and why some of them have none."""
+    view = plans.view
+    if not view.fabric.mapped_count and gang.requires_level:
+        return {}, Refusal(EventReason.NO_MAP, "a topology tier is required and the map names no host")
+    plan = plans.plan_of(gang.key, now_s)
+    if plan is None:
+        return {}, None
+    hosts = {uid: view.fabric.hosts[host] for uid, host in plan.hosts.items()}
+    for member in gang.members.values():  # assumed to be on its way, or nominated by somebody else
+        if member.is_waiting and member.uid not in hosts and (node := view.node_of(member)):
+            hosts[member.uid] = node
+    if plan.refusal is None:
+        return hosts, None
+    detail = add_kept_domain(plans.domain_kept_against(gang), plan.refusal.detail)
+    return hosts, Refusal(EventReason(plan.refusal.reason.value), detail)
+
+
+def _is_ours(plans: Plans, member: Member, pod: GatedPod) -> bool:
+    """True if a gated pod's nomination is ours, as the view has it or as we wrote it a moment ago."""
+    return bool(pod.nominated) and plans.view.our_nomination(member) == pod.nominated
+
+
+Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
+
+
+def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
+    """Decide the next writes for a gang, all of which may be sent at once, and why the rest of it waits.
+
+    Lifts and evictions are returned only when no nomination is left to write. Evictions are sent one after the other,
+    and none after one that is refused. Raises nothing.
+    """
+    refusal = _start_refusal(gated_gang)
+    lifts = () if refusal is not None else _lifts(gated_gang)
+    if not lifts and gated_gang.preemption is not None:
+        return _preemption_writes(gated_gang, gated_gang.preemption)
+    if not lifts:
+        taken_back = tuple(
+            Nominate(pod, "")
+            for pod in gated_gang.gated_pods
+            if pod.uid in gated_gang.nominated_by_us and pod.nominated
+        )
+        return taken_back, refusal or gated_gang.shortfall
+    due = tuple(Nominate(lift.pod, lift.node) for lift in lifts if _needs_nomination(gated_gang, lift))
+    return due or lifts, gated_gang.shortfall
+
+
+def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Refusal]:
+    """Nominate a gang for the hosts that others leave, so that the scheduler keeps them from lower pods; then evict."""
+    nominations = tuple(
+        Nominate(pod, node)
+        for pod in gated_gang.gated_pods
+        if (node := preemption.hosts.get(pod.uid, "")) and pod.nominated != node
+    )
+    if preemption.refusal_detail:
+        return nominations or preemption.victims, Refusal(EventReason.EVICTION_REFUSED, preemption.refusal_detail)
+    leaving = len(preemption.victims) + preemption.terminating_pods
+    pods = "1 pod of a lower priority leaves" if leaving == 1 else f"{leaving} pods of a lower priority leave"
+    return nominations or preemption.victims, Refusal(EventReason.PREEMPTING, f"{pods} for it")
+
+
+def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
+    """Return why no member may go; None when the min may start."""
+    if gated_gang.unknown_size is not None:
+        return gated_gang.unknown_size
+    if (
+        gated_gang.has_started
+    ):  # the min is for the start: who runs already, or has ended well, need not wait for others again
+        return None
+    if gated_gang.startable_pods < gated_gang.min_pods:
+        return Refusal(
+            EventReason.GANG_INCOMPLETE, f"{gated_gang.startable_pods} of {gated_gang.min_pods} members exist"
+        )
+    seated = sum(
+        1
+        for pod in gated_gang.gated_pods
+        if not pod.other_gates and (pod.uid in gated_gang.hosts or pod.uid not in gated_gang.planned_uids)
+    )
+    if gated_gang.ungated_pods + seated >= gated_gang.min_pods:
+        return None
+    return gated_gang.shortfall or Refusal(
+        EventReason.NO_ROOM, f"{gated_gang.ungated_pods + seated} of {gated_gang.min_pods} members have a place"
+    )
+
+
+def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
+    """Return the lifts of all members that may go, in rank order.
+
+    A started gang is completed up to its min even by members without a seat. A required gang is not: such a member
+    could land anywhere.
+    """
+    lifts: list[Lift] = []
+    missing_pods = gated_gang.min_pods - gated_gang.ungated_pods
+    without_seat: list[GatedPod] = []
+    for pod in gated_gang.gated_pods:
+        if pod.other_gates:
+            continue
+        node = gated_gang.hosts.get(pod.uid, "")
+        if node:
+            lifts.append(Lift(pod, LiftReason.PLACED, node, only_this_node=gated_gang.requires_level))
+        elif pod.uid not in gated_gang.planned_uids:
+            lifts.append(Lift(pod, LiftReason.NOT_JUDGED))
+        else:
+            without_seat.append(pod)
+    if gated_gang.has_started and not gated_gang.requires_level:
+        lifts += [Lift(pod, LiftReason.COMPLETING) for pod in without_seat[: max(0, missing_pods - len(lifts))]]
+    return tuple(lifts)
+
+
+def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
+    """True if the nomination is still to be written. One of somebody else stays as it is."""
+    pod = lift.pod
+    if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):
+        return False
+    return bool(pod.nominated) if not lift.node else pod.uid in gated_gang.nominable_uids
+
+
+_TERMS = 3  # of the Lease without a word: another replica would have it long before
+_MAX_TERM_S = 60.0  # of a Lease: a record that claims more is not believed
+
+
+class PlacerState(Enum):
+    """The state of whoever places, as the Lease tells."""
+
+    PLACED = "Placed"  # somebody holds it
+    SILENT = "Silent"  # nobody does, for less than the bound
+    GONE = "Gone"  # nobody does, for longer
+
+
+def silence_s(lease: Lease | None, wall_s: float) -> float:
+    """Return for how long the holder of a Lease has said nothing; infinite where there is no Lease, or no time in it.
+
+    A holder whose clock goes ahead of ours is not silent.
+    """
+    renewed_s = unix_s(lease.spec.renew_time or "") if lease is not None else None
+    return math.inf if renewed_s is None else max(0.0, wall_s - renewed_s)
+
+
+def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
+    """Tell how a Lease stands. bound_s: silence after which its holder is gone for good."""
+    silent_s = silence_s(lease, wall_s)
+    term_s = min(_MAX_TERM_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))
+    if silent_s <= _TERMS * term_s:
+        return PlacerState.PLACED
+    return PlacerState.GONE if silent_s > bound_s else PlacerState.SILENT

@@ -1,1 +1,0 @@
-"""The writes of gates, and their metrics."""

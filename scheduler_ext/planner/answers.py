@@ -1,0 +1,346 @@
+"""The planner's answers about one pod: the node of its plan, scores of nodes, and nodes for a preemption.
+
+An answer looks up the plan of the pod's gang and compares it with the nodes that the scheduler offers. With `filter`
+come the node to assume for the pod and the notice for its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import Dialect
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.preemption import plan_with_preemption
+from turnout.scheduler_ext.planner.request import (
+    GangPlan,
+    counts_for_tier,
+    is_planned,
+    planned_members,
+)
+from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
+from turnout.topology.distance import scores
+from turnout.topology.model import DistanceRule, Reason, Refusal
+from turnout.topology.place import beyond
+
+NO_OPINION = Answer()
+PLANNED_ELSEWHERE = Answer(nodes=())  # the scheduler named the nominated node alone; it asks about all nodes next
+NO_ROOM_LEFT = Refusal(Reason.NO_ROOM, "no room is left for this member")
+
+
+def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
+    """Narrow the nodes to the planned one, or say why there is none. Never raises.
+
+    names: nodes that passed every earlier filter; the answer keeps only such nodes.
+    """
+    view = plans.view
+    gang = view.gangs.get(member.membership.key)
+    if gang is None or not is_planned(member, gang):
+        return NO_OPINION
+    view.settle(now_s)
+    is_single = gang.key.dialect == Dialect.ALONE.value
+    if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
+        return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
+    if not view.fabric.mapped_count:
+        required = "a topology tier is required and the map names no host"
+        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
+    if is_single:
+        return _seat_alone(plans, gang, member, names, now_s)
+    plan = plans.plan_of(gang.key, now_s)
+    node = view.node_of(member) or _planned_node(plans, plan, member)
+    if len(names) == 1 and names[0] == member.nominated:
+        return _keep(node) if node in names else PLANNED_ELSEWHERE
+    if node not in names and view.assumed_pods.node_of(member.uid):
+        view.forget_assumed(member)
+        plan = plans.plan_of(gang.key, now_s)
+        node = _planned_node(plans, plan, member)
+    if gang.requires_level and _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
+        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names), retry=True)
+    if gang.requires_level:
+        plan = plans.plan_of(gang.key, now_s)
+        node = view.node_of(member) or _planned_node(plans, plan, member)
+    if node in names:
+        return _keep(node)
+    if not node:
+        refusal = (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
+        return _no_room(plans, gang, member, names, refusal)
+    if gang.requires_level:
+        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names))
+    return _seat_among(plans, gang, member, names, plan)
+
+
+def scores_of(
+    plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float, max_scores: int
+) -> list[tuple[str, int]]:
+    """Score the named nodes: 10 for the planned one, and less with every tier away from the gang. Never raises.
+
+    Returns at most `max_scores` names, the best first, with integers 1..10; zeros are left out.
+    """
+    view = plans.view
+    gang = view.gangs.get(member.membership.key)
+    if gang is None or not is_planned(member, gang):
+        return []
+    view.settle(now_s)
+    if not view.fabric.mapped_count:
+        return []
+    if gang.key.dialect == Dialect.ALONE.value:
+        seat = _seat_alone(plans, gang, member, names, now_s)
+        return [(seat.nodes[0], 10)] if seat.nodes else []
+    plan = plans.plan_of(gang.key, now_s)
+    node = view.node_of(member) or _planned_node(plans, plan, member)
+    planned = view.snapshot.row_of.get(node)
+    gang_hosts = [host for m in planned_members(gang) if (host := view.host_of(m)) is not None]
+    gang_hosts += plan.used_hosts if plan is not None else ()
+    planned_hosts = [planned] if planned is not None else []
+    scored = scores(
+        view.fabric, planned_hosts, gang_hosts, DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
+    )
+    requested = set(names)
+    rows = np.flatnonzero(scored)
+    rows = rows[np.argsort(-scored[rows], kind="stable")]
+    found: list[tuple[str, int]] = []
+    for row in rows.tolist():
+        name = view.fabric.hosts[row]
+        if name in requested:
+            found.append((name, int(scored[row])))
+            if len(found) == max_scores:
+                break
+    return found
+
+
+def preemptible_nodes(plans: Plans, member: Member, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
+    """Return the named nodes on which the whole gang could run once less important pods have left, in their order.
+
+    All of them where the planner has no opinion; none where the gang would not start whatever leaves.
+    """
+    view, names = plans.view, list(names)
+    gang = view.gangs.get(member.membership.key)
+    if gang is None or gang.key.dialect == Dialect.ALONE.value or not is_planned(member, gang):
+        return names
+    plans.sync(now_s)
+    if not view.fabric.mapped_count:
+        return names
+    plan = plan_with_preemption(plans, gang, member, wall_s)
+    if plan.refusal is not None:
+        return []
+    own = _planned_node(plans, plan, member)
+    if own in names:
+        return [own]
+    used_nodes = {view.fabric.hosts[host] for host in plan.used_hosts}
+    return [name for name in names if name in used_nodes]
+
+
+def partial_gangs(plans: Plans) -> list[Gang]:
+    """Return gangs of which some members, but fewer than must start together, hold a host while others wait."""
+    found = []
+    for gang in plans.view.waiting_gangs():
+        placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
+        if gang.key.dialect != Dialect.ALONE.value and plans.has_started(gang) and placed_count < gang.min_pods:
+            found.append(gang)
+    return found
+
+
+def unenforced_pods(plans: Plans, rules: Rules) -> int:
+    """Count the bound pods that break a rule by now.
+
+    A required gang may have come to span more than its tier, or a held gang may have lost members. Nothing enforces
+    either rule while the extender is down, or when members leave later.
+    """
+    view, count = plans.view, 0
+    for gang in view.gangs.values():
+        bound = [m for m in planned_members(gang) if m.node and not m.terminating and counts_for_tier(m, gang)]
+        if not bound or gang.key.dialect == Dialect.ALONE.value:
+            continue
+        hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
+        outside = view.levels.rows_outside(gang.levels)
+        wide = beyond(view.fabric, gang.tier, hosts) is not None or (outside is not None and outside[hosts].any())
+        if wide or (rules.hold_incomplete and len(gang.living()) < gang.min_pods):
+            count += len(bound)
+    return count
+
+
+def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
+    """Send a pod without a gang where it fits tightest, so that large holes stay free.
+
+    Where it fits nowhere, the choice is the scheduler's.
+    """
+    plans.plan_of(gang.key, now_s)  # of those ahead of it
+    node = plans.view.node_of(member)
+    if node in names:
+        return _keep(node)
+    request = plans.request_of(gang, without=(member.uid,))
+    node = _planned_node(plans, plans.try_place(request), member)
+    if node and node not in names:
+        node = _planned_node(plans, plans.try_place(request, _rows(plans, names)), member)
+    return _keep(node)
+
+
+def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Answer:
+    """Choose another node when the planned host is not among the candidates.
+
+    Another host of the plan comes first, then a new plan of the whole gang among the candidates. The last choice is the
+    host nearest to the rest of the gang. The planned host may be taken by a member that another replica answered for,
+    which is not seen yet. Then the gang stands on the plan's other hosts, and a new plan would look for room that the
+    gang has taken itself.
+    """
+    rows, hosts = _rows(plans, names), plan.hosts if plan else {}
+    request = plans.request_of(gang, without=(member.uid,))
+    placed_members = (
+        *request.placed_members,
+        *((m, hosts[m.uid]) for m in gang.members.values() if m.uid in hosts and m is not member),
+    )
+    single = replace(
+        request, waiting=(member,), placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
+    )
+    seats = {row for row, shape in plan.reserved_pods() if shape == member.shape} if plan else set()
+    node = _planned_node(plans, plans.try_place(single, seats.intersection(rows)), member)
+    if not node:
+        second_plan = plans.try_place(request, rows)
+        node = _planned_node(plans, second_plan, member) if second_plan.refusal is None else ""
+        node = node or _planned_node(plans, plans.try_place(single, rows), member)
+    if node:
+        return _keep(node)
+    detail = f"the gang finds no room among the {len(names)} candidates"
+    return _no_room(plans, gang, member, names, Refusal(Reason.NO_ROOM, detail))
+
+
+def _keep(node: str) -> Answer:
+    """Keep one node; no opinion for ""."""
+    return Answer(nodes=(node,)) if node else NO_OPINION
+
+
+def _planned_node(plans: Plans, plan: GangPlan | None, member: Member) -> str:
+    host = plan.hosts.get(member.uid) if plan is not None else None
+    return plans.view.fabric.hosts[host] if host is not None else ""
+
+
+def _rows(plans: Plans, names: Iterable[str]) -> list[int]:
+    rows = plans.view.snapshot.row_of
+    return [rows[name] for name in names if name in rows]
+
+
+def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
+    """Refuse where nothing that leaves a node would help."""
+    return Answer((), Refusal(word, detail), retry=retry)
+
+
+def _missing_host_detail(node: str, names: Sequence[str]) -> str:
+    which = f"planned host {node} is" if node and node not in names else "a host that the gang is planned on is"
+    return f"{which} not among the {len(names)} candidates; is percentageOfNodesToScore 100?"
+
+
+def _awaits_missing_hosts(
+    plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+) -> bool:
+    """True while hosts of a plan are not offered, and may be refused or only taken by members that nobody saw yet.
+
+    Until a member holds a host, those of all members count: the gang can still go elsewhere whole. Once it is sure, the
+    gang is planned without the hosts that are left out, until they are offered again.
+    """
+    rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
+    if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):
+        if plan is None or plan.refusal is not None:
+            plans.replan(key)
+        return False
+    if plan is None or not plan.hosts:
+        return False
+    own = plan.hosts.get(member.uid)
+    if plans.has_started(gang):
+        needed_hosts = set() if own is None else {own}
+    else:
+        needed_hosts = {host for host, other in plan.reserved_pods() if other == shape}
+    hosts, requested = plans.view.fabric.hosts, set(names)
+    absent = [host for host in needed_hosts if hosts[host] not in requested]
+    if not absent:
+        return False
+    missing = plans.view.snapshot.room(shape) > 0
+    missing[_rows(plans, names)] = False
+    if not missing[absent].any():
+        return False
+    known_rejected = rejected.note_missing(key, shape, missing, now_s)
+    if not known_rejected[absent].all():
+        return True
+    plans.replan(key)
+    return False
+
+
+def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Answer:
+    """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
+    word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
+    count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
+    if count:
+        are = "host with room is" if count == 1 else "hosts with room are"
+        refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
+        word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
+    refusal = Refusal(refusal.reason, add_kept_domain(plans.domain_kept_against(gang), refusal.detail))
+    if (tier := gang.tier) is None:
+        return Answer((), Refusal(word, refusal.detail), None)
+    able = _could_hold_gang(plans, gang, member, tier)
+    rows = plans.view.snapshot.row_of
+    inside = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
+    return Answer((), Refusal(word, refusal.detail), inside)
+
+
+def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> NDArray[np.bool_]:
+    """Mark the hosts in a domain of the allowed tier that could hold the whole gang if it were empty."""
+    view, fabric = plans.view, plans.view.fabric
+    tier = min(widest, fabric.tiers)
+    could = view.snapshot.capacity(member.shape).copy()
+    could[~fabric.mapped] = 0
+    switches = fabric.switch_of[tier]
+    enough = np.add.reduceat(could, fabric.starts[tier]) >= gang.min_pods
+    anchors = (m for m in planned_members(gang) if counts_for_tier(m, gang))
+    gang_switches = {int(switches[h]) for m in anchors if (h := view.host_of(m)) is not None}
+    if gang_switches:
+        own_switch = np.zeros(len(enough), bool)
+        own_switch[list(gang_switches)] = len(gang_switches) == 1
+        enough &= own_switch
+    able: NDArray[np.bool_] = enough[switches] & fabric.mapped
+    return able
+
+
+MAX_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
+
+
+def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> Answer:
+    """Answer about all nodes: the refusal is None if the pod can go to one, or if there is no opinion. Never raises."""
+    plans.view.settle(now_s)
+    return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
+
+
+def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
+    """Refuse until the pod is asked about again: the watched state may be old, and newer state may allow the pod.
+
+    wall_s: time of this answer, in seconds since 1970. pause_s: how long the answer is held back, because an idle
+    scheduler asks again at once.
+
+    kube-scheduler writes the reason into the pod's status, and tries a refused pod again when its status changes. So
+    the time in the text makes every answer different. No node is left for a preemption, so that nothing is preempted on
+    old state. An error is no alternative: an ignorable extender that fails is skipped, and a part of the gang starts.
+    """
+    detail = f"{refusal.reason.value}: {refusal.detail}"
+    return Answer((), Refusal(EventReason.OLD_VIEW, detail), refused_s=wall_s, pause_s=pause_s)
+
+
+def answer_prioritize(
+    plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float
+) -> list[tuple[str, int]]:
+    """Return at most MOST_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
+    return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
+
+
+def answer_preempt(
+    plans: Plans, member: Member, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
+) -> Mapping[str, Victims]:
+    """Keep only the nodes on which the whole gang could run once less important pods have left.
+
+    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, by which the time
+    that others ran is counted; without it all ran alike.
+    """
+    return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}

@@ -1,0 +1,329 @@
+"""Order the gangs and their seats, and update a plan when its gang changes.
+
+Up to its min a gang has one place in the order of all gangs. Seats above the min come after the min of every gang.
+Gangs of one set are placed all or none, and may share one domain. `steps.py` decides which seats a plan has, and
+`plans.py` which gang gives way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from enum import IntEnum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import GangKey
+from turnout.jobs.wishes.model import MAX_TOGETHER
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_order
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.ranks import seating_order
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
+from turnout.scheduler_ext.planner.steps import place
+from turnout.topology.model import Reason, Refusal
+
+# (level, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
+Order = tuple[int, int, bool, bool, str, int, str]
+
+
+class SeatClass(IntEnum):
+    """The class of a claim, in their order. It counts before priority and age."""
+
+    STARTED = auto()  # a part of the gang holds hosts, and its min is not reached: half a gang helps nobody
+    WAITING = auto()
+    GROWTH = auto()  # above the min and not even created: such a seat stands in nobody's way
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedSeat:
+    """One seat of a plan with its place in the order."""
+
+    order: Order
+    host: int
+    shape: PodShape
+    uid: str = ""  # of the member that the seat is for; "" while that member is still to be created
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GangPosition:
+    """The place of a gang among all gangs."""
+
+    needed_pods: int  # how many more members need a host to reach its min
+    first_order: Order  # of the first seat that the gang asks for
+    last_order: Order  # of the last seat for a member that exists: every gang up to this order is planned before
+
+
+def position_of(view: ClusterView, gang: Gang) -> GangPosition:
+    """Return a gang's place in the order of all gangs.
+
+    Where no min is stated, as for plain Jobs, every member that exists counts as needed.
+    """
+    members = planned_members(gang)
+    without_host = [m for m in members if view.host_of(m) is None]
+    waiting = [m for m in without_host if m.is_waiting]
+    started = len(without_host) < len(members)
+    min_pods = gang.min_pods_to_finish if started else gang.min_pods
+    needed_pods = _needed_pods(gang, waiting, min_pods)
+    is_urgent = started and min_pods and needed_pods
+    seat_class = SeatClass.STARTED if is_urgent else SeatClass.WAITING
+    nominated = any(m.is_waiting and view.our_nomination(m) for m in gang.members.values())
+    priority, age = gang.priority, gang.age
+    if partners := linked_gangs(view, gang):  # gangs of one set share the place of the least important and the youngest
+        priority, age = min(other.priority for other in partners), partners[-1].age
+    first = (int(seat_class), -priority, False, not nominated, *age)
+    above = (int(SeatClass.WAITING), -priority, True, not nominated, *age)
+    if not waiting and not needed_pods:  # only growth seats: they give way to every other seat, so all may see them
+        first = above = (int(SeatClass.STARTED), *first[1:])
+    has_seats_above = len(waiting) > needed_pods
+    return GangPosition(needed_pods, first if needed_pods else above, above if has_seats_above else first)
+
+
+def _needed_pods(gang: Gang, waiting: Sequence[Member], min_pods: int) -> int:
+    """Return how many more members need a host so that a gang reaches its min, and each role its own min."""
+    needed = max(0, min_pods - (len(gang.living()) - len(waiting))) if min_pods else len(waiting)
+    if not gang.min_by_role:
+        return needed
+    present_roles = Counter(m.membership.role for m in gang.living()) - Counter(m.membership.role for m in waiting)
+    return max(needed, sum(max(0, count - present_roles[role]) for role, count in gang.min_by_role))
+
+
+def order_seats(gang: Gang, plan: GangPlan, position: GangPosition) -> list[OrderedSeat]:
+    """Return a plan's seats in order: those of existing members in turn, then those of members to come by rank."""
+    above = (int(SeatClass.WAITING), position.first_order[1], True, *position.first_order[3:])
+    growth = (int(SeatClass.GROWTH), *above[1:])
+    seats: list[OrderedSeat] = []
+    bound_members = [member for member in gang.living() if member.node] if gang.min_by_role else []
+    for member in seating_order([gang.members[uid] for uid in plan.hosts], gang.min_by_role, bound_members):
+        order = position.first_order if len(seats) < position.needed_pods else above
+        seats.append(OrderedSeat(order, plan.hosts[member.uid], plan.shapes[member.uid], member.uid))
+    for seat in sorted(plan.open_seats, key=lambda seat: seat.rank):
+        order = position.first_order if len(seats) < position.needed_pods else growth
+        seats.append(OrderedSeat(order, seat.host, seat.shape, "", seat.rank))
+    return seats
+
+
+def linked_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
+    """Return all gangs of its set, itself among them, the oldest first; nothing where it is in none.
+
+    A gang that comes after MOST_TOGETHER others is placed by itself.
+    """
+    name = gang.together_name
+    if not name:
+        return []
+    theirs = [other for key, other in view.gangs.items() if key.namespace == gang.key.namespace]
+    found = sorted((other for other in theirs if other.together_name == name), key=lambda other: (other.age, other.key))
+    return found[:MAX_TOGETHER] if gang in found[:MAX_TOGETHER] else []
+
+
+def has_started(view: ClusterView, gang: Gang) -> bool:
+    """True if a judged member of the gang holds a host."""
+    return any(view.host_of(member) is not None for member in planned_members(gang))
+
+
+def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]) -> str:
+    """Say why the gangs of a set cannot start: one of them has no place, or is announced and not there; "" if they can.
+
+    Announced are those that koordinator's groups list, and as many as our own name says.
+    """
+    if not together:
+        return ""
+    for gang in together:
+        if has_started(view, gang) or ((plan := plan_of(gang.key)) is not None and plan.hosts):
+            continue
+        return f"it starts together with {gang.key}, which cannot start"
+    shown = {str(gang.key) for gang in together}
+    if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in shown]:
+        return f"it starts together with {absent[0][:120]}, which is not there"
+    announced = max(gang.together_size for gang in together)
+    if len(together) < announced:
+        return f"of {announced} gangs of this name {len(together)} are there"
+    return ""
+
+
+def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
+    """Return the plan of a gang that fits and must wait for another."""
+    return GangPlan(key, refusal=Refusal(Reason.NO_ROOM, why))
+
+
+def rows_outside_shared_domain(
+    view: ClusterView, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
+) -> NDArray[np.bool_] | None:
+    """Mark the rows outside the domain that a gang shares with others; None where no other is there, or all rows do.
+
+    plan_of: gives the current plan of another gang: its places count as taken by its members. Where the gangs must have
+    one domain and no domain has room, all rows are marked.
+    """
+    together = linked_gangs(view, gang)
+    if len(together) < 2:
+        return None
+    merged = _merge_gangs(gang, together)
+    plans = {other.key: plan for other in together if other is not gang and (plan := plan_of(other.key)) is not None}
+    plan = place(view.fabric, _merged_request(view, merged, together, plans), room_of)
+    if plan.refusal is not None:
+        return np.ones(len(view.fabric.hosts), np.bool_) if merged.tier is not None else None
+    tier = max(plan.tier, merged.tier or 1)
+    if tier > view.fabric.tiers or not plan.used_hosts:
+        return None
+    row = view.fabric.switch_of[tier]
+    marks: NDArray[np.bool_] = row != row[plan.used_hosts[0]]
+    return marks
+
+
+def _merged_request(
+    view: ClusterView, merged: Gang, together: Sequence[Gang], plans: Mapping[GangKey, GangPlan]
+) -> GangRequest:
+    """Return the request for all gangs of a set. plans: of the other gangs; planned members count as placed."""
+    request = build_request(view, merged, ())
+    planned = {uid: host for plan in plans.values() for uid, host in plan.hosts.items()}
+    seated = tuple((member, planned[member.uid]) for member in request.waiting if member.uid in planned)
+    waiting = tuple(member for member in request.waiting if member.uid not in planned)
+    unplanned = [other for other in together if other.key not in plans or not plans[other.key].hosts]
+    missing = sum(max(0, other.min_pods - len(other.living())) for other in unplanned)
+    placed_members = (*request.placed_members, *seated)
+    return replace(request, waiting=waiting, placed_members=placed_members, missing_pods=missing)
+
+
+def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
+    """Return one gang of all members, of which as many start as of the gangs by themselves."""
+    members = {uid: member for other in together for uid, member in other.members.items()}
+    min_pods = sum(max(other.min_pods, len(other.living())) for other in together)
+    owners = [other.sizing.wish for other in together if other.sizing and other.sizing.wish.source]
+    tiers = [min((gang.known_tier(level) for level in wish.levels), default=math.inf) for wish in owners]
+    strictest = owners[tiers.index(min(tiers))] if owners else None  # the strictest level of all
+    sizing = Sizing(min_pods, None, "", "") if strictest is None else Sizing(min_pods, None, "", "", wish=strictest)
+    return Gang(gang.key, gang.version, sizing, gang.tier_of, members)
+
+
+def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: AbstractSet[str]) -> GangPlan | None:
+    """Return the plan after a change of its gang; None when the gang has to be planned again.
+
+    member_uids: uids of the members that existed when the plan was made.
+
+    A new plan is needed when a member went elsewhere, lost its place or finds no seat. It is also needed when a member
+    is deleted and no new member is expected.
+    """
+    members = [member for member in planned_members(gang) if not member.terminating]
+    missing = view.missing_pods(gang)
+    if _is_unchanged(view, members, plan, member_uids) and len(plan.open_seats) <= missing:
+        return plan
+    deleted_uids = member_uids - {member.uid for member in members}
+    if gang.group_rules or not deleted_uids <= plan.hosts.keys():
+        return None  # the group of a new member is not known beforehand
+    open_seats = {seat.rank: seat for seat in plan.open_seats}
+    for uid in deleted_uids:
+        open_seats[plan.ranks[uid]] = Seat(plan.hosts[uid], plan.shapes[uid], plan.ranks[uid])
+    waiting_hosts = _waiting_hosts(view, [member for member in members if member.uid in member_uids], plan)
+    if waiting_hosts is None:
+        return None
+    new_members = [member for member in members if member.uid not in member_uids]
+    seats = _seat_new_members(view, gang, plan, new_members, open_seats, waiting_hosts)
+    if seats is None or (deleted_uids and len(open_seats) > missing):
+        return None
+    shapes = {**plan.shapes, **{uid: seat.shape for uid, seat in seats.items()}}
+    ranks = {**plan.ranks, **{uid: seat.rank for uid, seat in seats.items()}}
+    return replace(
+        plan,
+        hosts=waiting_hosts,
+        open_seats=tuple(open_seats[rank] for rank in sorted(open_seats)[:missing]),
+        shapes={uid: shapes[uid] for uid in waiting_hosts},
+        ranks={uid: ranks[uid] for uid in waiting_hosts},
+    )
+
+
+def _seat_new_members(
+    view: ClusterView,
+    gang: Gang,
+    plan: GangPlan,
+    members: Iterable[Member],
+    open_seats: dict[int, Seat],
+    waiting_hosts: dict[str, int],
+) -> dict[str, Seat] | None:
+    """Return uid -> seat of new members; None if one finds no seat. The seats move from open ones to waiting hosts."""
+    seats: dict[str, Seat] = {}
+    for member in sorted(members, key=rank_order):
+        seat = _choose_seat(view, gang, member, plan, open_seats, waiting_hosts)
+        if seat is None:
+            return None
+        del open_seats[seat.rank]
+        seats[member.uid] = seat
+        if view.host_of(member) is None:
+            waiting_hosts[member.uid] = seat.host
+    return seats
+
+
+def _waiting_hosts(view: ClusterView, members: Iterable[Member], plan: GangPlan) -> dict[str, int] | None:
+    """Return which member still waits for which host; None when one went elsewhere or has no place any more."""
+    hosts: dict[str, int] = {}
+    for member in members:
+        holds, planned = view.host_of(member), plan.hosts.get(member.uid)
+        if holds is None and planned is None:
+            return None
+        if holds is None and planned is not None:
+            hosts[member.uid] = planned
+        elif planned is not None and holds != planned:
+            return None
+    return hosts
+
+
+def _is_unchanged(view: ClusterView, members: Sequence[Member], plan: GangPlan, member_uids: AbstractSet[str]) -> bool:
+    """True if no member is new or gone, and no member that has a seat holds a host already."""
+    if len(members) != len(member_uids) or not all(member.uid in member_uids for member in members):
+        return False
+    return all((view.host_of(member) is None) == (member.uid in plan.hosts) for member in members)
+
+
+def _choose_seat(
+    view: ClusterView,
+    gang: Gang,
+    member: Member,
+    plan: GangPlan,
+    open_seats: Mapping[int, Seat],
+    waiting_hosts: Mapping[str, int],
+) -> Seat | None:
+    """Find the seat of a new member: that of its own rank, else the one nearest to its neighbours in the ring."""
+    holds = view.host_of(member)
+    fit = [seat for seat in open_seats.values() if seat.shape == member.shape and holds in (None, seat.host)]
+    own = _rank_of(member, plan, gang)
+    found = next((seat for seat in fit if seat.rank == own), None)
+    if found is not None or not fit:
+        return found
+    around = _hosts_of_neighbours(member, gang.members.values(), waiting_hosts, view)
+    between = view.fabric.tier_between
+    return min(fit, key=lambda seat: (sum(between(seat.host, host) for host in around), seat.rank))
+
+
+def _rank_of(member: Member, plan: GangPlan, gang: Gang) -> int | None:
+    """Return the rank of a new member in the plan's numbering; None when its index or the plan's bases are unknown.
+
+    The numbering is circular: a rank before the first one comes after the last one.
+    """
+    index, role = member.membership.rank, member.membership.role
+    if index is None or not plan.bases:
+        return None
+    if role in plan.bases:
+        return (plan.bases[role] + index) % gang.total
+    if role < min(plan.bases):
+        return (-1 - index) % gang.total
+    last = max(plan.bases)
+    behind = max((m.membership.rank or 0 for m in gang.members.values() if m.membership.role == last), default=0) + 1
+    return (plan.bases[last] + behind + index) % gang.total if role > last else None
+
+
+def _hosts_of_neighbours(
+    member: Member, members: Iterable[Member], waiting_hosts: Mapping[str, int], view: ClusterView
+) -> Sequence[int]:
+    """Return the hosts of the members before and after a member, among those that have a host."""
+    ring_members = sorted(
+        (m for m in members if m is member or m.uid in waiting_hosts or view.host_of(m) is not None), key=rank_order
+    )
+    index = ring_members.index(member)
+    ring = (ring_members[index - 1], ring_members[(index + 1) % len(ring_members)])
+    hosts = (waiting_hosts.get(m.uid, view.host_of(m)) for m in ring if m is not member)
+    return [host for host in hosts if host is not None]

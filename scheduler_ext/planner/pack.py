@@ -1,0 +1,294 @@
+"""Cut a gang into batches and find the domains and switches that hold them.
+
+The room of each shape is known by itself. A domain with enough room for each shape may still fail, because the shapes
+use the same hosts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.gang import GangGroup
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric
+from turnout.topology.place import beyond
+
+
+def split_into_batches(request: GangRequest) -> list[PodBatch]:
+    """Return the groups in the order of placing: parts that have begun, then large ones, in each heavy shapes first."""
+    groups_by_uid = request.gang.groups_by_uid()
+    by_key: dict[tuple[GangGroup | None, PodShape], list[Member]] = {}
+    for member in request.waiting:
+        by_key.setdefault((groups_by_uid.get(member.uid), member.shape), []).append(member)
+    gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.placed_members))}
+    if not by_key and request.missing_pods and gpus:
+        by_key = {(None, max(gpus, key=lambda s: (gpus[s], s.requests))): []}
+    size = Counter[GangGroup | None]()
+    for (gang_group, shape), members in by_key.items():
+        size[gang_group] += max(gpus[shape], 1) * len(members) if gang_group is not None else 0
+    begun = {
+        gang_group for member, _ in request.placed_members if (gang_group := groups_by_uid.get(member.uid)) is not None
+    }
+
+    def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
+        gang_group, shape = key
+        return (
+            gang_group not in begun,
+            -size[gang_group],
+            repr(gang_group),
+            -gpus[shape],
+            -len(by_key[key]),
+            shape.requests,
+        )
+
+    ordered = sorted(by_key, key=turn)
+    return [
+        PodBatch(
+            shape, tuple(by_key[gang_group, shape]), 0 if at else request.missing_pods, gang_group, max(gpus[shape], 1)
+        )
+        for at, (gang_group, shape) in enumerate(ordered)
+    ]
+
+
+def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
+    """True if nominations, with the hosts that members hold, leave the level of the gang or of one of its parts.
+
+    The level may have been stated, or the map changed, after the nominations were written.
+    """
+    gang, groups_by_uid = request.gang, request.gang.groups_by_uid()
+    hosts = {member.uid: host for member, host in request.placed_members if counts_for_tier(member, gang)} | dict(
+        request.nominated_hosts
+    )
+    of_part: dict[GangGroup, list[int]] = {}
+    for uid, host in hosts.items():
+        if (gang_group := groups_by_uid.get(uid)) is not None:
+            of_part.setdefault(gang_group, []).append(host)
+    return beyond(fabric, gang.tier, list(hosts.values())) is not None or any(
+        beyond(fabric, gang_group.tier, theirs) is not None for gang_group, theirs in of_part.items()
+    )
+
+
+def take_nominated_hosts(request: GangRequest, batch: PodBatch, room: Rows) -> dict[str, int]:
+    """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
+    nominated: dict[str, int] = {}
+    for member in batch.members:
+        host = request.nominated_hosts.get(member.uid)
+        if host is not None and room[host] > 0:
+            room[host] -= 1
+            nominated[member.uid] = host
+    return nominated
+
+
+MAX_TABLE_CELLS = 16_384  # of the table that shares one domain: hosts times pods
+MAX_PODS_PER_HOST = 16  # pods of the first shape
+_NONE = -(1 << 40)
+
+
+def domains_with_room(
+    fabric: Fabric, rooms: Sequence[Rows], counts: Sequence[int], placed_hosts: Sequence[int], widest: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the host ids [first, end) of domains with room for each shape by itself, the lowest and tightest first.
+
+    rooms: of each shape, by host id. counts: pods of each shape. placed_hosts: hosts of placed members; the domain
+    contains them.
+    """
+    if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
+        return
+    for tier in range(max(1, common_tier(fabric, placed_hosts)), widest + 1):
+        starts = fabric.starts[tier]
+        sums = [np.add.reduceat(room, starts, dtype=np.int64) for room in rooms]
+        fits = np.logical_and.reduce([total >= count for total, count in zip(sums, counts, strict=True)])
+        if placed_hosts:
+            only = int(fabric.switch_of[tier][placed_hosts[0]])
+            fits[:only] = fits[only + 1 :] = False
+        at = np.flatnonzero(fits)
+        for switch in at[np.argsort(sums[0][at], kind="stable")].tolist():
+            first, end = fabric.span(tier, switch)
+            if first < fabric.mapped_count:
+                yield first, end
+
+
+def domains_of_level(
+    fabric: Fabric, tier: int, placed_hosts: Sequence[int], room: NDArray[np.int64], min_pods: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the host ids [first, end) of a level's domains with room for `min_pods` pods, those with most room first.
+
+    placed_hosts: hosts of members, which the domain contains.
+    """
+    if beyond(fabric, tier, placed_hosts) is not None:
+        return
+    tier = min(tier, fabric.tiers)
+    sums = np.add.reduceat(room, fabric.starts[tier], dtype=np.int64)
+    switches = np.flatnonzero(sums >= min_pods)
+    switches = switches[np.argsort(-sums[switches], kind="stable")]
+    for switch in switches.tolist():
+        first, end = fabric.span(tier, switch)
+        if first < fabric.mapped_count and all(first <= host < end for host in placed_hosts):
+            yield first, end
+
+
+def share_domain(
+    shapes: Sequence[PodShape],
+    counts: Sequence[int],
+    rooms: Sequence[Rows],
+    room_of: Callable[[PodShape, PodsOnRows], Rows],
+    span: tuple[int, int],
+) -> Rows | None:
+    """Return how many pods of the first of two shapes each host takes, so that all of the second fit; else None.
+
+    None also for more shapes, and for a domain that is too large to try every way.
+    """
+    first, end = span
+    if len(shapes) != 2 or (end - first) * counts[0] > MAX_TABLE_CELLS:
+        return None
+    own = np.minimum(rooms[0][first:end], counts[0])
+    if own.max(initial=0) > MAX_PODS_PER_HOST:
+        return None
+    rest_room = [
+        room_of(
+            shapes[1], [(first + at, shapes[0]) for at in np.flatnonzero(own >= pods).tolist() for _ in range(pods)]
+        )
+        for pods in range(int(own.max(initial=0)) + 1)
+    ]
+    split = _split_hosts(own, [room[first:end].astype(np.int64) for room in rest_room], counts[0], counts[1])
+    if split is None:
+        return None
+    limits = np.zeros_like(rooms[0])
+    limits[first:end] = split
+    return limits
+
+
+def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
+    """Return how many of `count` pods each host takes, so that the others' room is largest; None if that is too small.
+
+    own: the most that each host may take. beside[k]: the others' room on each host beside k pods.
+    """
+    best = np.full(count + 1, _NONE, np.int64)
+    best[0] = 0
+    steps: list[NDArray[np.int64]] = []
+    for host, most in enumerate(own.tolist()):
+        ways = np.full((most + 1, count + 1), _NONE, np.int64)
+        for pods in range(most + 1):
+            ways[pods, pods:] = best[: count + 1 - pods] + rest_room[pods][host]
+        steps.append(ways.argmax(axis=0))
+        best = ways.max(axis=0)
+    if best[count] < rest:
+        return None
+    split, left = [], count
+    for step in reversed(steps):
+        split.append(int(step[left]))
+        left -= split[-1]
+    return split[::-1]
+
+
+MAX_SEARCH_STEPS = 20_000  # of the search, each a group tried under a switch
+
+
+def assign_switches(
+    sizes: Sequence[int],
+    room: Sequence[int],
+    fixed: Mapping[int, int],
+    exclusive: Sequence[bool],
+    steps: int = MAX_SEARCH_STEPS,
+) -> list[int] | None:
+    """Return a switch for each group so that all groups fit; None if the search finds no such assignment.
+
+    sizes: pods of each group. room: pods that each switch takes. fixed: group -> the switch of its placed members.
+    exclusive: True for a group that shares its switch with no other group. steps: how many times a group may be tried
+    under a switch. Up to eight groups, every distinct assignment is tried.
+    """
+    search = _SwitchSearch(sizes, list(room), fixed, exclusive, steps)
+    return [search.chosen[group] for group in range(len(sizes))] if search.assign(0) else None
+
+
+class _SwitchSearch:
+    """A search with backtracking for a switch of each group: groups with a fixed switch first, then large groups."""
+
+    def __init__(
+        self, sizes: Sequence[int], room: list[int], fixed: Mapping[int, int], exclusive: Sequence[bool], steps: int
+    ) -> None:
+        self.chosen: dict[int, int] = {}  # group -> switch
+        self._sizes, self._room, self._fixed, self._exclusive, self._steps = sizes, room, fixed, exclusive, steps
+        self._order = sorted(range(len(sizes)), key=lambda group: (group not in fixed, -sizes[group], group))
+
+    def assign(self, position: int) -> bool:
+        """Assign the groups from a position in the order on. False if they do not fit, or no step is left."""
+        if position == len(self._order):
+            return True
+        group, tried_states = self._order[position], set[tuple[int, bool]]()
+        for switch in self._candidates(group):
+            state = (self._room[switch], switch in self.chosen.values())  # of equal switches only one is tried
+            if state in tried_states or not self._fits(group, switch):
+                continue
+            self._steps -= 1
+            if self._steps < 0:
+                return False
+            tried_states.add(state)
+            self.chosen[group] = switch
+            self._room[switch] -= self._sizes[group]
+            if self.assign(position + 1):
+                return True
+            self._room[switch] += self._sizes[group]
+            del self.chosen[group]
+        return False
+
+    def _candidates(self, group: int) -> list[int]:
+        """Return the switches for a group, the tightest first."""
+        if group in self._fixed:
+            return [self._fixed[group]]
+        return sorted(range(len(self._room)), key=lambda switch: (self._room[switch], switch))
+
+    def _fits(self, group: int, switch: int) -> bool:
+        neighbours = [other for other, chosen in self.chosen.items() if chosen == switch]
+        is_shared = neighbours and any(self._exclusive[each] for each in (group, *neighbours))
+        return self._room[switch] >= self._sizes[group] and not is_shared
+
+
+def fit_batches(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, span: tuple[int, int]
+) -> list[PodBatch] | None:
+    """Return the batches with a switch for each, so that all fit; None where no such choice was found.
+
+    Only groups of one shape and one tier are assigned: the room of different shapes under a switch is not a sum.
+    """
+    groups = [batch.gang_group for batch in batches]
+    tier = _common_level(batches)
+    if tier is None or not 0 < tier < fabric.tiers:
+        return None
+    row = fabric.switch_of[tier]
+    room, first = room_of(batches[0].shape, ()), int(row[span[0]])
+    for rule in {group.rule for group in groups if group is not None} & request.rows_outside_level.keys():
+        room[request.rows_outside_level[rule]] = 0
+    rooms = [int(room[slice(*fabric.span(tier, switch))].sum()) for switch in range(first, int(row[span[1] - 1]) + 1)]
+    index_of, group_of = {group: index for index, group in enumerate(groups)}, request.gang.groups_by_uid()
+    fixed = {
+        index_of[group]: int(row[host]) - first
+        for member, host in request.placed_members
+        if (group := group_of.get(member.uid)) in index_of
+    }
+    if any(not 0 <= switch < len(rooms) for switch in fixed.values()):
+        return None
+    exclusive = [bool(group and group.exclusive) for group in groups]
+    chosen = assign_switches([batch.pods for batch in batches], rooms, fixed, exclusive)
+    if chosen is None:
+        return None
+    return [
+        replace(batch, span=fabric.span(tier, first + switch)) for batch, switch in zip(batches, chosen, strict=True)
+    ]
+
+
+def _common_level(batches: Sequence[PodBatch]) -> int | None:
+    """Return the tier of all groups; None if it differs, or if the batches are not one batch of one shape a group."""
+    groups = [batch.gang_group for batch in batches]
+    tiers = {None if group is None else group.tier for group in groups}
+    has_one_shape = len({batch.shape for batch in batches}) == 1
+    return tiers.pop() if has_one_shape and len(set(groups)) == len(groups) and len(tiers) == 1 else None

@@ -1,0 +1,546 @@
+"""Keep the plans of all waiting gangs between requests, and renew the plans that a change breaks.
+
+Gangs are planned in one order. Started gangs that lack members of their min come first. Then count priority, being
+nominated, creation, resourceVersion and uid. Seats above the min come after the min of all other gangs (`order.py`).
+Each gang is planned as if only the gangs ahead of it had plans, and takes room from the gangs behind it. So the plan of
+a gang does not depend on the order of questions. A gang that does not fit whole takes no room.
+
+Started gangs come first, because a gang that is half placed cannot run. Nominated gangs come before new gangs of the
+same second, so that a new gang does not move a nomination. A plan stands until a fact breaks it: a member went
+elsewhere, its room was taken, or the gang changed. New members take the seats reserved for them.
+
+One question plans a limited amount (`steps.py`). If the gangs ahead need more, each of their namespaces gets an equal
+share, and the gang in question is planned beside the standing plans. `plan_some` continues between questions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.request_hints import RejectedHosts
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.planner.order import (
+    GangPosition,
+    Order,
+    SeatClass,
+    has_started,
+    linked_gangs,
+    missing_partner,
+    order_seats,
+    position_of,
+    refuse_for_partner,
+    rows_outside_shared_domain,
+    update_plan,
+)
+from turnout.scheduler_ext.planner.request import (
+    GangPlan,
+    GangRequest,
+    build_request,
+    count_lost,
+    count_missing,
+    drop_seats,
+    exclusive_rows,
+    plan_sort_key,
+    planned_members,
+    union_rows,
+)
+from turnout.scheduler_ext.planner.reserved_room import (
+    HostReservations,
+    KeptDomain,
+    StandingPlan,
+    StandingPlans,
+    StrictOrder,
+    rows_of_domain,
+)
+from turnout.scheduler_ext.planner.steps import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work, place, request_signature
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import DistanceRule, Refusal
+
+MAX_GROWTH_SEATS = 1_024  # seats above the min of one namespace, for members that nobody has created
+_TURN_STEPS = 300  # of a gang's turn, beside what placing it takes: as long as to place a small gang, as measured
+_SEAT_STEPS = 4  # to keep one seat
+
+
+class Plans:
+    """Plans by gang. Call `sync` to take in changes of the view, then ask. Pods without a gang have no plan in it."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        rule: DistanceRule = DistanceRule.ALL_TIERS,
+        hold_incomplete: bool = False,
+        strict_queues: frozenset[str] = frozenset(),
+    ) -> None:
+        self.view = view
+        self.distance_rule = rule
+        self.hold_incomplete = hold_incomplete
+        self.replanned = 0  # how many plans were made
+        self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
+        self.steps = 0  # of planning, in all
+        self.rejected_hosts = RejectedHosts()
+        self.strict_order = StrictOrder(strict_queues)
+        self.reservations = HostReservations()
+        self._plans = StandingPlans(view.snapshot)
+        self._unplanned: dict[GangKey, Order] = {}
+        self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
+        self._known_failures: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
+        self._gain_versions: tuple[int, int] | None = (
+            None  # of the snapshot and of what is held, as they were looked at last
+        )
+        self._layout_version: int | None = None
+
+    # What is asked.
+
+    def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
+        """Return the plan of one gang, planned after all gangs ahead of it; None when no member waits for a plan."""
+        self.sync(now_s)
+        gang = self.view.gangs.get(key)
+        if gang is None:
+            return None
+        self._plan_until(position_of(self.view, gang).last_order, self._work())
+        if key in self._unplanned:  # many are ahead of it: their turn comes, but nobody waits for all of them
+            self._plan_linked_gangs(key)
+        return self.current_plan(key)
+
+    def forget_plans(self) -> None:
+        """Forget every plan. The next ones keep to the nominations that are shown, whoever wrote them."""
+        self._layout_version = None
+
+    def current_plan(self, key: GangKey) -> GangPlan | None:
+        """Return the plan as it stands, without looking for changes."""
+        stored = self._plans.get(key)
+        return stored.plan if stored is not None else None
+
+    def plan_all(self, now_s: float) -> list[GangPlan]:
+        """Make every missing plan and return all plans in order. The work is not limited."""
+        self.sync(now_s)
+        self._plan_until(None, Work(ALL_STEPS))
+        return self.current_plans()
+
+    def plan_some(self, now_s: float) -> bool:
+        """Plan for as long as one question may take. True while gangs are left that have no plan."""
+        self.sync(now_s)
+        self._plan_until(None, self._work())
+        return bool(self._unplanned)
+
+    def current_plans(self) -> list[GangPlan]:
+        """Return every plan as it stands, in order."""
+        return [stored.plan for stored in sorted(self._plans, key=lambda stored: stored.position.first_order)]
+
+    def try_place(self, request: GangRequest, only_rows: Iterable[int] | None = None) -> GangPlan:
+        """Place a gang beside all other plans without keeping the result.
+
+        only_rows: the only rows that may be used; None for all. Growth seats of other gangs are used only if nothing
+        else is left.
+        """
+        stored = self._plans.get(request.gang.key)
+        own = stored.plan.reserved_pods() if stored else []
+        growth = [
+            pod
+            for other in self._plans.plans_with_growth_seats()
+            if other is not stored
+            for pod in other.growth_seats()
+        ]
+        rows = None if only_rows is None else list(only_rows)
+        work = Work()
+        plan = place(self.view.fabric, request, self._plans.room_beside_plans(own, rows), work)
+        if plan.refusal is not None and growth:
+            plan = place(self.view.fabric, request, self._plans.room_beside_plans(own + growth, rows), work)
+        self.steps += work.spent_steps
+        return plan
+
+    def request_of(self, gang: Gang, without: Iterable[str] = ()) -> GangRequest:
+        """Build the planner's request for a gang. without: uids of members whose place is ignored."""
+        request = build_request(self.view, gang, set(without))
+        needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
+        order, rows = position_of(self.view, gang).first_order, len(self.view.fabric.hosts)
+        ahead = partial(self._hosts_ahead, order)
+        strict = rows_of_domain(self.domain_kept_against(gang), rows)
+        excluded = union_rows(
+            exclusive_rows(self.view, gang, ahead),
+            union_rows(strict, self.reservations.rows_reserved_against(gang, rows)),
+        )
+        if gang.one_domain:
+            room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
+            excluded = union_rows(excluded, rows_outside_shared_domain(self.view, gang, self.current_plan, room_of))
+        rejected = self.rejected_hosts.rows_by_shape(gang.key)
+        lost_pods = count_lost(self.view, gang, needed)
+        completed = replace(
+            request, missing_pods=needed, growth_pods=growth, lost_pods=lost_pods, distance_rule=self.distance_rule
+        )
+        return replace(completed, rejected_rows=rejected, excluded_rows=excluded)
+
+    def domain_kept_against(self, gang: Gang) -> KeptDomain | None:
+        """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
+        domain = self.strict_order.domain_against(gang)
+        if domain is None or (oldest := self.view.gangs.get(domain.key)) is None:
+            return None
+        return domain if position_of(self.view, oldest).first_order < position_of(self.view, gang).first_order else None
+
+    def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
+        """Return the hosts in the plan of a gang, none if it goes behind a place in the order."""
+        stored = self._plans.get(key)
+        return (
+            []
+            if stored is None or stored.position.first_order > order
+            else [host for host, _ in stored.plan.reserved_pods()]
+        )
+
+    def has_started(self, gang: Gang) -> bool:
+        """True if any judged member holds a host."""
+        return has_started(self.view, gang)
+
+    def _work(self) -> Work:
+        return Work(QUESTION_STEPS + HOST_STEPS * len(self.view.fabric.hosts))
+
+    # Keeping up.
+
+    def sync(self, now_s: float) -> None:
+        """Take in the changes since the last call: gangs, layout, room."""
+        self.view.settle(now_s)
+        self.view.changed_gangs.update(self.rejected_hosts.expire(now_s))
+        self.sync_room()
+
+    def sync_room(self) -> None:
+        """Take in the changes of gangs, layout and room once the view is settled."""
+        view = self.view
+        if view.layout_version != self._layout_version:
+            self._layout_version = view.layout_version
+            for table in (
+                self._plans,
+                self._refused,
+                self._unplanned,
+                self.rejected_hosts,
+                self.strict_order,
+                self.reservations,
+            ):
+                table.clear()
+            view.changed_gangs.update(view.gangs)
+        for key in view.changed_gangs:
+            self._update_gang(key)
+        view.changed_gangs.clear()
+        self._take_back_on_rows(view.snapshot.changed_rows.intersection(self._plans.rows()))
+        view.snapshot.changed_rows.clear()
+        if (gains := (view.snapshot.gain_version, self.reservations.release_count)) != self._gain_versions:
+            self._gain_versions = gains
+            self._requeue_refused()
+
+    def _update_gang(self, key: GangKey) -> None:
+        gang, stored = self.view.gangs.get(key), self._plans.get(key)
+        if gang is None or not self._wants_plan(gang):
+            if stored is not None:
+                self._withdraw(key)
+            self._unplanned.pop(key, None)
+            self.rejected_hosts.drop(key)
+            if self.strict_order.release(key):
+                self._requeue_refused()
+            return
+        if stored is not None:
+            is_unchanged = stored.plan.refusal is None and stored.stated_terms == gang.stated_terms
+            if is_unchanged and (updated := update_plan(self.view, gang, stored.plan, stored.member_uids)) is not None:
+                replaced = self._replace(gang, stored, updated)
+                if len(updated.open_seats) < len(stored.plan.open_seats) - len(
+                    replaced.member_uids - stored.member_uids
+                ):
+                    self._requeue_refused()  # seats were given up, not taken
+                if key in self._unplanned:  # a seat above its min was taken away
+                    self._unplanned[key] = replaced.position.first_order
+                return
+            self._withdraw(key)
+        self._unplanned[key] = position_of(self.view, gang).first_order
+
+    def _wants_plan(self, gang: Gang) -> bool:
+        """True if a member waits for a plan, or the running members need one that is still to be created.
+
+        A pod without a gang gets no plan, nor does a gang behind gates, or one held for members that never come.
+        """
+        if gang.key.dialect == Dialect.ALONE.value:
+            return False
+        waiting = [m for m in planned_members(gang) if m.is_waiting]
+        if not waiting:
+            # Those above the min are hoped for, too: a plain Job's pods may be bound before its next one is there.
+            return self.view.missing_pods(gang) > 0 and self.has_started(gang)
+        if all(m.gated for m in waiting):
+            return gang.could_start(gates_lifted=self.view.lifts_gates)
+        return not self.hold_incomplete or self.view.missing_pods(gang) > 0 or len(gang.living()) >= gang.min_pods
+
+    # Planning.
+
+    def replan(self, key: GangKey) -> None:
+        """Plan a gang from its members' places the next time that it is asked about: its plan cannot be kept."""
+        if key in self.view.gangs:
+            if self._plans.get(key) is not None:
+                self._withdraw(key)
+            self._unplanned[key] = position_of(self.view, self.view.gangs[key]).first_order
+
+    def _plan_until(self, last: Order | None, work: Work) -> None:
+        """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
+
+        Where the work does not suffice, each namespace with such gangs gets an equal share of it.
+        """
+        while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
+            heapq.heapify(due)
+            share = work.steps_left // len({key.namespace for _, key in due})
+            spent = Counter[str]()
+            while due and work.steps_left > 0:
+                _, key = heapq.heappop(due)
+                if key not in self._unplanned or spent[key.namespace] > share:
+                    continue
+                before = work.spent_steps
+                for moved in self._plan_linked_gangs(key, work):
+                    if last is None or self._unplanned[moved] <= last:
+                        heapq.heappush(due, (self._unplanned[moved], moved))
+                spent[key.namespace] += work.spent_steps - before
+            if work.steps_left <= 0:
+                return
+
+    def _plan_linked_gangs(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
+        """Plan one gang and those placed with it. Return the gangs that make room for them. work: counts the steps."""
+        partners = linked_gangs(self.view, self.view.gangs[key])
+        current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
+        with_hosts = {other for other, plan in current.items() if plan.hosts}
+        moved = self._plan_gang(key, work)
+        to_plan = self._unplanned.keys() | (
+            current.keys() - with_hosts - {key}
+        )  # a refused one may have waited for this one
+        for other in (gang.key for gang in partners if gang.key in to_plan):
+            moved |= self._plan_gang(other, work)
+        detail = missing_partner(self.view, partners, self.current_plan)
+        for gang in partners if detail else ():
+            stored = self._plans.get(gang.key)
+            if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
+                self._remove(gang.key)
+                self._put(gang, refuse_for_partner(gang.key, detail), stored.position)
+                if gang.key in with_hosts:  # seats that were kept a moment only have kept nobody away
+                    self._requeue_refused()
+        return moved - {gang.key for gang in partners}
+
+    def _plan_gang(self, key: GangKey, work: Work | None) -> set[GangKey]:
+        """Plan one gang, and return the gangs that had to make room for it."""
+        gang = self.view.gangs[key]
+        self._unplanned.pop(key, None)
+        seated: dict[str, int] = {}
+        if (previous := self._plans.get(key)) is not None:
+            if previous.plan.refusal is None:  # it lost seats above its min alone: whoever has one stays
+                seated = dict(previous.plan.hosts)
+            self._remove(key)
+        position = position_of(self.view, gang)
+        own_work, before = Work(), self.steps
+        plan = self._place_gang(gang, position, seated, own_work)
+        self.steps += _TURN_STEPS + own_work.spent_steps + len(gang.members) * 4 + len(self._plans) // 4
+        stored = self._put(gang, plan, position)
+        moved = self._take_back_on_rows(stored.seats_by_row)
+        if plan.refusal is not None and not plan.hosts:
+            self.strict_order.keep_for(self.view, gang)
+        elif self.strict_order.release(key):
+            self._requeue_refused()
+        if work is not None:
+            work.spend(self.steps - before)
+        return moved
+
+    def _place_gang(self, gang: Gang, position: GangPosition, seated: dict[str, int], work: Work) -> GangPlan:
+        """Place a gang in the room that the gangs ahead of it leave.
+
+        An ask that failed for a gang ahead fails for this one, too.
+
+        seated: uid -> host of members that keep their seats if possible.
+        """
+        request = self.request_of(gang)
+        request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
+        is_special = (
+            request.placed_members
+            or request.nominated_hosts
+            or request.rejected_rows
+            or request.excluded_rows is not None
+        )
+        signature = None if is_special else request_signature(request)
+        if (
+            signature is not None
+            and (failed := self._known_failures.get(signature)) is not None
+            and failed[0] <= position.first_order
+        ):
+            return GangPlan(gang.key, refusal=failed[1])
+        self.replanned += 1
+        plan = place(
+            self.view.fabric,
+            request,
+            self._plans.room_beside_plans(self._plans.pods_behind(position.first_order, with_growth_seats=False)),
+            work,
+        )
+        if any(stored.position.first_order < position.first_order for stored in self._plans.plans_with_growth_seats()):
+            # Seats for members that may never come are kept where that costs this gang nothing.
+            beside_growth = place(
+                self.view.fabric,
+                request,
+                self._plans.room_beside_plans(self._plans.pods_behind(position.first_order)),
+                work,
+            )
+            plan = min(plan, beside_growth, key=partial(plan_sort_key, self.view.fabric))
+        if signature is not None and plan.refusal is not None and not plan.hosts:
+            self._known_failures[signature] = (position.first_order, plan.refusal)
+        return replace_lost_seats(self.view.fabric, self._plans, request, plan, position, work)
+
+    # What is kept.
+
+    def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
+        """Keep a plan and reserve room for it."""
+        member_uids = frozenset(member.uid for member in planned_members(gang) if not member.terminating)
+        stored = StandingPlan(
+            plan, position, stated_terms or gang.stated_terms, member_uids, order_seats(gang, plan, position)
+        )
+        self.steps += _SEAT_STEPS * len(stored.seats)
+        if plan.refusal is not None:
+            self._refused.add(gang.key)
+        self._plans.put(gang.key, stored)
+        return stored
+
+    def _replace(self, gang: Gang, stored: StandingPlan, plan: GangPlan) -> StandingPlan:
+        """Keep what is left of a plan, and reserve no more room than it takes."""
+        position = position_of(self.view, gang)
+        if plan is stored.plan and position == stored.position:
+            return stored
+        return self._put(gang, plan, position, stored.stated_terms)
+
+    def _remove(self, key: GangKey) -> bool:
+        """Remove a plan. True if it kept any room."""
+        self._refused.discard(key)
+        kept_room = bool(self._plans.remove(key))
+        if kept_room:
+            self._known_failures.clear()
+        return kept_room
+
+    def _withdraw(self, key: GangKey) -> None:
+        """Withdraw a plan, and mark refused gangs to be planned again, since its room is free.
+
+        Gangs that are placed with it are looked at again.
+        """
+        if self._remove(key):
+            self._requeue_refused()
+        for other in linked_gangs(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
+            if (stored := self._plans.get(other.key)) is not None:
+                self._unplanned[other.key] = stored.position.first_order
+
+    def _requeue_refused(self) -> None:
+        """Mark the refused gangs to be planned again, since room was given back."""
+        self._known_failures.clear()
+        for key in self._refused:
+            if (stored := self._plans.get(key)) is not None:
+                self._unplanned[key] = stored.position.first_order
+
+    def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
+        """Take seats back from rows that cannot hold them all. Returns the gangs that need a plan."""
+        rows = list(rows)
+        surplus: dict[GangKey, set[str | int]] = {}
+        for row in rows:
+            for seat, key in self._plans.surplus_on(row):
+                surplus.setdefault(key, set()).add(seat.uid or seat.rank)
+        for key, lost in surplus.items():  # at once, since a gang may hope for a thousand of them
+            stored = self._plans.plan_of(key)
+            self._replace(self.view.gangs[key], stored, drop_seats(stored.plan, lost))
+        return {moved for row in rows for moved in self._take_back_on_row(row)}
+
+    def _take_back_on_row(self, row: int) -> list[GangKey]:
+        """Take seats back from a row that cannot hold them all, the last in order first: the gangs that need a plan.
+
+        One that loses a seat of its min loses its plan. One that loses a seat above its min keeps the other seats.
+        """
+        moved = []
+        seats = self._plans.seats_on(row)
+        refused_shapes, is_overdrawn = (
+            self._plans.shapes_without_room(row, (seat.shape for seat, _ in seats)),
+            self._plans.is_overdrawn(row),
+        )
+        for seat, key in seats:
+            stored = self._plans.get(key)
+            if stored is None or not (is_overdrawn or seat.shape in refused_shapes):
+                continue
+            if seat.order == stored.position.first_order:
+                self._withdraw(key)
+            else:
+                self._replace(self.view.gangs[key], stored, drop_seats(stored.plan, {seat.uid or seat.rank}))
+            if seat.order[0] != SeatClass.GROWTH:
+                self.displaced += 1
+                self._unplanned[key] = stored.position.first_order
+                moved.append(key)
+            is_overdrawn = self._plans.is_overdrawn(row)
+        return moved
+
+
+def plans_by(rules: Rules) -> Plans:
+    """Return the plans of an empty cluster, made by the admin's rules."""
+    rule = DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
+    return Plans(ClusterView(rules.gpu_resources), rule, rules.hold_incomplete, rules.strict_queues)
+
+
+def replace_lost_seats(
+    fabric: Fabric,
+    standing_plans: StandingPlans,
+    request: GangRequest,
+    plan: GangPlan,
+    position: GangPosition,
+    work: Work,
+) -> GangPlan:
+    """Take back seats above the min where others go first, and seat those members elsewhere.
+
+    The plan was made for the whole gang, as if every seat had the rank of the gang's min. work: the steps spent on
+    that.
+    """
+    lost = _lost_seats(standing_plans, request, plan, position)
+    if not lost:
+        return plan
+    remaining = drop_seats(plan, lost)
+    homeless = tuple(member for member in request.waiting if member.uid in lost)
+    if not homeless:
+        return remaining
+    placed_members = (
+        *request.placed_members,
+        *((m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts),
+    )
+    lost_request = replace(
+        request, waiting=homeless, placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
+    )
+    second_plan = place(
+        fabric,
+        lost_request,
+        standing_plans.room_beside_plans(
+            standing_plans.pods_behind(position.last_order), extra_pods=remaining.reserved_pods()
+        ),
+        work,
+    )
+    return replace(
+        remaining,
+        hosts={**remaining.hosts, **second_plan.hosts},
+        refusal=second_plan.refusal or remaining.refusal,
+        shapes={**remaining.shapes, **second_plan.shapes},
+        ranks={**remaining.ranks, **second_plan.ranks},
+    )
+
+
+def _lost_seats(
+    standing_plans: StandingPlans, request: GangRequest, plan: GangPlan, position: GangPosition
+) -> set[str | int]:
+    """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
+    seats = order_seats(request.gang, plan, position)
+    certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
+    lost: set[str | int] = set()
+    for order in sorted({seat.order for seat in seats if seat.order != position.first_order}):
+        room_of = standing_plans.room_beside_plans(standing_plans.pods_behind(order), extra_pods=tuple(certain_pods))
+        rooms: dict[PodShape, Rows] = {}
+        for seat in (seat for seat in seats if seat.order == order):
+            room = rooms[seat.shape] if seat.shape in rooms else room_of(seat.shape, ())
+            rooms[seat.shape] = room
+            if room[seat.host] > 0:
+                room[seat.host] -= 1
+                certain_pods.append((seat.host, seat.shape))
+            else:
+                lost.add(seat.uid or seat.rank)
+    return lost

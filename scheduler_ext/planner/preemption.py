@@ -1,0 +1,599 @@
+"""Choose the domain in which a gang preempts, and the victims there, at the least loss for other gangs.
+
+The loss counts GPUs times their run time. A gang that loses more members than it has above its min stops, so its loss
+is the loss of all its pods, wherever they run. A gang that loses fewer members loses only those. Pods that are being
+deleted cost nothing. Of equal losses the lowest priority goes first, then the newest pods. For the `preempt` verb the
+scheduler chooses the victims on each host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.kube.times import unix_s
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.planner.request import (
+    GangPlan,
+    PodsOnRows,
+    limit_per_host,
+)
+from turnout.scheduler_ext.planner.steps import Work, place
+from turnout.topology.distance import common_tier
+
+MAX_MOVES = 1_500  # looked at for one question, each some 50 microseconds
+_EXACT_ITEMS = 24  # so many gangs and members above a min are tried in every combination
+
+Mask = NDArray[np.bool_]  # one mark a victim
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that may have to leave. takes: of the resources that the new pods ask for."""
+
+    host: int
+    amounts: tuple[int, ...]
+    lost_gpu_s: int  # its GPUs, times the seconds it ran
+    gang: GangKey
+    priority: int = 0
+    created: str = ""  # RFC 3339
+    terminating: bool = False  # it leaves anyway
+
+
+@dataclass(frozen=True, slots=True)
+class GangLoss:
+    """A gang that may lose members: what all its pods have done, and how many pods it has above its min."""
+
+    lost_gpu_s: int
+    above_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionCost:
+    """The loss of others, and how many pods each host then holds."""
+
+    lost_gpu_s: int
+    hosts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MoveBudget:
+    """How many moves may still be looked at."""
+
+    left: int = MAX_MOVES
+
+
+def cheapest_hosts(
+    need: int,
+    wants: Sequence[int],
+    free: Mapping[int, Sequence[int]],
+    victims: Sequence[Victim],
+    losses: Mapping[GangKey, GangLoss],
+    moves: MoveBudget | None = None,
+) -> PreemptionCost | None:
+    """Return the hosts of one domain that hold `need` pods at the least price found; None where they cannot.
+
+    wants: what one pod asks for, each above 0. free: by host, in the same resources. Few gangs are tried in every
+    combination while moves are left, so that the price is the least; of many, or without moves, it is near it.
+    """
+    search = _Search(need, wants, free, victims, losses, moves or MoveBudget())
+    everybody = np.ones(len(search.gang), np.bool_)
+    if search.count_pods(everybody) < need:
+        return None
+    best = search.search_all(search.improve(everybody))
+    fits = search.pods_by_host(best).tolist()
+    return PreemptionCost(search.price(best), {host: pods for host, pods in zip(free, fits, strict=True) if pods})
+
+
+class _Search:
+    """Victims and gangs as rows of tables, the first to leave of equals first. A set of victims is a mask of them."""
+
+    def __init__(
+        self,
+        need: int,
+        wants: Sequence[int],
+        free: Mapping[int, Sequence[int]],
+        victims: Sequence[Victim],
+        losses: Mapping[GangKey, GangLoss],
+        moves: MoveBudget,
+    ) -> None:
+        victims = sorted(victims, key=lambda victim: victim.gang)
+        victims = sorted(
+            sorted(victims, key=lambda victim: victim.created, reverse=True), key=lambda victim: victim.priority
+        )
+        hosts = {host: at for at, host in enumerate(free)}
+        gangs = {gang: at for at, gang in enumerate(dict.fromkeys(victim.gang for victim in victims))}
+        self.need, self.moves = need, moves
+        self.wants = np.array(wants, np.int64)
+        self.free = np.array([list(free[host]) for host in free], np.int64).reshape(len(free), len(wants))
+        self.host = np.array([hosts[victim.host] for victim in victims], np.intp)
+        self.amounts = np.array([victim.amounts for victim in victims], np.int64).reshape(len(victims), len(wants))
+        self.gang = np.array([gangs[victim.gang] for victim in victims], np.intp)
+        self.terminating = np.array([victim.terminating for victim in victims], np.bool_)
+        self.gpus = np.array([0 if victim.terminating else victim.lost_gpu_s for victim in victims], np.int64)
+        self.above_min = np.array([losses[gang].above_min for gang in gangs], np.int64)
+        stopped = np.bincount(self.gang[self.terminating], minlength=len(gangs)) > self.above_min
+        self.gang_loss = np.where(stopped, 0, np.array([losses[gang].lost_gpu_s for gang in gangs], np.int64))
+
+    # One set of victims.
+
+    def pods_by_host(self, removed: Mask) -> NDArray[np.int64]:
+        """Return how many pods each host holds once these are out."""
+        have = self.free.copy()
+        np.add.at(have, self.host[removed], self.amounts[removed])
+        found: NDArray[np.int64] = (have // self.wants).min(axis=1).clip(0)
+        return found
+
+    def count_pods(self, removed: Mask) -> int:
+        """Return how many pods all hosts hold."""
+        return int(self.pods_by_host(removed).sum())
+
+    def price(self, removed: Mask) -> int:
+        """Return what others lose, in GPU seconds."""
+        return int(np.where(self._lost_pods(removed) > self.above_min, self.gang_loss, self._lost_gpu_s(removed)).sum())
+
+    def add_stopped_gangs(self, removed: Mask) -> Mask:
+        """Return the set with all pods of the gangs that cannot go on."""
+        closed: Mask = removed | (self._lost_pods(removed) > self.above_min)[self.gang]
+        return closed
+
+    def _lost_pods(self, removed: Mask) -> NDArray[np.intp]:
+        return np.bincount(self.gang[removed], minlength=len(self.above_min))
+
+    def _lost_gpu_s(self, removed: Mask) -> NDArray[np.int64]:
+        spent = np.zeros(len(self.above_min), np.int64)
+        np.add.at(spent, self.gang[removed], self.gpus[removed])
+        return spent
+
+    # Searching.
+
+    def improve(self, everybody: Mask) -> Mask:
+        """Find a set, then do without each of its gangs in turn for as long as that makes it cheaper."""
+        start = self.add_stopped_gangs(self.terminating.copy())
+        found = self._reach_need(start, -1)
+        best = self._drop_unneeded(everybody if found is None else found)
+        better = True
+        while better and self.moves.left > 0:
+            better = False
+            for gang in np.unique(self.gang[best & ~self.terminating]).tolist():
+                found = self._reach_need(best & ((self.gang != gang) | self.terminating), gang)
+                if found is not None and self.price(found := self._drop_unneeded(found)) < self.price(best):
+                    best, better = found, True
+        return best
+
+    def _reach_need(self, removed: Mask, spare: int) -> Mask | None:
+        """Add the best move until enough pods fit; None where no move is left. The gang `spare` loses nobody."""
+        best: Mask | None = None
+        while (fit := self.count_pods(removed)) < self.need:
+            found = self._best_move(removed, fit, spare)
+            if found is None:
+                return best
+            removed, last = found
+            if last is not None and (best is None or self.price(last) < self.price(best)):
+                best = last
+        return removed if best is None or self.price(removed) < self.price(best) else best
+
+    def _best_move(self, removed: Mask, fit: int, spare: int) -> tuple[Mask, Mask | None] | None:
+        """Return who is out after the move of the best price for a pod, and after the cheapest that is enough."""
+        before, best, last = self.price(removed), None, None
+        best_key, last_price = (0.0, 0), 0
+        for move in self._moves_from(removed):
+            if self.moves.left <= 0:
+                return None
+            self.moves.left -= 1
+            after = self.add_stopped_gangs(removed | move)
+            gain = self.count_pods(after) - fit
+            if gain <= 0 or (spare >= 0 and (after & ~removed & (self.gang == spare)).any()):
+                continue
+            price = self.price(after)
+            key = ((price - before) / min(gain, self.need - fit), -gain)
+            if best is None or key < best_key:
+                best, best_key = after, key
+            if fit + gain >= self.need and (last is None or price < last_price):
+                last, last_price = after, price
+        return None if best is None else (best, last)
+
+    def _moves_from(self, removed: Mask) -> Iterator[Mask]:
+        """Yield the pods of one gang, and of each host those that make room for one pod more."""
+        for gang in np.unique(self.gang[~removed]).tolist():
+            yield (self.gang == gang) & ~removed
+        lost, spent = self._lost_pods(removed), self._lost_gpu_s(removed)
+        stops = lost + 1 > self.above_min
+        single_loss = np.where(stops[self.gang], (self.gang_loss - spent)[self.gang], self.gpus)
+        for host in range(len(self.free)):
+            move = self._move_for_one_pod(host, removed, single_loss)
+            if move is not None:
+                yield move
+
+    def _move_for_one_pod(self, host: int, removed: Mask, single_loss: NDArray[np.int64]) -> Mask | None:
+        candidates = np.flatnonzero((self.host == host) & ~removed)
+        if not len(candidates):
+            return None
+        have = self.free[host] + self.amounts[(self.host == host) & removed].sum(axis=0)
+        needed = (max(0, int((have // self.wants).min())) + 1) * self.wants
+        chosen: list[int] = []
+        for at in candidates[np.argsort(single_loss[candidates], kind="stable")].tolist():
+            chosen.append(at)
+            have = have + self.amounts[at]
+            if (have >= needed).all():
+                break
+        else:
+            return None
+        for at in reversed(chosen[:-1]):
+            if (have - self.amounts[at] >= needed).all():
+                chosen.remove(at)
+                have = have - self.amounts[at]
+        move = np.zeros(len(removed), np.bool_)
+        move[chosen] = True
+        return move
+
+    def _drop_unneeded(self, removed: Mask) -> Mask:
+        """Take back whom the others make unnecessary: whole gangs first, the dearest first, then single pods."""
+        gangs = np.unique(self.gang[removed & ~self.terminating])[::-1]  # of equals first who leaves last
+        for gang in gangs[np.argsort(-self.gang_loss[gangs], kind="stable")].tolist():
+            less = removed & ((self.gang != gang) | self.terminating)
+            if self.count_pods(less) >= self.need:
+                removed = less
+        single = np.flatnonzero(removed & ~self.terminating & (self._lost_pods(removed) <= self.above_min)[self.gang])
+        for at in reversed(single.tolist()):
+            removed[at] = False
+            removed[at] = self.count_pods(removed) < self.need
+        return removed
+
+    # Every combination.
+
+    def search_all(self, best: Mask) -> Mask:
+        """Try every combination of gangs, and of members above a min, that is cheaper than the best so far."""
+        items: list[tuple[int, int, Mask]] = []  # price, gang, who leaves
+        pods = np.arange(len(self.gang))
+        for gang in range(len(self.above_min)):
+            items.append((int(self.gang_loss[gang]), gang, self.gang == gang))
+            single = pods[self.gang == gang].tolist() if self.above_min[gang] > 0 else []
+            items += [(int(self.gpus[at]), gang, pods == at) for at in single]
+        if len(items) > _EXACT_ITEMS:
+            return best
+        items.sort(key=lambda item: (-item[0], item[1]))
+        found, bound = best, self.price(best)
+        left = self.moves.left
+        stack = [(0, self.add_stopped_gangs(self.terminating.copy()))]
+        while stack and left > 0:
+            at, removed = stack.pop()
+            left -= 1
+            price = self.price(removed)
+            if price >= bound:
+                continue
+            if self.count_pods(removed) >= self.need:
+                found, bound = removed, price
+                continue
+            if self.count_pods(np.logical_or.reduce([removed, *(each for _, _, each in items[at:])])) < self.need:
+                continue
+            stack.append((at + 1, removed))
+            stack.append((at + 1, self.add_stopped_gangs(removed | items[at][2])))
+        return found
+
+
+_MAX_PRIORITIES = 8  # priorities that are tried one after the other
+
+
+def cheap_hosts(
+    view: ClusterView,
+    member: Member,
+    need: int,
+    room: Rows,
+    placed_hosts: Sequence[int],
+    widest: int | None,
+    wall_s: float,
+) -> Rows | None:
+    """Return how many pods each host may take, so that pods of a lower priority lose least; None for no opinion.
+
+    room: pods that each host would hold if all of them left. placed_hosts: hosts of the gang's placed members; the
+    domain contains them. widest: the widest tier allowed, None for any. wall_s: seconds since 1970; the run time of a
+    pod counts from its creation. Pods of a higher priority are victims only if lower priorities do not suffice.
+    """
+    candidates = _candidate_domains(view, need, room, placed_hosts, widest)
+    if len(candidates) < 1:
+        return None
+    victims = _victims_by_row(view, member, _requested_resources(view, member.shape)[0], wall_s)
+    every = [victim for row_victims in victims.values() for victim in row_victims]
+    losses = {gang: _gang_loss(view, gang, wall_s) for gang in {victim.gang for victim in every}}
+    priorities = sorted({victim.priority for victim in every if not victim.terminating})
+    budget = MoveBudget()
+    for max_priority in [*priorities[: _MAX_PRIORITIES - 1], *priorities[-1:]] or [0]:
+        best = _cheapest_domain(view, member, need, room, candidates, _up_to(victims, max_priority), losses, budget)
+        if best is not None:
+            return _limits_by_host(best, room)
+    return None
+
+
+def _up_to(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[int, list[Victim]]:
+    """Return the victims of a priority that may leave, and those that leave anyway, by row."""
+    return {
+        row: [victim for victim in row_victims if victim.terminating or victim.priority <= max_priority]
+        for row, row_victims in victims.items()
+    }
+
+
+def _cheapest_domain(
+    view: ClusterView,
+    member: Member,
+    need: int,
+    room: Rows,
+    candidates: Sequence[tuple[int, int]],
+    victims: Mapping[int, list[Victim]],
+    losses: Mapping[GangKey, GangLoss],
+    budget: MoveBudget,
+) -> PreemptionCost | None:
+    """Return the cost of the cheapest domain; None where these victims are not enough in any domain."""
+    columns, wants = _requested_resources(view, member.shape)
+    best: PreemptionCost | None = None
+    best_pods, now = 0, view.snapshot.room(member.shape)
+    living = [victim for row_victims in victims.values() for victim in row_victims if not victim.terminating]
+    min_loss = min((victim.lost_gpu_s for victim in living), default=0)
+    ordered = sorted((estimate_cost(need, room, victims, losses, *span), *span) for span in candidates)
+    for _, first, end in ordered:
+        # A pod with a GPU takes the GPU of a victim where the free room does not suffice.
+        floor = min_loss if member.gpus and need > int(now[first:end].sum()) else 0
+        if best is not None and (floor > best.lost_gpu_s or budget.left <= 0):
+            continue
+        rows = [row for row in range(first, end) if room[row] > 0]
+        free = {row: [int(amount) for amount in view.snapshot.free_at(row)[columns]] for row in rows}
+        leaving = [victim for row in rows for victim in victims.get(row, ())]
+        cost = cheapest_hosts(need, wants, free, leaving, losses, budget)
+        pods = int(room[first:end].sum())
+        if cost is not None and (best is None or (cost.lost_gpu_s, pods) < (best.lost_gpu_s, best_pods)):
+            best, best_pods = cost, pods
+    return best
+
+
+def _candidate_domains(
+    view: ClusterView, need: int, room: Rows, placed_hosts: Sequence[int], widest: int | None
+) -> list[tuple[int, int]]:
+    fabric = view.fabric
+    if any(host >= fabric.mapped_count for host in placed_hosts):
+        return []
+    top = fabric.tiers if widest is None else min(widest, fabric.tiers)
+    for tier in range(max(1, common_tier(fabric, placed_hosts)), top + 1):
+        fits = np.add.reduceat(room, fabric.starts[tier], dtype=np.int64) >= need
+        if placed_hosts:
+            only = int(fabric.switch_of[tier][placed_hosts[0]])
+            fits[:only] = fits[only + 1 :] = False
+        spans = [fabric.span(tier, switch) for switch in np.flatnonzero(fits).tolist()]
+        spans = [span for span in spans if span[0] < fabric.mapped_count]
+        if spans:
+            return spans
+    return []
+
+
+def _requested_resources(view: ClusterView, shape: PodShape) -> tuple[list[int], list[int]]:
+    column_of = {name: column for column, name in enumerate(view.snapshot.columns)}
+    requested = [(column_of[name], amount) for name, amount in shape.requests if name in column_of]
+    return [column for column, _ in requested], [amount for _, amount in requested]
+
+
+def _victims_by_row(
+    view: ClusterView, member: Member, columns: Sequence[int], wall_s: float
+) -> dict[int, list[Victim]]:
+    """Return the pods of a lower priority, by row."""
+    found: dict[int, list[Victim]] = {}
+    takes: dict[PodShape, tuple[int, ...]] = {}
+    for uid, charge in view.snapshot.charges.items():
+        row, pod = view.snapshot.row_of.get(charge.node), view.pods.get(uid)
+        if row is None or pod is None or charge.priority >= member.priority:
+            continue
+        if charge.shape not in takes:
+            takes[charge.shape] = tuple(view.snapshot.vector(charge.shape)[columns].tolist())
+        gang = (
+            pod.membership.key if pod.membership.key in view.gangs else GangKey(pod.namespace, uid, Dialect.ALONE.value)
+        )
+        lost = pod.gpus * _ran_s(pod, wall_s)
+        victim = Victim(row, takes[charge.shape], lost, gang, pod.priority, pod.created, pod.terminating)
+        found.setdefault(row, []).append(victim)
+    return found
+
+
+def _ran_s(pod: Member, wall_s: float) -> int:
+    """Return how long a pod has been there, 1 second at least."""
+    return max(1, int(wall_s - (unix_s(pod.created) or wall_s)))
+
+
+def _gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
+    """Return what a gang loses when it stops, and how many of its pods it can lose before.
+
+    Pods that start one by one, without a min, can all be lost by themselves.
+    """
+    gang = view.gangs.get(key)
+    if gang is None:
+        return GangLoss(0, 1 << 30)
+    placed_members = [member for member in gang.members.values() if view.node_of(member)]
+    return GangLoss(
+        sum(member.gpus * _ran_s(member, wall_s) for member in placed_members),
+        max(0, len(placed_members) - gang.min_pods),
+    )
+
+
+def estimate_cost(
+    need: int, room: Rows, victims: Mapping[int, list[Victim]], losses: Mapping[GangKey, GangLoss], first: int, end: int
+) -> float:
+    """Return about what the domain of rows [first, end) costs: its cheapest hosts, a gang's price shared by its pods.
+
+    room: by row, what each host would hold if all victims left. Domains are searched in this order.
+    """
+    pods_of_gang = Counter[GangKey]()
+    for row in range(first, end):
+        for victim in victims.get(row, ()):
+            pods_of_gang[victim.gang] += 1
+    prices = []
+    for row in np.flatnonzero(room[first:end]).tolist():
+        row_victims = [victim for victim in victims.get(first + row, ()) if not victim.terminating]
+        can_lose_one = (losses[victim.gang].above_min > 0 for victim in row_victims)
+        shares = (
+            victim.lost_gpu_s if single else losses[victim.gang].lost_gpu_s / pods_of_gang[victim.gang]
+            for victim, single in zip(row_victims, can_lose_one, strict=True)
+        )
+        prices.append((sum(shares) / int(room[first + row]), int(room[first + row])))
+    total, left = 0.0, need
+    for price, pods in sorted(prices):
+        total += price * min(pods, left)
+        left -= min(pods, left)
+    return total
+
+
+def _limits_by_host(cost: PreemptionCost, room: Rows) -> Rows:
+    limits = np.zeros_like(room)
+    for host, pods in cost.hosts.items():
+        limits[host] = pods
+    return limits
+
+
+def plan_with_preemption(plans: Plans, gang: Gang, member: Member, wall_s: float) -> GangPlan:
+    """Return the plan that the gang would get if pods of a lower priority left. The plan is not kept.
+
+    Of the domains of the lowest tier that could hold the gang, others lose least in the one that is chosen.
+    """
+    view, work = plans.view, Work()
+
+    def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
+        work.spend(len(view.snapshot.charges) // 2)
+        return view.snapshot.room_above(shape, member.priority, besides)
+
+    request = replace(plans.request_of(gang), growth_pods=0, rejected_rows={})
+    if {waiting_member.shape for waiting_member in request.waiting} == {member.shape} and member.shape.requests:
+        placed_hosts, need = [host for _, host in request.placed_members], len(request.waiting) + request.missing_pods
+        room = room_of(member.shape, ())
+        for marks in (request.excluded_rows, request.rows_outside_level.get(None)):
+            room = room if marks is None else np.where(marks, 0, room)
+        limits = cheap_hosts(view, member, need, room, placed_hosts, gang.tier, wall_s)
+        if limits is not None:
+            cheap = place(
+                view.fabric, replace(request, nominated_hosts={}), limit_per_host(room_of, member.shape, limits), work
+            )
+            if cheap.refusal is None:
+                return cheap
+    return place(view.fabric, request, room_of, work)
+
+
+def choose_victims(
+    view: ClusterView, own_key: GangKey, pods: PodsOnRows, priority: int, evicted_uids: Collection[str], wall_s: float
+) -> tuple[Member, ...] | None:
+    """Choose the pods below a priority that leave so that `pods` fit; None where no choice is enough.
+
+    No victim can be taken from the answer: the dearest gangs are spared first, then single pods above a min. A gang
+    that would be below its min loses all its pods, because the rest would hold hosts for nothing. Pods on other hosts
+    leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
+    """
+    rows = {row for row, _ in pods}
+    lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
+    leaving_uids = {m.uid for m in lower if m.terminating or m.uid in evicted_uids}
+    ledger = _RoomLedger(view, pods, lower)
+    victim_uids = {m.uid for m in lower if m.node}
+    if not ledger.fits(victim_uids | leaving_uids):
+        return None
+    by_gang: dict[GangKey, list[Member]] = {}
+    for member in lower:
+        if member.node and member.uid not in leaving_uids:
+            by_gang.setdefault(_gang_of(view, member), []).append(member)
+    dearest = sorted(
+        by_gang, key=lambda key: (-max(m.priority for m in by_gang[key]), -_lost_gpu_s(view, key, wall_s), key)
+    )
+    victim_uids = _spare(view, ledger, {key: by_gang[key] for key in dearest}, leaving_uids)
+    chosen = [m for m in lower if m.uid in victim_uids]
+    removed_uids = victim_uids | leaving_uids
+    for key in dearest:
+        if any(m.uid in victim_uids for m in by_gang[key]) and _is_below_min(view, key, removed_uids):
+            chosen += [m for m in _remaining_members(view, key, priority) if m.uid not in removed_uids]
+    row_of = view.snapshot.row_of
+    return tuple(sorted(chosen, key=lambda m: (row_of.get(m.node) in rows, m.namespace, m.name)))
+
+
+def _spare(
+    view: ClusterView, ledger: _RoomLedger, by_gang: Mapping[GangKey, Sequence[Member]], leaving_uids: Collection[str]
+) -> set[str]:
+    """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
+
+    by_gang: the pods that may leave, the dearest gang first.
+    """
+    leaving = set(leaving_uids)
+    victim_uids = {m.uid for members in by_gang.values() for m in members}
+    for members in by_gang.values():
+        fewer_uids = victim_uids - {m.uid for m in members}
+        victim_uids = fewer_uids if ledger.fits(fewer_uids | leaving) else victim_uids
+    for key, members in by_gang.items():
+        for member in sorted(members, key=lambda m: (-m.priority, m.created, m.uid)):
+            if member.uid not in victim_uids or _is_below_min(view, key, victim_uids | leaving):
+                continue
+            if ledger.fits(victim_uids - {member.uid} | leaving):
+                victim_uids.discard(member.uid)
+    return victim_uids
+
+
+class _RoomLedger:
+    """The room on the hosts of a plan, in vectors of the resources."""
+
+    def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[Member]) -> None:
+        snapshot = view.snapshot
+        for shape in {shape for _, shape in pods}:
+            snapshot.vector(shape)  # a resource that is new makes all vectors longer
+        self._shortage: dict[int, NDArray[np.int64]] = {}
+        for row, shape in pods:
+            self._shortage[row] = self._shortage.get(row, -snapshot.free_at(row)) + snapshot.vector(shape)
+        requested = np.logical_or.reduce([snapshot.vector(shape) > 0 for _, shape in pods])
+        self._shortage = {row: np.where(requested, short, 0) for row, short in self._shortage.items()}
+        self._vectors = {
+            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], snapshot.vector(m.shape)) for m in lower_pods
+        }
+
+    def fits(self, removed_uids: Iterable[str]) -> bool:
+        """True if all takes fit once these are out."""
+        short = {row: left.copy() for row, left in self._shortage.items()}
+        for uid in removed_uids:
+            row, vector = self._vectors[uid]
+            short[row] -= vector
+        return all(bool((left <= 0).all()) for left in short.values())
+
+
+def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[Member]:
+    """Return the pods below a priority that are charged to the hosts, by uid."""
+    found: list[Member] = []
+    for row in sorted({row for row, _ in pods}):
+        for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
+            member = view.pods.get(uid)
+            if member is not None and view.snapshot.charges[uid].priority < priority:
+                found.append(member)
+    return found
+
+
+def _gang_of(view: ClusterView, member: Member) -> GangKey:
+    """Return a pod's gang; one of its own where nobody has to start with it."""
+    key = member.membership.key
+    return key if key in view.gangs else GangKey(member.namespace, member.uid, key.dialect)
+
+
+def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[Member]:
+    gang = view.gangs.get(key)
+    return [m for m in gang.members.values() if m.node and m.priority < priority] if gang is not None else []
+
+
+def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
+    """True if a gang has fewer members left than its min once these are out."""
+    gang = view.gangs.get(key)
+    if gang is None:
+        return False
+    left = sum(1 for m in gang.members.values() if m.node and not m.terminating and m.uid not in removed_uids)
+    return left < gang.min_pods
+
+
+def _lost_gpu_s(view: ClusterView, key: GangKey, wall_s: float) -> int:
+    """Return what a gang has done so far, in GPU seconds."""
+    gang = view.gangs.get(key)
+    members = gang.members.values() if gang is not None else ()
+    return sum(m.gpus * max(1, int(wall_s - (unix_s(m.created) or wall_s))) for m in members if m.node)

@@ -1,0 +1,187 @@
+"""Number the members of a gang and seat them, so that neighbours in the ring or mesh are near each other.
+
+Members that come back or come late are seated under the leaf of their neighbours while that leaf has room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from turnout.kube.node_capacity import Rows
+from turnout.scheduler_ext.cluster.gang import Gang, rank_order
+from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric
+from turnout.topology.mesh import Pulls, cheapest_order, is_complete, leaves_in_mesh, pulls_of
+from turnout.topology.packing import Spread, Sums
+from turnout.topology.rank_order import assign, leaves_of_neighbours
+from turnout.topology.rank_order import ranks as ranks_along
+
+
+def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
+
+    A member's rank is its own index after all indexes of the roles before its own. Where an index is unknown or given
+    twice, the rank is the place in rank order, and no role has a base.
+    """
+    top = Counter[str]()
+    for member in members:
+        if member.membership.rank is not None:
+            top[member.membership.role] = max(top[member.membership.role], member.membership.rank + 1)
+    bases: dict[str, int] = {}
+    for role in sorted(top):
+        bases[role] = sum(top[other] for other in bases)
+    own = {(m.membership.role, m.membership.rank) for m in members if m.membership.rank is not None}
+    if len(own) == len(members):
+        return {m.uid: bases[m.membership.role] + (m.membership.rank or 0) for m in members}, bases
+    return {m.uid: at for at, m in enumerate(sorted(members, key=rank_order))}, {}
+
+
+def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
+    """Return the lowest ranks that no member has: those of the members still to be created."""
+    had = set(ranks.values())
+    found: list[int] = []
+    at = 0
+    while len(found) < missing:
+        if at not in had:
+            found.append(at)
+        at += 1
+    return found
+
+
+def seating_order(
+    members: Sequence[Member], min_by_role: Sequence[tuple[str, int]], present: Iterable[Member]
+) -> list[Member]:
+    """Return members in the order in which they get seats: of each role first as many as must start, then by rank.
+
+    present: members that have a place, which count in their roles.
+    """
+    min_pods, counts = dict(min_by_role), Counter(member.membership.role for member in present)
+    first: list[Member] = []
+    rest: list[Member] = []
+    for member in sorted(members, key=rank_order):
+        role = member.membership.role
+        counts[role] += 1
+        (first if counts[role] <= min_pods.get(role, 0) else rest).append(member)
+    return [*first, *rest]
+
+
+MAX_ABSENT_RANKS = 1_024  # ranks without a member that are thought of
+
+
+def hosts_beside_neighbours(
+    fabric: Fabric,
+    room: Rows,
+    ranks: Sequence[int],
+    absent: Sequence[int],
+    host_of_rank: Mapping[int, int],
+    tier: int | None,
+    pulls: Pulls | None = None,
+) -> list[int]:
+    """Return hosts under the leaves of some ranks' neighbours, one for each pod that finds one so, in no order.
+
+    ranks: of the pods to place. absent: other ranks that have no place. host_of_rank: rank -> host of placed members.
+    tier: the widest allowed. pulls: the traffic between members of a mesh; None for a ring.
+
+    Takes the pods' room from `room`, which it changes.
+    """
+    anchors = sorted(set(host_of_rank.values()))
+    if not host_of_rank or not ranks or tier == 0 or anchors[-1] >= fabric.mapped_count:
+        return []
+    if tier is not None and common_tier(fabric, anchors) > tier:
+        return []
+    leaf_of = fabric.switch_of[1]
+    spans = {leaf: fabric.span(1, leaf) for leaf in np.unique(leaf_of[anchors]).tolist()}
+    holes = {leaf: int(room[first:end].sum()) for leaf, (first, end) in spans.items()}
+    free = sorted({*ranks, *absent} - host_of_rank.keys())
+    leaf_of_rank = {rank: int(leaf_of[host]) for rank, host in host_of_rank.items()}
+    chosen = (
+        leaves_of_neighbours(free, leaf_of_rank, holes)
+        if pulls is None
+        else leaves_in_mesh(pulls, free, leaf_of_rank, holes)
+    )
+    counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
+    if not counts:
+        return []
+    spread = Spread(Sums(fabric, room), anchors)
+    slots = [slot for leaf, pods in sorted(counts.items()) for slot in spread.fill(1, leaf, pods)]
+    for host, pods in slots:
+        room[host] -= pods
+    return [host for host, pods in slots for _ in range(pods)]
+
+
+def seat_batch(
+    fabric: Fabric, request: GangRequest, batch: PodBatch, slots: Sequence[int], ranks: Mapping[str, int]
+) -> tuple[dict[str, int], list[Seat]]:
+    """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
+    seats: dict[str, int] = {}
+    free = Counter(slots)
+    for member in batch.members:
+        host = request.nominated_hosts.get(member.uid)
+        if host is not None and free[host] > 0:
+            free[host] -= 1
+            seats[member.uid] = host
+    fixed = {ranks[m.uid]: host for m, host in request.placed_members if m.uid in ranks}
+    fixed.update({ranks[uid]: host for uid, host in seats.items()})
+    seated_members = [member for member, _ in request.placed_members] + [m for m in batch.members if m.uid in seats]
+    unseated = seating_order([m for m in batch.members if m.uid not in seats], request.gang.min_by_role, seated_members)
+    waiting_ranks = sorted(ranks[m.uid] for m in unseated[: free.total()])
+    to_come = missing_ranks(ranks, min(batch.missing_pods, free.total() - len(waiting_ranks)))
+    numbers = sorted([*waiting_ranks, *to_come])
+    host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers) if not fixed else None
+    if host_of_rank is None and fixed and (pulls := mesh_pulls(request.gang, batch)) is not None:
+        host_of_rank = _join_mesh(fabric, +free, numbers, fixed, pulls)
+    if host_of_rank is None:
+        host_of_rank = assign(fabric, sorted((+free).items()), numbers, fixed)
+    seats.update(
+        {
+            m.uid: host_of_rank[ranks[m.uid]]
+            for m in batch.members
+            if m.uid not in seats and ranks[m.uid] in host_of_rank
+        }
+    )
+    return seats, [Seat(host_of_rank[rank], batch.shape, rank) for rank in to_come if rank in host_of_rank]
+
+
+def mesh_pulls(gang: Gang, batch: PodBatch) -> Pulls | None:
+    """Return what the pods of a gang that is a mesh exchange; None for another gang."""
+    if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_a_pod):
+        return None
+    return pulls_of(gang.mesh, batch.ranks_a_pod)
+
+
+def _join_mesh(
+    fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: Pulls
+) -> dict[int, int] | None:
+    """Return rank -> host for members that join a mesh; None where some of them have no number in it."""
+    if any(rank >= len(pulls) for rank in (*numbers, *fixed)):
+        return None
+    leaf_of = fabric.switch_of[1]
+    holes = Counter[int]()
+    for host, pods in free.items():
+        holes[int(leaf_of[host])] += pods
+    chosen = leaves_in_mesh(pulls, numbers, {rank: int(leaf_of[host]) for rank, host in fixed.items()}, holes)
+    slots = sorted(free.elements())
+    host_of_rank: dict[int, int] = {}
+    for rank in sorted(numbers, key=lambda rank: (rank not in chosen, rank)):
+        slot = next((host for host in slots if chosen.get(rank, int(leaf_of[host])) == int(leaf_of[host])), None)
+        if slot is not None:
+            slots.remove(slot)
+            host_of_rank[rank] = slot
+    return host_of_rank
+
+
+def _seat_whole_mesh(
+    fabric: Fabric, request: GangRequest, batch: PodBatch, slots: Sequence[int], numbers: Sequence[int]
+) -> dict[int, int] | None:
+    """Return rank -> host where a whole mesh is seated at once: in the order that sends least; None for no mesh."""
+    mesh = request.gang.mesh
+    if not mesh or not is_complete(mesh, len(slots), batch.ranks_a_pod) or len(numbers) < len(slots):
+        return None
+    along = [host for host, pods in ranks_along(fabric, Counter(slots).items()) for _ in range(pods)]
+    laid = cheapest_order(fabric, mesh, along, batch.ranks_a_pod)[1]
+    return dict(zip(numbers, laid, strict=True))

@@ -1,0 +1,404 @@
+"""The room that standing plans reserve, the hosts reserved for gangs, and the domains kept by strict order.
+
+`plans.py` decides which gang is planned when, and which gang gives way.
+
+In a queue of strict order one domain is kept for the oldest waiting gang, so that small gangs do not starve it. The
+domain is of the lowest tier whose nodes could hold the gang if they were empty, and has the most free room. It is kept
+against later gangs of the same queue, until the gang has a place or is deleted. So only the queue that an admin chose
+waits, and no gang waits for a gang that no domain can hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import GangKey
+from turnout.jobs.queues.strict_order import StrictQueues
+from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
+from turnout.kube.pod_shape import HostPort, PodShape
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass
+from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, is_planned
+from turnout.topology.switch_paths import path_text
+
+PodOnRow = tuple[int, PodShape]
+
+
+@dataclass(slots=True)
+class StandingPlan:
+    """A plan with what it was made from."""
+
+    plan: GangPlan
+    position: GangPosition
+    stated_terms: object  # everything of the gang that the plan depends on, except the members
+    member_uids: frozenset[str]  # uids of the members that existed
+    seats: list[OrderedSeat]  # the seats of the plan
+    seats_by_row: dict[int, list[OrderedSeat]] = field(default_factory=dict)  # the seats by row
+    pods_by_order: dict[Order, list[PodOnRow]] = field(default_factory=dict)  # the seats by order
+
+    def __post_init__(self) -> None:
+        for seat in self.seats:
+            self.seats_by_row.setdefault(seat.host, []).append(seat)
+            self.pods_by_order.setdefault(seat.order, []).append((seat.host, seat.shape))
+
+    def growth_seats(self) -> list[PodOnRow]:
+        """Return the seats above the min for members to come: they give way to every other claim."""
+        return [pod for order, pods in self.pods_by_order.items() if order[0] == SeatClass.GROWTH for pod in pods]
+
+
+class StandingPlans:
+    """Plans by gang, and the room that they keep. Clear them when the snapshot's rows change their meaning."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._room = ReservedRoom(snapshot)
+        self._by_gang: dict[GangKey, StandingPlan] = {}
+        self._gangs_by_row: dict[int, set[GangKey]] = {}
+        self._gangs_with_growth_seats: dict[GangKey, None] = {}  # gangs with seats that stand in nobody's way
+
+    def __iter__(self) -> Iterator[StandingPlan]:
+        return iter(self._by_gang.values())
+
+    def get(self, key: GangKey) -> StandingPlan | None:
+        """Return a gang's plan, None when it has none."""
+        return self._by_gang.get(key)
+
+    def clear(self) -> None:
+        """Remove every plan and the room that it keeps."""
+        self._by_gang.clear()
+        self._gangs_by_row.clear()
+        self._gangs_with_growth_seats.clear()
+        self._room.clear()
+
+    def put(self, key: GangKey, stored: StandingPlan) -> None:
+        """Keep a plan in place of an earlier one, and reserve its room."""
+        before = self._by_gang.get(key)
+        old, new = (Counter(each.plan.reserved_pods() if each else ()) for each in (before, stored))
+        self._room.release(list((old - new).elements()))
+        self._room.reserve(list((new - old).elements()))
+        self._by_gang[key] = stored
+        self._gangs_with_growth_seats.pop(key, None)
+        if stored.growth_seats():
+            self._gangs_with_growth_seats[key] = None
+        for row in stored.seats_by_row:
+            self._gangs_by_row.setdefault(row, set()).add(key)
+        for row in before.seats_by_row.keys() - stored.seats_by_row.keys() if before else ():
+            self._forget_row(row, key)
+
+    def remove(self, key: GangKey) -> list[PodOnRow]:
+        """Remove a plan, and return the room that it kept."""
+        stored = self._by_gang.pop(key)
+        self._gangs_with_growth_seats.pop(key, None)
+        pods = stored.plan.reserved_pods()
+        self._room.release(pods)
+        for row in stored.seats_by_row:
+            self._forget_row(row, key)
+        return pods
+
+    def plans_with_growth_seats(self) -> Iterator[StandingPlan]:
+        """Yield the plans that have seats above the min for members to come."""
+        return (self._by_gang[key] for key in self._gangs_with_growth_seats)
+
+    def growth_seats_beside(self, key: GangKey) -> int:
+        """Count such seats of the other gangs in a gang's namespace."""
+        others = (other for other in self._gangs_with_growth_seats if other.namespace == key.namespace and other != key)
+        return sum(len(self._by_gang[other].growth_seats()) for other in others)
+
+    def __len__(self) -> int:
+        return len(self._by_gang)
+
+    def rows(self) -> Iterable[int]:
+        """Return the rows on which anything is kept."""
+        return self._gangs_by_row.keys()
+
+    def seats_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
+        """Return the seats on a row with their gangs, the last in order first."""
+        seats = [
+            (seat, key) for key in self._gangs_by_row.get(row, ()) for seat in self._by_gang[key].seats_by_row[row]
+        ]
+        return sorted(seats, key=lambda entry: entry[0].order, reverse=True)
+
+    def plan_of(self, key: GangKey) -> StandingPlan:
+        """Return a gang's plan. Raises KeyError when it has none."""
+        return self._by_gang[key]
+
+    def surplus_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
+        """Return the seats for members to come that must go, so that the row holds the other seats."""
+        if not self.is_overdrawn(row):
+            return []
+        found: list[tuple[OrderedSeat, GangKey]] = []
+        for seat, key in self.seats_on(row):
+            if seat.order[0] != SeatClass.GROWTH or not self.is_overdrawn(row):
+                break
+            self._room.release([(row, seat.shape)])
+            found.append((seat, key))
+        self._room.reserve([(row, seat.shape) for seat, _ in found])
+        return found
+
+    def is_overdrawn(self, row: int) -> bool:
+        """True if a row has less free than is kept there."""
+        return self._room.is_overdrawn(row)
+
+    def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
+        """Return the shapes of which a row holds no pod at all."""
+        return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
+
+    def pods_behind(self, order: Order, with_growth_seats: bool = True) -> list[PodOnRow]:
+        """Return the seats whose room a gang with this order may use.
+
+        with_growth_seats: also use seats that gangs ahead of it keep above the min for members to come.
+        """
+        found: list[PodOnRow] = []
+        for stored in self:
+            for other, pods in stored.pods_by_order.items():
+                if other > order and (
+                    with_growth_seats or other[0] != SeatClass.GROWTH or stored.position.first_order > order
+                ):
+                    found += pods
+        return found
+
+    def room_beside_plans(
+        self, without: PodsOnRows, rows: Sequence[int] | None = None, extra_pods: PodsOnRows = ()
+    ) -> RoomOf:
+        """Return a function that gives the room beside what plans keep.
+
+        without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that
+        are counted as placed.
+        """
+
+        def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
+            found = self._room.room(shape, without, [*extra_pods, *besides])
+            return found if rows is None else restrict_to_rows(found, rows)
+
+        return room_of
+
+    def _forget_row(self, row: int, key: GangKey) -> None:
+        gangs = self._gangs_by_row[row]
+        gangs.discard(key)
+        if not gangs:
+            del self._gangs_by_row[row]
+
+
+class ReservedRoom:
+    """Sums of the room kept on each row. The owner clears them when the snapshot's rows change their meaning."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove everything that is kept, and use the current rows."""
+        rows = len(self._snapshot.order)
+        self._reserved: NDArray[np.int64] = np.zeros((rows, 0), np.int64)
+        self._pods: Rows = np.zeros(rows, np.int32)
+        self._ports: dict[int, Counter[HostPort]] = {}
+
+    def reserve(self, pods: PodsOnRows) -> None:
+        """Keep room for some pods."""
+        self._add(pods, 1)
+
+    def release(self, pods: PodsOnRows) -> None:
+        """Release the room of some pods, which must have been kept before."""
+        self._add(pods, -1)
+
+    def room(self, shape: PodShape, without: PodsOnRows = (), besides: PodsOnRows = ()) -> Rows:
+        """Return how many pods of this shape each row holds beside what is kept, as a new table.
+
+        without: kept pods whose room may be used. besides: pods whose room may not be used, though it is not kept yet.
+        """
+        room = self._snapshot.room(shape).copy()
+        rows = np.flatnonzero(self._pods)
+        if besides:
+            rows = np.union1d(rows, np.array([row for row, _ in besides], np.intp))
+        if not len(rows):
+            return room
+        self._widen()
+        reserved = self._reserved[rows]
+        for pods, sign in ((without, -1), (besides, 1)):
+            by_shape: dict[PodShape, list[int]] = {}
+            for row, other in pods:
+                by_shape.setdefault(other, []).append(row)
+            for other, at in by_shape.items():
+                np.add.at(reserved, np.searchsorted(rows, at), sign * self._snapshot.vector(other))
+        room[rows] = np.minimum(room[rows], self._snapshot.fits_at(rows, shape, reserved))
+        if shape.host_ports:
+            self._block_ports(room, shape, without, besides)
+        return room
+
+    def is_overdrawn(self, row: int) -> bool:
+        """True if a row has less free than is kept there, or keeps a port twice.
+
+        Only resources that are kept on it count.
+        """
+        self._widen()
+        if any(count > 1 for count in self._ports.get(row, {}).values()):
+            return True
+        reserved = self._reserved[row]
+        return bool(np.any((self._snapshot.free_at(row) < reserved) & (reserved > 0)))
+
+    def _add(self, pods: PodsOnRows, sign: int) -> None:
+        # First, since a new resource widens the rows.
+        vectors = {shape: self._snapshot.vector(shape) for shape in {shape for _, shape in pods}}
+        self._widen()
+        for row, shape in pods:
+            vector = vectors[shape]
+            self._reserved[row, : len(vector)] += sign * vector
+            self._pods[row] += sign
+            for port in shape.host_ports:
+                self._ports.setdefault(row, Counter())[port] += sign
+
+    def _widen(self) -> None:
+        """Add columns for resources that became known since; nothing of them is kept."""
+        missing = self._snapshot.width - self._reserved.shape[1]
+        if missing:
+            self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
+
+    def _block_ports(self, room: Rows, shape: PodShape, without: PodsOnRows, besides: PodsOnRows) -> None:
+        used_ports = {row: Counter(ports) for row, ports in self._ports.items()}
+        for row, other in without:
+            used_ports.setdefault(row, Counter()).subtract(other.host_ports)
+        for row, other in besides:
+            used_ports.setdefault(row, Counter()).update(other.host_ports)
+        for row, ports in used_ports.items():
+            if any(ports[port] > 0 for port in shape.host_ports):
+                room[row] = 0
+
+
+def restrict_to_rows(room: Rows, rows: Iterable[int]) -> Rows:
+    """Return the room limited to some rows; all other rows get 0."""
+    most = np.zeros_like(room)
+    most[np.fromiter(rows, np.intp)] = MAX_ROOM
+    return np.minimum(room, most)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    rows: frozenset[int]
+    priority: int
+
+
+class HostReservations:
+    """The hosts held, by gang. Clear them when rows change their meaning."""
+
+    def __init__(self) -> None:
+        self.release_count = 0  # raised whenever hosts are given back
+        self._by_gang: dict[GangKey, _Reservation] = {}
+
+    def reserve(self, gang: Gang, rows: Collection[int]) -> bool:
+        """Hold these rows for a gang, and no others. True if that is new."""
+        reservation = _Reservation(frozenset(rows), gang.priority)
+        if self._by_gang.get(gang.key) == reservation:
+            return False
+        self.release(gang.key)
+        self._by_gang[gang.key] = reservation
+        return True
+
+    def release(self, key: GangKey) -> None:
+        """Hold nothing for a gang any more."""
+        if self._by_gang.pop(key, None) is not None:
+            self.release_count += 1
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        for key in list(self._by_gang):
+            self.release(key)
+
+    def rows_reserved_against(self, gang: Gang, rows: int) -> NDArray[np.bool_] | None:
+        """Mark those of `rows` hosts that are held against a gang; None where there are none."""
+        marks: NDArray[np.bool_] | None = None
+        for key, reservation in self._by_gang.items():
+            if key != gang.key and reservation.priority >= gang.priority:
+                marks = np.zeros(rows, np.bool_) if marks is None else marks
+                marks[list(reservation.rows)] = True
+        return marks
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDomain:
+    """A domain that is kept: for whom, its host ids [first, end), and its switch."""
+
+    key: GangKey
+    first: int
+    end: int
+    description: str  # at root/.../switch, as the map names it
+
+
+class StrictOrder:
+    """The domains kept, by queue. Clear them when rows change their meaning."""
+
+    def __init__(self, named: frozenset[str]) -> None:
+        self.queues = StrictQueues(named)
+        self._domains: dict[str, KeptDomain] = {}
+
+    def queue_of(self, gang: Gang) -> str:
+        """Return the queue of strict order that the gang is in; "" for none."""
+        return self.queues.of(gang.key.namespace, gang.queue)
+
+    def keep_for(self, view: ClusterView, gang: Gang) -> bool:
+        """Keep a domain for a gang that found no room, unless its queue keeps one already. True if one is kept now."""
+        queue = self.queue_of(gang)
+        if not queue or queue in self._domains or (domain := _choose_domain(view, gang)) is None:
+            return False
+        self._domains[queue] = domain
+        return True
+
+    def release(self, key: GangKey) -> bool:
+        """Keep nothing for a gang any more. True if something was kept."""
+        queues = [queue for queue, domain in self._domains.items() if domain.key == key]
+        for queue in queues:
+            del self._domains[queue]
+        return bool(queues)
+
+    def domain_against(self, gang: Gang) -> KeptDomain | None:
+        """Return the domain that is kept in the gang's queue for another one; None when there is none."""
+        domain = self._domains.get(self.queue_of(gang))
+        return None if domain is None or domain.key == gang.key else domain
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._domains.clear()
+
+
+def rows_of_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | None:
+    """Mark the rows of a domain that is kept."""
+    if domain is None:
+        return None
+    marks = np.zeros(rows, np.bool_)
+    marks[domain.first : domain.end] = True
+    return marks
+
+
+def add_kept_domain(domain: KeptDomain | None, detail: str) -> str:
+    """Add to the words of a refusal which domain is kept, and for whom."""
+    if domain is None:
+        return detail
+    return f"{detail}; room {domain.description} is kept for {domain.key}, the oldest that waits in this queue"
+
+
+def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
+    """Return the domain to keep; None where the gang fits none, or members of it run already."""
+    members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
+    if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
+        return None
+    shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
+    fabric, need = view.fabric, max(1, gang.min_pods)
+    could, now = view.snapshot.capacity(shape), view.snapshot.room(shape)
+    could = np.where(fabric.mapped, could, 0)
+    if (outside := view.levels.rows_outside(gang.levels)) is not None:
+        could, now = np.where(outside, 0, could), np.where(outside, 0, now)
+    widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
+    for tier in range(1, widest + 1):
+        fits = np.flatnonzero(np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= need)
+        if len(fits):
+            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)[fits]
+            switch = int(fits[free.argmax()])
+            path = fabric.names[tier][switch]
+            where = f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
+            return KeptDomain(gang.key, *fabric.span(tier, switch), where)
+    return None

@@ -1,0 +1,507 @@
+"""Plan one gang: which waiting member goes to which host, in the room that is left for the gang.
+
+A gang may have several shapes: the heaviest shape is placed first, the others near it. In a gang with accelerators,
+members without accelerators are not placed here: they count towards the min of the gang.
+
+The work for one question is limited in steps, which are equal on every machine, fast, slow or busy. So every replica
+makes the same plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.gang import Gang, GangGroup
+from turnout.scheduler_ext.planner.pack import (
+    MAX_PODS_PER_HOST,
+    domains_of_level,
+    domains_with_room,
+    fit_batches,
+    nominations_leave_level,
+    share_domain,
+    split_into_batches,
+    take_nominated_hosts,
+)
+from turnout.scheduler_ext.planner.ranks import (
+    MAX_ABSENT_RANKS,
+    hosts_beside_neighbours,
+    mesh_pulls,
+    missing_ranks,
+    ranks_of,
+    seat_batch,
+)
+from turnout.scheduler_ext.planner.request import (
+    GangPlan,
+    GangRequest,
+    PodBatch,
+    RoomOf,
+    Seat,
+    counts_for_tier,
+    exclude_rows,
+    limit_by_spread,
+    limit_per_host,
+    plan_sort_key,
+    restrict_to_domain,
+)
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric
+from turnout.topology.mesh import is_complete, place_mesh
+from turnout.topology.model import Ask, Placement, Reason, Refusal
+from turnout.topology.place import beyond, smallest_holes
+from turnout.topology.shares import balanced, in_multiples, topped_up
+from turnout.topology.slices import in_layers
+
+QUESTION_STEPS = 15_000  # for gangs ahead of the one that is asked about, and HOST_STEPS more for each host
+HOST_STEPS = 4
+GANG_STEPS = 50_000  # for one gang, past which no further domain and no further shape of it is tried
+SHAPES_STEPS = 20_000  # past which no further domain is tried for more shapes than are always looked at
+ALL_STEPS = 1 << 60
+
+
+@dataclass(slots=True)
+class Work:
+    """A number of steps to spend, each of about a microsecond. A begun part is finished, so it may be exceeded."""
+
+    max_steps: int = GANG_STEPS
+    spent_steps: int = 0
+
+    def limit(self, most: int) -> None:
+        """Allow no more steps than this in all."""
+        self.max_steps = min(self.max_steps, most)
+
+    def spend(self, steps: int) -> None:
+        """Count some steps that were taken."""
+        self.spent_steps += steps
+
+    @property
+    def steps_left(self) -> int:
+        """The number of steps that may still be taken; at 0 or less no further part begins."""
+        return self.max_steps - self.spent_steps
+
+
+def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
+    """Place pods, or give the reason why not. room: as for topology.plan. ranks_a_pod: its accelerators."""
+    if gang.fills_holes:
+        return smallest_holes(fabric, room, ask)
+    if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
+        return place_mesh(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)
+    if gang.layers:
+        return in_layers(fabric, room, replace(ask, layers=gang.layers))
+    return balanced(fabric, room, ask) if gang.balanced else in_multiples(fabric, room, ask)
+
+
+MAX_SHAPES_TOGETHER = 8  # so many are looked at whatever work that is
+_BATCH_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
+
+
+def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
+    """Plan a whole gang. Raises nothing.
+
+    room_of: gives the room that the gang may use. work: counts the steps spent, and limits them.
+
+    When the min finds no place, the plan has a refusal and no hosts.
+    """
+    work = work or Work()
+    if request.lost_pods:
+        plan = place(
+            fabric,
+            replace(request, missing_pods=request.missing_pods + request.lost_pods, lost_pods=0, growth_pods=0),
+            room_of,
+            work,
+        )
+        return replace(plan, open_seats=plan.open_seats[: request.missing_pods])
+    if request.nominated_hosts and nominations_leave_level(fabric, request):
+        request = replace(request, nominated_hosts={})
+    if request.rejected_rows or request.excluded_rows is not None or request.rows_outside_level:
+        room_of = exclude_rows(
+            room_of, request.rejected_rows, request.excluded_rows, request.rows_outside_level.get(None)
+        )
+    if request.growth_pods:
+        with_growth = replace(request, missing_pods=request.missing_pods + request.growth_pods, growth_pods=0)
+        if (plan := _place(fabric, with_growth, room_of, work)).refusal is None:
+            return plan
+    plan = _place(fabric, request, room_of, work)
+    anchors = tuple((member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang))
+    if plan.refusal is None or len(anchors) == len(request.placed_members):
+        return plan
+    return _place(
+        fabric, replace(request, placed_members=anchors), room_of, work
+    )  # a leader elsewhere holds nobody back
+
+
+def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+    if (refusal := _refuse_incomplete(request) or _refuse_outside_level(request)) is not None:
+        return GangPlan(request.gang.key, refusal=refusal)
+    batches = split_into_batches(request)
+    if any(batch.gang_group is not None for batch in batches):
+        return _place_by_groups(fabric, request, batches, room_of, work)
+    if 1 < len(batches) <= MAX_SHAPES_TOGETHER and not request.nominated_hosts:
+        plan_in_domain = _place_in_one_domain(fabric, request, batches, room_of, work)
+        if plan_in_domain is not None:
+            return plan_in_domain
+    plan = _place_batches(fabric, request, batches, room_of, work)
+    if plan.refusal is not None and not plan.hosts and request.nominated_hosts:  # wishes that came apart bind nobody
+        return _place(fabric, replace(request, nominated_hosts={}), room_of, work)
+    if (
+        plan.refusal is not None
+        and len(batches) > MAX_SHAPES_TOGETHER
+        and request.gang.tier is not None
+        and work.steps_left > 0
+    ):
+        work.limit(SHAPES_STEPS)
+        return _place_in_one_domain(fabric, request, batches, room_of, work) or plan
+    if plan.refusal is not None and request.spread_evenly and any(m.max_per_host for m in request.waiting):
+        return _place(
+            fabric, replace(request, spread_evenly=False), room_of, work
+        )  # more pods than hosts may still be even
+    return plan
+
+
+def _place_in_one_domain(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
+) -> GangPlan | None:
+    """Place all shapes in the lowest domain that holds them all; None where none does, or the work is spent."""
+    placed_hosts = [host for _, host in request.placed_members]
+    counts = [batch.pods for batch in batches]
+    rooms = [
+        limit_by_spread(request, batch, placed_hosts, room_of(batch.shape, ()))
+        for batch in batches[:MAX_SHAPES_TOGETHER]
+    ]
+    work.spend(len(rooms) * (_BATCH_STEPS + len(fabric.hosts) // 4))
+    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
+    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+        if work.steps_left <= 0:
+            break
+        inside = restrict_to_domain(room_of, first, end)
+        plan = _place_batches(fabric, request, batches, inside, work)
+        if plan.refusal is None:
+            return plan
+        share = share_domain([batch.shape for batch in batches], counts, rooms, inside, (first, end))
+        if share is not None and request.gang.multiple == 1:
+            work.spend(8 * (end - first) * min(counts[0], MAX_PODS_PER_HOST))
+            plan = _place_batches(fabric, request, batches, limit_per_host(inside, batches[0].shape, share), work)
+            if plan.refusal is None:
+                return plan
+    return None
+
+
+def _refuse_incomplete(request: GangRequest) -> Refusal | None:
+    """Refuse a gang whose PodGroup cuts it into groups, until as many pods exist as start: who is in which is unknown.
+
+    So is one that has pods enough, and of some role too few.
+    Groups that pods say themselves are not waited for: a LeaderWorkerSet may create its workers after its leader runs.
+    """
+    gang, present = request.gang, len(request.gang.living())
+    if gang.sizing is None or request.placed_members:
+        return None
+    roles = Counter(member.membership.role for member in gang.living())
+    if present >= gang.min_pods:
+        short_role = next(((role, min_pods) for role, min_pods in gang.min_by_role if roles[role] < min_pods), None)
+        if short_role is None:
+            return None
+        return Refusal(
+            Reason.NO_ROOM,
+            f"of its pods {short_role[0]} {roles[short_role[0]]} are there, {short_role[1]} must start together",
+        )
+    if not gang.sizing.wish.groups:
+        return None
+    return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods")
+
+
+def _refuse_outside_level(request: GangRequest) -> Refusal | None:
+    """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
+    marks = request.rows_outside_level.get(None)
+    if marks is None or not any(
+        marks[host] for member, host in request.placed_members if counts_for_tier(member, request.gang)
+    ):
+        return None
+    return Refusal(Reason.OFF_MAP, "members run on hosts that have no label of the required level")
+
+
+def _place_by_groups(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
+) -> GangPlan:
+    """Place the parts of a gang, each in a domain of its own tier, in the lowest domain that holds them all."""
+    placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    counts = [batch.pods for batch in batches]
+    rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
+    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
+    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+        if work.steps_left <= 0:
+            break
+        if sum(counts) > int(rooms[0][first:end].sum()) and len({batch.shape for batch in batches}) == 1:
+            continue
+        inside = restrict_to_domain(room_of, first, end)
+        domain_plan = _place_batches(fabric, request, batches, inside, work)
+        if domain_plan.refusal is None:
+            return domain_plan
+        with_spans = fit_batches(fabric, request, batches, inside, (first, end))
+        if with_spans is not None:
+            domain_plan = _place_batches(fabric, request, with_spans, inside, work)
+            if domain_plan.refusal is None:
+                return domain_plan
+    if request.gang.tier is None:
+        plan = _place_batches(fabric, request, batches, room_of, work)
+    else:
+        plan = _place_in_gang_level(fabric, request, batches, room_of, work)
+    if plan.refusal is not None and request.nominated_hosts:  # wishes that came apart bind nobody
+        return _place_by_groups(fabric, replace(request, nominated_hosts={}), batches, room_of, work)
+    return plan
+
+
+def _place_in_gang_level(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
+) -> GangPlan:
+    """Place as many parts as one domain of the gang's own level holds, at least its min; else refuse the gang."""
+    gang, placed_hosts = request.gang, [host for _, host in request.placed_members]
+    min_pods = max(1, gang.min_pods - (len(gang.living()) - len(request.waiting)))
+    rooms = {batch.shape: room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]}
+    total: NDArray[np.int64] = np.stack(list(rooms.values())).sum(axis=0, dtype=np.int64)
+    best: GangPlan | None = None
+    for first, end in domains_of_level(fabric, gang.tier or 0, placed_hosts, total, min_pods):
+        if best is not None and work.steps_left <= 0:
+            break
+        plan = _place_batches(fabric, request, batches, restrict_to_domain(room_of, first, end), work)
+        best = plan if best is None else min(best, plan, key=partial(plan_sort_key, fabric))
+    if best is not None and best.hosts:
+        return best
+    refusal = beyond(fabric, gang.tier, placed_hosts)
+    if refusal is None:
+        detail = f"no switch of tier {gang.tier} or below holds the groups that must start together"
+        refusal = Refusal(Reason.TIER_TOO_NARROW, detail, int(total.sum()))
+    return GangPlan(gang.key, refusal=refusal, used_hosts=tuple(dict.fromkeys(placed_hosts)))
+
+
+def request_signature(request: GangRequest) -> object:
+    """Return everything but the room that decides whether a new gang fits. Gangs of equal values fit the same rooms."""
+    gang = request.gang
+    batches = tuple(
+        (
+            batch.shape,
+            batch.pods,
+            batch.gang_group,
+            tuple(sorted(Counter(m.membership.role for m in batch.members).items())),
+        )
+        for batch in split_into_batches(request)
+    )
+    min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
+    wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
+    return batches, min_pods, gang.min_by_role, wishes, request.distance_rule
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The members of a gang that have their places so far."""
+
+    anchors: list[int]  # the hosts of all its members
+    hosts_by_group: dict[GangGroup | None, list[int]]
+    roles: Counter[str]  # members that hold a host, have a place or are not judged
+    used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
+    hosts: dict[str, int] = field(default_factory=dict)
+    open_seats: list[Seat] = field(default_factory=list)
+
+
+def _start_progress(request: GangRequest) -> _Progress:
+    groups_by_uid, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
+    of_part: dict[GangGroup | None, list[int]] = {}
+    for member, host in request.placed_members:
+        of_part.setdefault(groups_by_uid.get(member.uid), []).append(host)
+    roles = Counter(member.membership.role for member in request.gang.living() if member.uid not in waiting)
+    return _Progress([host for _, host in request.placed_members], of_part, roles)
+
+
+def _place_batches(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
+) -> GangPlan:
+    gang = request.gang
+    to_come = sum(batch.pods for batch in batches)
+    counted = len(gang.living()) - sum(len(g.members) for g in batches)  # hold a host, or are not judged
+    progress, placed_hosts = _start_progress(request), tuple(dict.fromkeys(host for _, host in request.placed_members))
+    refusal: Refusal | None = None
+    ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
+    full_batches = Counter[GangGroup | None]()  # how many shapes of a part found room for all
+    incomplete_groups: set[GangGroup | None] = set()
+    for at, batch in enumerate(batches):
+        if at >= MAX_SHAPES_TOGETHER and work.steps_left <= 0:
+            return GangPlan(gang.key, refusal=_refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
+        work.spend(_BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(batch.members)))
+        to_come -= batch.pods
+        if batch.gang_group is not None and batch.gang_group.all_or_nothing and batch.gang_group in incomplete_groups:
+            continue  # no part of a part
+        min_pods = min(batch.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - to_come))
+        min_pods = max(min_pods, _min_for_roles(request, batch, progress.roles))
+        slots = _place_batch(fabric, request, batch, min_pods, progress, room_of, ranks)
+        if isinstance(slots, Refusal):
+            refusal = refusal or slots
+            incomplete_groups.add(batch.gang_group)
+            if min_pods:
+                return GangPlan(gang.key, refusal=slots, used_hosts=placed_hosts)
+            continue
+        if len(slots) < batch.pods:
+            found = f"{len(slots)} of {batch.pods} pods find room"
+            refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
+        else:
+            full_batches[batch.gang_group] += 1
+        work.spend(8 * len(slots))
+        _seat_members(fabric, request, batch, slots, ranks, progress)
+    if (too_few := _refuse_too_few_groups(request, batches, full_batches)) is not None:
+        return GangPlan(gang.key, refusal=too_few, used_hosts=placed_hosts)
+    hosts, tier = progress.hosts, common_tier(fabric, progress.anchors)
+    shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
+    used_hosts, numbers = tuple(dict.fromkeys(progress.anchors)), {uid: ranks[uid] for uid in hosts}
+    return GangPlan(gang.key, hosts, tuple(progress.open_seats), used_hosts, tier, refusal, shapes, numbers, bases)
+
+
+def _seat_members(
+    fabric: Fabric,
+    request: GangRequest,
+    batch: PodBatch,
+    slots: Sequence[int],
+    ranks: Mapping[str, int],
+    progress: _Progress,
+) -> None:
+    """Seat the members of a group on its places."""
+    progress.used_rooms.extend((host, batch.shape) for host in slots)
+    seated, seats = seat_batch(fabric, request, batch, slots, ranks)
+    progress.hosts.update(seated)
+    progress.open_seats.extend(seats)
+    progress.anchors.extend(slots)
+    progress.hosts_by_group.setdefault(batch.gang_group, []).extend(slots)
+    progress.roles.update(member.membership.role for member in batch.members if member.uid in seated)
+
+
+def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter[str]) -> int:
+    """Return how many of a group must find a host so that each of its roles has as many as must start."""
+    if not request.gang.min_by_role:
+        return 0
+    own = Counter(member.membership.role for member in batch.members)
+    return sum(min(own[role], max(0, min_pods - present_roles[role])) for role, min_pods in request.gang.min_by_role)
+
+
+def _refuse_too_few_groups(
+    request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
+) -> Refusal | None:
+    """Refuse a gang of which fewer groups than its rules say find their place, while none of it runs."""
+    if request.placed_members or not any(rule.least for rule in request.gang.group_rules):
+        return None
+    shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
+    for at, rule in enumerate(request.gang.group_rules):
+        groups_of_rule = [gang_group for gang_group in shapes if gang_group is not None and gang_group.rule == at]
+        complete = sum(
+            full_batches[gang_group] == shapes[gang_group] and pods[gang_group] >= rule.pods
+            for gang_group in groups_of_rule
+        )
+        if complete < (rule.least if rule.pods else min(rule.least, len(groups_of_rule))):
+            return Refusal(Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room")
+    return None
+
+
+def _refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
+    return Refusal(Reason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}")
+
+
+def _place_batch(
+    fabric: Fabric,
+    request: GangRequest,
+    batch: PodBatch,
+    min_pods: int,
+    progress: _Progress,
+    room_of: RoomOf,
+    ranks: Mapping[str, int],
+) -> list[int] | Refusal:
+    """Return hosts for one group, one entry per pod, in rank order.
+
+    Members with a wish keep their host, if it has room. A part is placed whole or not at all, unless its rule asks for
+    less.
+    """
+    gang = request.gang
+    anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
+    room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
+    _exclude_for_group(fabric, request, batch, progress, room)
+    nominated = take_nominated_hosts(request, batch, room)
+    pods = batch.pods - len(nominated)
+    if pods == 0:
+        return list(nominated.values())
+    begun = [host for member, host in request.placed_members if member.shape == batch.shape]
+    if gang.multiple == 1:
+        added = _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
+    else:
+        added = topped_up([*begun, *nominated.values()], gang.multiple, pods, room)
+    first = [*nominated.values(), *added]
+    pods -= len(added)
+    if pods == 0:
+        return first
+    min_pods = (
+        pods if batch.gang_group is not None and batch.gang_group.all_or_nothing else max(0, min_pods - len(first))
+    )
+    ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
+    found = place_shape(fabric, room, ask, gang, batch.ranks_a_pod)
+    if isinstance(found, Refusal):
+        return first if first and found.reason is Reason.NO_ROOM and not min_pods else found
+    return [*first, *(host for host, count in found.slots for _ in range(count))]
+
+
+def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
+    """Ask for places of some pods of a group. anchor_hosts: hosts of the members beside which they go."""
+    gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
+    max_pods = pods
+    if not anchors or min_pods:  # enough of it run: whoever else finds room joins them
+        max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
+    tiers = [
+        tier
+        for tier in (gang.tier, batch.gang_group.tier if batch.gang_group is not None else None)
+        if tier is not None
+    ]
+    liking = request.preferences.get(batch.shape)
+    return Ask(
+        pods, min_pods, max_pods, gang.multiple, min(tiers, default=None), anchors, request.distance_rule, liking=liking
+    )
+
+
+def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:
+    """Take from `room` what a part may not use: hosts outside its span or level, and domains of parts kept apart."""
+    gang_group = batch.gang_group
+    if batch.span is not None:
+        room[: batch.span[0]] = room[batch.span[1] :] = 0
+    if gang_group is None:
+        return
+    if (marks := request.rows_outside_level.get(gang_group.rule)) is not None:
+        room[marks] = 0
+    for other, hosts in progress.hosts_by_group.items():
+        if other is None or other == gang_group or not (gang_group.exclusive or other.exclusive):
+            continue
+        tier = max(one.tier for one in (gang_group, other) if one.exclusive and one.tier is not None)
+        for switch in {int(fabric.switch_of[min(tier, fabric.tiers)][host]) for host in hosts}:
+            room[slice(*fabric.span(min(tier, fabric.tiers), switch))] = 0
+
+
+def _hosts_beside_neighbours(
+    fabric: Fabric,
+    request: GangRequest,
+    batch: PodBatch,
+    nominated: Mapping[str, int],
+    room: Rows,
+    ranks: Mapping[str, int],
+) -> list[int]:
+    """Return hosts for those of a shape's pods that find room under the leaf of their neighbours in the ring."""
+    gang = request.gang
+    if gang.fills_holes or gang.layers or batch.gang_group is not None:
+        return []
+    host_of_rank = {ranks[member.uid]: host for member, host in request.placed_members}
+    host_of_rank.update({ranks[uid]: host for uid, host in nominated.items()})
+    if not host_of_rank:
+        return []
+    waiting_ranks = [ranks[member.uid] for member in batch.members if member.uid not in nominated]
+    to_come = missing_ranks(ranks, min(max(batch.missing_pods, gang.total - len(ranks)), MAX_ABSENT_RANKS))
+    others = [ranks[member.uid] for member in request.waiting if member.shape != batch.shape]
+    seats = [*waiting_ranks, *to_come[: batch.missing_pods]]
+    pulls = mesh_pulls(gang, batch)
+    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls)

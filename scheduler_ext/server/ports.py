@@ -1,0 +1,272 @@
+"""Open and close the ports of an extender, and reload the certificate when its files change. `http.py` answers.
+
+A TLS context is built anew each time and never changed, so a removed CA is no longer trusted. A certificate that cannot
+be used never replaces a usable one. Source: docs/facts/reliability.md 2 and fault 22
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import socket
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from turnout.kube.client.clock import Clock
+from turnout.kube.server.http_connection import Limits, Server
+from turnout.kube.server.sockets import allow_files, bind, limit_connections
+from turnout.scheduler_ext.model import BadCertificate
+from turnout.scheduler_ext.server.http import WEBHOOK, HealthPages, VerbHandler
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.requests import ExtenderVerbs
+
+log = logging.getLogger("turnout.extender")
+
+_SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths of PEM files."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None  # callers must show a certificate that it signed; None asks for none
+
+    def paths(self) -> tuple[Path, ...]:
+        """Return the paths of every file that is read."""
+        return (self.cert, self.key) + ((self.client_ca,) if self.client_ca else ())
+
+
+class Certificates:
+    """The context in use, which follows the files. Raises BadCertificate if the first pair is bad."""
+
+    def __init__(self, files: TlsFiles, metrics: Metrics) -> None:
+        self._files, self._metrics = files, metrics
+        self._files_digest = _digest(files)
+        self.context = make_context(files)
+        self._expiry_s = self._take_expiry()
+        self._last_fault = ""
+
+    def refresh(self, now_s: float) -> bool:
+        """Read the files again. True when `context` is a new one.
+
+        now_s: wall clock, seconds.
+        """
+        try:
+            digest = _digest(self._files)
+            if digest == self._files_digest:  # as in use; or put back to it after a bad one
+                self._last_fault = ""
+                return False
+            context = make_context(self._files)
+            expiry_s = expiry(self._files.cert)
+            if _digest(self._files) != digest:  # changed under our hands: the next look will see all of it
+                return False
+            if expiry_s <= now_s < self._expiry_s:
+                raise BadCertificate("the new certificate has expired")
+        except BadCertificate as error:
+            return self._refuse(error)
+        self._files_digest, self.context, self._last_fault = digest, context, ""
+        self._expiry_s = self._take_expiry()
+        self._metrics.tls_reloads.labels("taken").inc()
+        log.info("certificate_taken", extra={"expires_s": int(self._expiry_s)})
+        return True
+
+    def _refuse(self, error: BadCertificate) -> bool:
+        if error.fault != self._last_fault:  # once, not at every look
+            self._last_fault = error.fault
+            self._metrics.tls_reloads.labels("refused").inc()
+            log.error("certificate_refused", extra={"why": error.fault})
+        return False
+
+    def _take_expiry(self) -> float:
+        expiry_s = expiry(self._files.cert)
+        self._metrics.certificate_ends(expiry_s)
+        return expiry_s
+
+
+def make_context(files: TlsFiles) -> ssl.SSLContext:
+    """Build a context for TLS 1.2 or newer. Raises BadCertificate.
+
+    With a client CA, callers without its certificate are refused.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # A key behind a passphrase must not ask for it on a terminal.
+        context.load_cert_chain(files.cert, files.key, password=lambda: "")
+        if files.client_ca is not None:
+            context.load_verify_locations(files.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise BadCertificate(f"{files.cert.name}, {files.key.name} or the client CA does not load: {error}") from error
+    return context
+
+
+def expiry(cert: Path) -> float:
+    """Return when the first certificate of a PEM file ends, in seconds since 1970. Raises BadCertificate."""
+    try:
+        text = cert.read_text("ascii")
+        end = "-----END CERTIFICATE-----"
+        body = text[text.index("-----BEGIN CERTIFICATE-----") + 27 : text.index(end)]
+        return _not_after(base64.b64decode(body))
+    except (OSError, ValueError, IndexError, binascii.Error) as error:
+        raise BadCertificate(f"{cert.name} does not tell when it ends: {error}") from error
+
+
+def _digest(files: TlsFiles) -> bytes:
+    """Hash the contents of the files. A Secret's mount changes by a link, so times of files say little."""
+    try:
+        return b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files.paths())
+    except OSError as error:
+        raise BadCertificate(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _not_after(der: bytes) -> float:
+    """Return tbsCertificate.validity.notAfter, in seconds since 1970. Source: RFC 5280, 4.1"""
+    _, certificate, _ = _element(der, 0)
+    _, tbs, _ = _element(certificate, 0)
+    position = 0
+    tag, _, after = _element(tbs, position)
+    if tag == _EXPLICIT_0:  # the version, absent in v1
+        position = after
+    for _ in range(3):  # serial number, signature algorithm, issuer
+        _, _, position = _element(tbs, position)
+    tag, validity, _ = _element(tbs, position)
+    if tag != _SEQUENCE:
+        raise ValueError("no validity")
+    _, _, position = _element(validity, 0)
+    tag, text, _ = _element(validity, position)
+    date_text = text.decode("ascii")
+    if tag == _UTC_TIME:  # two digits of a year: 50 and above are of the last century
+        date_text = ("19" if date_text[:2] >= "50" else "20") + date_text
+    return datetime.strptime(date_text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _element(der: bytes, position: int) -> tuple[int, bytes, int]:
+    """Return one DER element: its tag, its contents, and where the next one begins."""
+    tag, length, start = der[position], der[position + 1], position + 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[position + 2 : start], "big")
+    if start + length > len(der):
+        raise ValueError("cut off")
+    return tag, der[start : start + length], start + length
+
+
+CERTIFICATE_CHECK_S = 5.0  # between looks at the certificate's files
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """The addresses to listen on. Port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 8888
+    health_host: str = "127.0.0.1"
+    health_port: int = 8889
+    tls: TlsFiles | None = None
+
+
+class Listeners:
+    """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
+
+    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
+        self._verbs = VerbHandler(extender, metrics, limit_connections(limits or Limits(), allow_files()))
+        self._health = HealthPages(extender, metrics)
+        self._metrics, self._listen = metrics, listen
+        self._certificates: Certificates | None = None
+        self._sockets: list[socket.socket] = []
+        self._servers: list[Server] = []
+
+    @property
+    def port(self) -> int:
+        """The port of the verbs."""
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def health_port(self) -> int:
+        """The port of probes and metrics."""
+        return int(self._sockets[1].getsockname()[1])
+
+    async def __aenter__(self) -> Listeners:
+        listen = self._listen
+        if listen.tls is not None:
+            self._certificates = Certificates(listen.tls, self._metrics)
+        try:
+            for host, port in ((listen.host, listen.port), (listen.health_host, listen.health_port)):
+                self._sockets.append(bind(host, port))
+            self._servers = [self._verbs.server(), self._health.server()]
+            context = self._certificates.context if self._certificates else None
+            await self._servers[0].listen(self._sockets[0], context)
+            await self._servers[1].listen(self._sockets[1])
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def follow(self, clock: Clock) -> None:
+        """Check the certificate's files every few seconds until cancelled. Open connections keep their certificate."""
+        while self._certificates is not None:
+            await clock.sleep(CERTIFICATE_CHECK_S)
+            if self._certificates.refresh(clock.wall()):
+                await self._servers[0].listen(self._sockets[0], self._certificates.context)
+
+    def leave(self) -> None:
+        """Report "not ready" but still answer, in the time between SIGTERM and the end of new calls."""
+        self._health.leave()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            await server.close()
+        for bound in self._sockets:
+            bound.close()
+        self._sockets, self._servers = [], []
+
+
+class WebhookPort:
+    """The open port of the webhook alone, within `async with`. Raises OSError or BadCertificate."""
+
+    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
+        limits = limit_connections(Limits(), allow_files())
+        self._server = VerbHandler(extender, metrics, limits, paths=WEBHOOK).server()
+        self._metrics, self._at, self._tls = metrics, (host, port), tls
+        self._certificates: Certificates | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened at."""
+        assert self._socket is not None
+        return int(self._socket.getsockname()[1])
+
+    async def __aenter__(self) -> WebhookPort:
+        self._certificates = Certificates(self._tls, self._metrics)
+        self._socket = bind(*self._at)
+        await self._server.listen(self._socket, self._certificates.context)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._server.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    async def follow(self, clock: Clock) -> None:
+        """Check the certificate's files every few seconds until cancelled."""
+        while self._certificates is not None and self._socket is not None:
+            await clock.sleep(CERTIFICATE_CHECK_S)
+            if self._certificates.refresh(clock.wall()):
+                await self._server.listen(self._socket, self._certificates.context)

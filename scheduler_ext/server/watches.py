@@ -1,0 +1,197 @@
+"""Watch nodes, pods, PodGroups, owners and the map, and pass changes to the extender."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey
+from turnout.jobs.queues import kueue, strict_order
+from turnout.jobs.queues.model import Object
+from turnout.jobs.queues.strict_order import StrictQueue
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
+from turnout.kube.client.reflector import Source
+from turnout.kube.objects import FullObject, Node, ObjectMeta, Owner, Pod, PodGroup
+from turnout.kube.watch_events import Key
+from turnout.scheduler_ext.cluster.request_hints import PodGroupState, PodGroupWaits
+from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_map
+
+log = logging.getLogger("turnout.extender")
+
+OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+CAUGHT_UP_S = 2.0  # after which a watch that came back has told what it had missed
+ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when it changes
+
+
+def _ignore(_: object) -> None:
+    """Do nothing: the default of a follower."""
+
+
+class WatchState:
+    """The pods that the watches show, and how current the view is.
+
+    This class is always current: for a program that feeds the view itself. `Watches` feeds it from an API server.
+    """
+
+    def __init__(self, plans: Plans, clock: Clock) -> None:
+        self.plans = plans
+        self._clock = clock
+        self._pod_followers: list[tuple[Callable[[Pod], None], Callable[[str], None]]] = []
+        self._pod_group_waits = PodGroupWaits()
+
+    def follow_pods(self, put: Callable[[Pod], None] = _ignore, drop: Callable[[str], None] = _ignore) -> None:
+        """Call `put` with each pod that is shown and `drop` with the uid of each deleted pod, after the view has it."""
+        self._pod_followers.append((put, drop))
+
+    def put_pod(self, pod: Pod) -> None:
+        """Add or update a pod as the API server shows it."""
+        self.plans.view.put_pod(pod)
+        for put, _ in self._pod_followers:
+            put(pod)
+
+    def drop_pod(self, uid: str) -> None:
+        """Remove a deleted pod."""
+        self.plans.view.drop_pod(uid)
+        for _, drop in self._pod_followers:
+            drop(uid)
+
+    def missing(self) -> str | None:
+        """Return what must still be shown before an answer can be trusted; None when nothing is missing."""
+        return None
+
+    def may_be_old(self) -> bool:
+        """True if room may have come or gone unseen."""
+        return False
+
+    def may_show_group(self, dialect: str) -> bool:
+        """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
+        return False
+
+    def pod_group_state(self, key: GangKey) -> PodGroupState:
+        """Return whether a gang's PodGroup is known, awaited for a moment, or did not come."""
+        gang = self.plans.view.gangs.get(key)
+        if gang is None or not gang.lacks_pod_group or not self.may_show_group(key.dialect):
+            return PodGroupState.KNOWN
+        return self._pod_group_waits.state_of(gang, self._clock.monotonic())
+
+    def forget_deleted_gangs(self) -> None:
+        """Forget the waits for PodGroups of gangs that are deleted."""
+        self._pod_group_waits.retain(self.plans.view.gangs, self._clock.monotonic())
+
+
+class Watches(InformerFactory, WatchState):
+    """All watches of an extender or a nominator.
+
+    configmap: namespace/name of the map. notify: receives the notices about the map. hold_large: True if a large change
+    of the map waits for the admin. read_queues: also watch queues, for their order.
+    """
+
+    def __init__(
+        self,
+        plans: Plans,
+        source: Source,
+        configmap: str,
+        clock: Clock,
+        rng: random.Random,
+        metrics: Metrics,
+        notify: Callable[[Notice], None],
+        hold_large: bool = False,
+        read_queues: bool = False,
+    ) -> None:
+        InformerFactory.__init__(self, source, clock, rng)
+        WatchState.__init__(self, plans, clock)
+        self._metrics, self._notify = metrics, notify
+        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
+        view = plans.view
+        self.watch("nodes", "/api/v1/nodes", Node, CallbackSink(view.put_node, lambda key: view.drop_node(key.name)))
+        pods = CallbackSink(self.put_pod, lambda key: self.drop_pod(key.uid))
+        self.watch("pods", "/api/v1/pods", Pod, pods, params={"fieldSelector": UNFINISHED})
+        self.follow_configmap("configmap", configmap, self._follower)
+        for dialect, path in POD_GROUP_PATHS.items():
+            self._watch_groups(dialect, path)
+        for kind, path in OWNERS.items():
+            self._watch_owners(kind, path)
+        if read_queues:
+            self._watch_queues()
+
+    def _watch_groups(self, dialect: Dialect, path: str) -> None:
+        view = self.plans.view
+        put, name = partial(view.put_group, dialect), f"podgroups.{dialect.value}"
+        handlers = CallbackSink(put, lambda key: view.drop_group(dialect, key.namespace, key.name))
+        self.watch(name, path, PodGroup, handlers, optional=True)
+
+    def _watch_owners(self, kind: str, path: str) -> None:
+        view = self.plans.view
+        put, name = partial(view.put_owner, kind), path.rsplit("/", 1)[1]
+        handlers = CallbackSink(put, lambda key: view.drop_owner(kind, key.namespace, key.name))
+        self.watch(name, path, Owner, handlers, optional=True)
+
+    def _watch_queues(self) -> None:
+        """Learn from the queues themselves which are of strict order."""
+        strict, local = self.plans.strict_order.queues, strict_order.LOCAL_QUEUES
+        for path, read in strict_order.QUEUES.items():
+            handlers = CallbackSink(
+                partial(self._put_queue, path, read),
+                partial(self._drop_queue, path),
+            )
+            self.watch(path, path, FullObject, handlers, optional=True)
+        handlers = CallbackSink(
+            lambda obj: self._forget_plans_if(strict.lead(*kueue.local_queue(obj.raw()))),
+            lambda key: self._forget_plans_if(strict.lead(f"{key.namespace}/{key.name}", "")),
+        )
+        self.watch(local, local, FullObject, handlers, optional=True)
+
+    def _put_queue(self, path: str, read: Callable[[Object], StrictQueue | None], queue: FullObject) -> None:
+        strict = self.plans.strict_order.queues
+        self._forget_plans_if(strict.put(_queue_id(path, queue.metadata), read(queue.raw())))
+
+    def _drop_queue(self, path: str, key: Key) -> None:
+        self._forget_plans_if(self.plans.strict_order.queues.put(_queue_id(path, key), None))
+
+    def _forget_plans_if(self, changed: bool) -> None:
+        if changed:
+            self.plans.forget_plans()
+
+    def missing(self) -> str | None:
+        """Say what must still be seen before an answer can be trusted; None when nothing is missing."""
+        if missing := self.unsynced_kinds():
+            return f"no whole list yet of {', '.join(missing)}"
+        return None if self.has_synced else "the map is being read"
+
+    def may_be_old(self) -> bool:
+        """True if room may have come or gone unseen: a watch is down, or has not caught up yet."""
+        caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
+        watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
+        return any(since_s is None or since_s > caught_up_s for since_s in watching)
+
+    def may_show_group(self, dialect: str) -> bool:
+        """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
+        return not self.reflectors[f"podgroups.{dialect}"].is_unserved
+
+    def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
+        first = not self._follower.has_synced
+        verdict = self._map.take(drawn, annotations)
+        if verdict is None:
+            return
+        metrics, outcome = self._metrics, verdict.outcome
+        metrics.reloads.labels(outcome.value).inc()
+        metrics.faults.set(verdict.faults)
+        if verdict.fabric is not None:
+            self.plans.view.set_map(verdict.fabric)
+            metrics.hosts.set(verdict.fabric.mapped_count)
+            metrics.last_reload.set(self._clock.wall())
+        log.info("map_looked_at", extra={"reason": outcome.value, "detail": verdict.detail})
+        if not (first and outcome is MapOutcome.APPLIED):
+            self._notify(Notice(EventReason(outcome.value), detail=verdict.detail))
+
+
+def _queue_id(path: str, key: Key | ObjectMeta) -> str:
+    """Name the place of one object."""
+    return f"{path} {key.namespace}/{key.name}"

@@ -1,0 +1,167 @@
+"""Translate messages about one pod: the AdmissionReview of a new pod, patches of a gated pod, and evictions.
+
+A new pod is never refused. A pod that cannot be read is allowed unchanged, so that a fault of ours blocks no pod. A
+patch is valid for one version of one pod and only narrows the pod. An eviction names the uid of the pod.
+
+Source: k8s.io/api/admission/v1; docs/managed-clusters.md
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from turnout.jobs.gate import wants_gate
+from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
+from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
+from turnout.scheduler_ext.model import BadRequest, Evict, GatedPod, Lift, Nominate
+from turnout.scheduler_ext.wire.extender_v1 import check_size
+
+_GATES = "/spec/schedulingGates"
+
+
+_MAX_UID_CHARACTERS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class GateRule:
+    """The pods that get the gate: of these schedulers, with one of these accelerators, in no system namespace."""
+
+    schedulers: frozenset[str] = frozenset({"default-scheduler"})
+    gpu_resources: tuple[str, ...] = GPU_RESOURCES
+    system_prefixes: tuple[str, ...] = ("kube-",)  # beginnings of the names of namespaces
+
+
+class _Request(msgspec.Struct):
+    uid: str
+    namespace: str = ""
+    operation: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+_reviews, _pods = msgspec.json.Decoder(_Review), msgspec.json.Decoder(Pod)
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One question of an API server. pod: None where what it asks about is no pod that can be read."""
+
+    uid: str
+    namespace: str
+    pod: Pod | None
+
+
+def decode_review(body: bytes) -> Review:
+    """Read a question. Raises BadRequest for one that has no uid, so that nobody can answer it, or is too large."""
+    check_size(body, "an AdmissionReview")
+    try:
+        review = _reviews.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadRequest("no AdmissionReview") from None
+    request = review.request
+    if not 0 < len(request.uid) <= _MAX_UID_CHARACTERS:
+        raise BadRequest("an AdmissionReview without a uid")
+    try:
+        pod = _pods.decode(request.object) if request.operation == "CREATE" else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pod = None
+    return Review(request.uid, request.namespace, pod)
+
+
+def needs_gate(review: Review, rule: GateRule) -> bool:
+    """True if the pod is to be created behind our gate."""
+    pod = review.pod
+    if pod is None or pod.spec.node_name or review.namespace.startswith(rule.system_prefixes):
+        return False
+    return pod.spec.scheduler_name in rule.schedulers and wants_gate(pod, rule.gpu_resources)
+
+
+def encode_review(review: Review, gate: bool) -> bytes:
+    """Write the answer: allowed, with the gate where that is said."""
+    response: dict[str, Any] = {"uid": review.uid, "allowed": True}
+    if gate and review.pod is not None:
+        patch = msgspec.json.encode([_gate_patch(bool(review.pod.spec.scheduling_gates))])
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+
+
+def _gate_patch(others: bool) -> dict[str, Any]:
+    gate = {"name": PLACEMENT_GATE}
+    if others:
+        return {"op": "add", "path": f"{_GATES}/-", "value": gate}
+    return {"op": "add", "path": _GATES, "value": [gate]}
+
+
+def gates_of(pod: Pod) -> set[str]:
+    """Return the names of a pod's scheduling gates."""
+    return {str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if isinstance(gate, dict)}
+
+
+def gated_pod(pod: Pod) -> GatedPod | None:
+    """Read a pod; None when our gate is not on it, or when it will not be scheduled any more."""
+    gates = gates_of(pod)
+    if PLACEMENT_GATE not in gates or pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
+        return None
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required if affinity else None
+    return GatedPod(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        version=pod.metadata.resource_version,
+        nominated=pod.status.nominated_node_name,
+        other_gates=tuple(sorted(gates - {PLACEMENT_GATE})),
+        required_terms=None if required is None else tuple(required.node_selector_terms),
+        created=pod.metadata.creation_timestamp or "",
+    )
+
+
+_FIELD = "metadata.name"  # the one field that node affinity knows; the scheduler then looks at that node only
+
+
+def nomination_patch(wish: Nominate) -> dict[str, Any]:
+    """Return the merge patch of a pod's status."""
+    return {"metadata": _meta(wish.pod), "status": {"nominatedNodeName": wish.node or None}}
+
+
+def lift_patch(lift: Lift) -> dict[str, Any]:
+    """Return the merge patch that takes our gate away and leaves those of others.
+
+    A pinned pod may run on its node only, beside what its own affinity asks. The API server lets a gated pod be
+    narrowed, never widened.
+    """
+    left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.other_gates] or None
+    spec: dict[str, Any] = {"schedulingGates": left}
+    if lift.only_this_node and lift.node:
+        terms = msgspec.to_builtins(
+            [_add_node(lift.node, term) for term in lift.pod.required_terms or (NodeSelectorTerm(),)]
+        )
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {"metadata": _meta(lift.pod), "spec": spec}
+
+
+def eviction_body(wish: Evict) -> dict[str, Any]:
+    """Return the body of an eviction, which disruption budgets may refuse."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": wish.name, "namespace": wish.namespace},
+        "deleteOptions": {"preconditions": {"uid": wish.uid}},
+    }
+
+
+def _add_node(node: str, term: NodeSelectorTerm) -> NodeSelectorTerm:
+    requirement = NodeSelectorRequirement(_FIELD, "In", [node])
+    return NodeSelectorTerm(term.match_expressions, [*(term.match_fields or ()), requirement])
+
+
+def _meta(pod: GatedPod) -> dict[str, str]:
+    return {"uid": pod.uid} | ({"resourceVersion": pod.version} if pod.version else {})

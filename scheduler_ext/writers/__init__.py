@@ -1,0 +1,1 @@
+"""The writes of the nominator: nominations, gates, evictions and switch paths."""

@@ -1,0 +1,315 @@
+"""Evict pods: victims of gangs behind our gates, and the rest of gangs that are repaired.
+
+Evictions of a gang are sent one after the other, because a disruption budget may refuse each. A refused eviction is
+tried again later.
+
+For a gang behind our gates the hosts of the victims are reserved for a bounded time, and no second set of victims is
+chosen while pods of the first set still exist. A new leader reads the state from nominations and deletionTimestamps.
+
+A gang is repaired while this process leads and its view is current. The gang must be stuck without interruption for the
+time that its owner stated. After a repair it rests, so that no gang is moved again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from turnout.jobs.gang import GangKey
+from turnout.jobs.repair import Remedy
+from turnout.kube.backoff import Backoff
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.gates.evictions import (
+    find_stuck_gang,
+    may_preempt,
+    plan_preemption,
+    plan_repair,
+    reserve_hosts,
+)
+from turnout.scheduler_ext.gates.release import GatedGang
+from turnout.scheduler_ext.model import EventReason, Evict, Notice
+from turnout.scheduler_ext.server.metrics import EvictionMetrics, RepairMetrics
+from turnout.scheduler_ext.server.watches import WatchState
+from turnout.scheduler_ext.wire.pod_messages import eviction_body
+
+
+class Evictions(Protocol):
+    """The part of a Client that is needed here."""
+
+    async def create(self, path: str, body: dict[str, Any]) -> bytes:
+        """Post an object."""
+
+
+class EvictionOutcome(StrEnum):
+    """Says what became of an eviction. Values are those of the label `came` of turnout_gate_evictions."""
+
+    EVICTED = "evicted"
+    GONE = "gone"  # before it was asked for, or another pod has its name by now
+    REFUSED = "refused"  # by a disruption budget
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionResult:
+    """An eviction that was asked for. error: why it was refused or failed."""
+
+    pod: Evict
+    outcome: EvictionOutcome
+    error: CallError | None = None
+
+
+async def evict_each(
+    calls: Evictions, victims: Iterable[Evict], may_write: Callable[[], bool]
+) -> AsyncIterator[EvictionResult]:
+    """Give what became of each eviction. Ends after the first that is refused or fails, and when we may not write."""
+    for each in victims:
+        if not may_write():
+            return
+        try:
+            await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction_body(each))
+        except (NotFound, Conflict):
+            yield EvictionResult(each, EvictionOutcome.GONE)
+        except CallError as error:
+            yield EvictionResult(
+                each, EvictionOutcome.REFUSED if error.status == 429 else EvictionOutcome.FAILED, error
+            )
+            return
+        else:
+            yield EvictionResult(each, EvictionOutcome.EVICTED)
+
+
+log = logging.getLogger("turnout.nominator")
+
+RESERVATION_S = 600.0  # how long hosts are held for a gang: longer than most pods may take to leave
+PREEMPTION_REST_S = 600.0  # how long nobody is evicted for a gang that did not get its hosts in that time
+EVICTION_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
+
+
+@dataclass(slots=True)
+class _PreemptionState:
+    """The room that is made for a gang. since_s: when that began."""
+
+    since_s: float
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    refusal_detail: str = ""
+    failures: int = 0  # in a row
+    paused_until_s: float = 0.0  # nothing is evicted before
+
+
+class Evictor:
+    """Makes room for the gangs of one cluster. One writer of gates calls it."""
+
+    def __init__(
+        self,
+        watches: WatchState,
+        calls: Evictions,
+        clock: Clock,
+        registry: CollectorRegistry,
+        notify: Callable[[Notice], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._calls, self._clock, self._notify, self._may_write = calls, clock, notify, may_write
+        self._plans, self._view = watches.plans, watches.plans.view
+        self._preemptions: dict[GangKey, _PreemptionState] = {}
+        self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are gone
+        self._count = EvictionMetrics(registry).outcomes
+        watches.follow_pods(drop=self._evicted_uids.discard)
+
+    def forget_all(self) -> None:
+        """Begin a term: what another leader did meanwhile is read from the API server."""
+        for key in list(self._preemptions):
+            self.forget(key)
+        self._evicted_uids.clear()
+
+    def forget(self, key: GangKey) -> None:
+        """Hold nothing for a gang any more: it goes, or is gone."""
+        self._preemptions.pop(key, None)
+        self._plans.reservations.release(key)
+
+    def forget_deleted_gangs(self) -> None:
+        """Hold nothing for gangs that are gone."""
+        for key in [key for key in self._preemptions if key not in self._view.gangs]:
+            self.forget(key)
+
+    def add_preemption(self, gated_gang: GatedGang, gang: Gang) -> GatedGang:
+        """Add to a gang's turn the room that is made for it, and hold that room against lower gangs."""
+        plans, now_s, state = self._plans, self._clock.monotonic(), self._preemptions.get(gang.key)
+        if state is not None and now_s - state.since_s >= RESERVATION_S:
+            plans.reservations.release(gang.key)
+            state.hosts = {}
+            if now_s - state.since_s < RESERVATION_S + PREEMPTION_REST_S:
+                return gated_gang
+            self.forget(gang.key)
+            state = None
+        if gated_gang.hosts or gated_gang.has_started:  # it has its places, which stay held until it has gone there
+            return gated_gang
+        preemption = None
+        if may_preempt(gated_gang, gang):
+            preemption = plan_preemption(
+                plans, gang, state.hosts if state else {}, self._evicted_uids, self._clock.wall()
+            )
+        if preemption is None:
+            plans.reservations.release(gang.key)
+            if state is not None:
+                state.hosts = {}
+            return gated_gang
+        state = self._preemptions.setdefault(gang.key, _PreemptionState(now_s))
+        state.hosts = preemption.hosts
+        reserve_hosts(plans, gang, preemption.hosts.values())
+        victims = preemption.victims if now_s >= state.paused_until_s else ()
+        return replace(gated_gang, preemption=replace(preemption, victims=victims, refusal_detail=state.refusal_detail))
+
+    async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
+        """Evict pods one after the other. False, and none of the rest, when one is refused."""
+        done = 0
+        async for result in evict_each(self._calls, victims, self._may_write):
+            pod = result.pod
+            self._count.labels(result.outcome.value).inc()
+            if result.error is not None:
+                self._note_failure(key, pod, result.error)
+                continue  # it was the last
+            done += 1
+            if result.outcome is EvictionOutcome.EVICTED:
+                self._evicted_uids.add(pod.uid)
+                log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "gang": str(key)})
+                self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
+        if done < len(victims):  # one was refused, or another leads by now
+            return False
+        if (state := self._preemptions.get(key)) is not None:
+            state.refusal_detail, state.failures = "", 0
+        return True
+
+    def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
+        log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
+        if (state := self._preemptions.get(key)) is None:
+            return
+        state.failures += 1
+        state.refusal_detail = f"pod {each.namespace}/{each.name} cannot be evicted for it: {error.message[:200]}"
+        state.paused_until_s = self._clock.monotonic() + EVICTION_BACKOFF.wait_s(
+            state.failures, 1.0, error.retry_after_s
+        )
+
+
+REPAIR_INTERVAL_S = 2.0
+REPAIR_REST_S = 600.0  # after a remedy was begun: a gang that is stuck once more waits
+MAX_GANGS_PER_TICK = 256  # looked at in one look; the rest has the next
+MAX_GANGS_IN_PARALLEL = (
+    16  # gangs whose pods are evicted side by side, so that many of one tenant do not keep all others waiting
+)
+REPAIR_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
+
+
+class Repairer:
+    """Takes the remedies of one cluster's gangs while `run` runs."""
+
+    def __init__(
+        self,
+        watches: WatchState,
+        calls: Evictions,
+        clock: Clock,
+        registry: CollectorRegistry,
+        notify: Callable[[Notice], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        """notify: receives the notices for the owners of pods. may_write: True while the Lease is ours."""
+        self._watches, self._calls, self._clock, self._notify, self._may_write = (
+            watches,
+            calls,
+            clock,
+            notify,
+            may_write,
+        )
+        self._plans, self._view = watches.plans, watches.plans.view
+        self._stuck_since_s: dict[GangKey, float] = {}  # since when each gang is stuck
+        self._started_s: dict[GangKey, float] = {}  # when the last remedy of each gang began
+        self._pauses: dict[GangKey, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
+        self._last_gangs: list[GangKey] = []
+        self._counts = RepairMetrics(registry)
+
+    async def run(self) -> None:
+        """Look until cancelled. A term begins afresh: how long a gang is stuck is counted from its first look."""
+        for table in (self._stuck_since_s, self._started_s, self._pauses):
+            table.clear()
+        while True:
+            await self.tick()
+            await self._clock.sleep(REPAIR_INTERVAL_S)
+
+    async def tick(self) -> None:
+        """Look at the gangs whose owners wish a remedy, and evict what is due."""
+        if self._watches.may_be_old():
+            return
+        gangs = self._view.gangs
+        for table in (self._stuck_since_s, self._started_s, self._pauses):
+            for key in [key for key in table if key not in gangs]:
+                del table[key]
+        slots = asyncio.Semaphore(MAX_GANGS_IN_PARALLEL)
+        async with asyncio.TaskGroup() as group:
+            for key in self._choose_gangs():
+                async with slots:  # a gang is decided on when its evictions can begin, so on the cluster as it is then
+                    gang = gangs.get(key)
+                    victims = () if gang is None else self._due_repair(gang)
+                if victims:
+                    group.create_task(self._evict(key, victims, slots))
+                await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+
+    def _choose_gangs(self) -> list[GangKey]:
+        """Return the gangs of this look: at most so many, those first that were not looked at the last time."""
+        wishing = [g.key for g in self._view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
+        last = set(self._last_gangs)
+        self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
+        return self._last_gangs
+
+    def _due_repair(self, gang: Gang) -> tuple[Evict, ...]:
+        """Return the pods of a gang that are evicted now; none if no repair is due."""
+        now_s, plans = self._clock.monotonic(), self._plans
+        stuck_gang = find_stuck_gang(plans, gang, now_s)
+        if stuck_gang is None:
+            self._stuck_since_s.pop(gang.key, None)
+            return ()
+        since_s = self._stuck_since_s.setdefault(gang.key, now_s)
+        failed = self._pauses.get(gang.key)
+        rests = gang.key in self._started_s and now_s - self._started_s[gang.key] < REPAIR_REST_S
+        if rests and (failed is None or now_s < failed[1]):
+            return ()
+        if not rests and now_s - since_s < gang.repair.after_s:
+            return ()
+        return plan_repair(plans, gang, stuck_gang)
+
+    async def _evict(self, key: GangKey, victims: tuple[Evict, ...], slots: asyncio.Semaphore) -> None:
+        """Evict a gang's pods one after the other, and none of the rest when one is refused."""
+        async with slots:
+            await self._evict_each(key, victims)
+
+    async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> None:
+        if key not in self._pauses:
+            self._started_s[key] = self._clock.monotonic()
+        done = 0
+        async for result in evict_each(self._calls, victims, self._may_write):
+            pod = result.pod
+            if result.error is not None:
+                self._note_failure(key, pod, result.error)
+                continue  # it was the last
+            done += 1
+            if result.outcome is EvictionOutcome.EVICTED:
+                self._counts.evictions.labels(pod.reason.value).inc()
+                log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": pod.reason.value})
+                self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
+        if done == len(victims):  # else one was refused, or another leads by now
+            self._pauses.pop(key, None)
+
+    def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
+        log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
+        failures = self._pauses.get(key, (0, 0.0))[0] + 1
+        until_s = self._clock.monotonic() + REPAIR_BACKOFF.wait_s(failures, 1.0, error.retry_after_s)
+        self._pauses[key] = failures, until_s
+        if error.status == 429:
+            why = f"pod {each.name} cannot be evicted: {error.message[:200]}"
+            self._notify(Notice(EventReason.EVICTION_REFUSED, each.namespace, each.name, each.uid, why))

@@ -1,0 +1,391 @@
+"""Lift gates as `gates/release.py` decides: all nominations of a gang first, then all gates, many patches in parallel.
+
+Each patch carries the pod's uid and resourceVersion, and its response is read as the newest state of the pod. So a
+former leader, or a second one, changes no pod that was changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube import labels
+from turnout.kube.backoff import Backoff
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.objects import Pod
+from turnout.kube.times import unix_s
+from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
+from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
+from turnout.scheduler_ext.planner.nominations import NominationChoices
+from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
+from turnout.scheduler_ext.server.metrics import GateMetrics
+from turnout.scheduler_ext.server.watches import WatchState
+from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
+from turnout.scheduler_ext.writers.eviction_writer import Evictor
+from turnout.topology.model import Refusal
+
+log = logging.getLogger("turnout.nominator")
+
+MAX_PATCHES = 64  # patches on their way
+MAX_ROUNDS = 4  # of writes for a gang in one go: nominations, gates, and again what came meanwhile
+ROOM_INTERVAL_S = 0.1  # how soon room that was given back is noticed
+TICK_S = 1.0  # at everything: what failed, and members that are not waited for any more
+MAX_POSTPONEMENT_S = 2.0  # how long a gang waits for another's nomination to be moved
+BACKOFF = Backoff(first_s=1.0, max_s=10.0)  # of a gang's writes, when the server refuses or fails
+REPORT_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
+REPORT_INTERVAL_S = 1_800.0  # and again, since an API server forgets Events within an hour
+
+_pods = msgspec.json.Decoder(Pod)
+
+
+class PodWrites(Protocol):
+    """The part of a Client that is needed here."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
+        """Patch a pod and return the result. Raises Conflict when its version or uid is not the body's."""
+
+
+@dataclass(slots=True)
+class _ReportedWait:
+    """A gang that waits for one reason. next_s: when its owner is told next."""
+
+    reason: EventReason
+    next_report_s: float
+
+
+class GateWriter:
+    """Lifts the gates of one cluster while `run` runs."""
+
+    def __init__(
+        self,
+        watches: WatchState,
+        pods: PodWrites,
+        choices: NominationChoices,
+        clock: Clock,
+        registry: CollectorRegistry,
+        notify: Callable[[Notice], None],
+        may_write: Callable[[], bool],
+        evictor: Evictor | None = None,
+    ) -> None:
+        """Start watching pods.
+
+        notify: receives the notices for the owners of pods. may_write: True while the Lease is ours; called before each
+        patch. evictor: None where nobody is evicted for a gang.
+        """
+        self._pods, self._choices, self._clock = pods, choices, clock
+        self._plans, self._view = watches.plans, watches.plans.view
+        self._notify, self._may_write, self._evictor = notify, may_write, evictor
+        self._counts = GateMetrics(registry)
+        self._gated_pods: dict[str, GatedPod] = {}
+        self._lifts: dict[str, tuple[int, str]] = {}  # uid -> version since, and its node: until it is seen bound
+        self._waiting: dict[GangKey, _ReportedWait] = {}
+        self._dirty: dict[GangKey, None] = {}
+        self._single_pods: dict[str, None] = {}  # uids of gated pods without a gang
+        self._busy: set[GangKey | str] = set()
+        self._postponed: dict[GangKey, float] = {}  # gangs that wait for a nomination of another, and since when
+        self._failures: dict[
+            GangKey | str, tuple[int, float]
+        ] = {}  # failures in a row, and until when nothing is tried
+        self._leads = False
+        self._wake = asyncio.Event()
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
+        self._counts.gated.set_function(lambda: len(self._gated_pods))
+        self._counts.leading.set_function(lambda: float(self._leads))
+        self._view.lifts_gates = True
+        watches.follow_pods(self.observe_pod, self.drop)
+
+    def observe_pod(self, pod: Pod) -> None:
+        """Take in a pod as the watch shows it, unless an answer to a patch of ours has shown a newer one."""
+        uid, version = pod.metadata.uid, _version_number(pod.metadata.resource_version)
+        lift = self._lifts.get(uid)
+        known = self._gated_pods.get(uid)
+        if version < (lift[0] if lift else _version_number(known.version) if known else 0):
+            return
+        member = self._view.pods.get(uid)
+        gated = gated_pod(pod)
+        if member is None or gated is None:
+            self._gated_pods.pop(uid, None)
+            self._single_pods.pop(uid, None)
+            if lift is not None and (pod.spec.node_name or member is None):
+                self._note_binding(uid, lift[1], pod.spec.node_name)
+            if member is not None and (known is not None or lift is not None):
+                self._mark_dirty(member.membership.key)
+            return
+        self._gated_pods[uid] = gated
+        if gated.nominated == self._view.unconfirmed_nominations.get(uid):
+            del self._view.unconfirmed_nominations[uid]
+        if member.membership.key.dialect == Dialect.ALONE.value:
+            self._single_pods[uid] = None
+            self._wake.set()
+        else:
+            self._mark_dirty(member.membership.key)
+
+    def drop(self, uid: str) -> None:
+        """Forget a pod that is gone, which the watch does not show once more."""
+        for table in (self._gated_pods, self._lifts, self._single_pods):
+            table.pop(uid, None)
+
+    async def run(self) -> None:
+        """Lift gates until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a term that was cut off gave none of its room back
+        self._busy.clear()
+        self._postponed.clear()
+        self._failures.clear()
+        if self._evictor is not None:
+            self._evictor.forget_all()
+        self._plans.forget_plans()  # ours may differ from those by which a former leader has written
+        self._leads = True
+        try:
+            await self._process_changes()
+        finally:
+            self._leads = False
+            self._dirty.clear()
+
+    async def _process_changes(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                single_pods, self._single_pods = [uid for uid in self._single_pods if uid not in self._busy], {}
+                for uid in single_pods:
+                    self._busy.add(uid)
+                    tasks.create_task(self._release_single_pod(uid))
+                due, self._dirty = self._sort_gangs(self._dirty), {}
+                while due:
+                    for key, writes in self._decide(due):
+                        self._busy.add(key)
+                        tasks.create_task(self._release(key, writes))
+                    if due:
+                        await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+
+    # When to look.
+
+    def _mark_dirty(self, key: GangKey) -> None:
+        if self._leads:  # else the first look of a term finds it
+            self._dirty[key] = None
+            self._wake.set()
+
+    async def _tick(self) -> None:
+        """Look at every gated gang once a second, and at once when room was given back."""
+        looked_s, room = 0.0, None
+        while True:
+            now_s, snapshot = self._clock.monotonic(), self._view.snapshot
+            now = (snapshot.gain_version, self._view.layout_version)
+            if now != room or now_s - looked_s >= TICK_S:
+                looked_s, room = now_s, now
+                for key in [key for key in self._waiting if key not in self._view.gangs]:
+                    del self._waiting[key]
+                if self._evictor is not None:
+                    self._evictor.forget_deleted_gangs()
+                for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
+                    del self._failures[name]
+                for uid in self._gated_pods:
+                    key = self._view.pods[uid].membership.key
+                    if key.dialect == Dialect.ALONE.value:
+                        self._single_pods[uid] = None
+                    else:
+                        self._dirty[key] = None
+                self._wake.set()
+            await self._clock.sleep(ROOM_INTERVAL_S)
+
+    def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
+        """Return the gangs that may be looked at, in the order of their plans: priority, then creation."""
+        free = [key for key in keys if key not in self._busy]
+        gangs = [gang for key in free if (gang := self._view.gangs.get(key)) is not None]
+        return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
+
+    # What to write.
+
+    def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, Writes]]:
+        """Take due gangs, as many as may be planned at once, and return what to write for them."""
+        plans, found = self._plans, []
+        before = plans.steps
+        while due and plans.steps - before < QUESTION_STEPS:
+            key = due.popleft()
+            if writes := self._writes(key):
+                found.append((key, writes))
+        return found
+
+    def _writes(self, key: GangKey) -> Writes:
+        """Return the next writes for a gang, and tell its owner why the rest waits."""
+        gang = self._view.gangs.get(key)
+        if gang is None or not any(uid in self._gated_pods for uid in gang.members):
+            self._waiting.pop(key, None)
+            if self._evictor is not None:
+                self._evictor.forget(key)
+            return ()
+        if not self._may_try(key):
+            return ()
+        now_s, plans = self._clock.monotonic(), self._plans
+        plans.view.settle(now_s)
+        gated_gang = observe_gated_gang(plans, gang, self._gated_pods, self._lifts, self._choices.schedulers, now_s)
+        if self._evictor is not None:
+            gated_gang = self._evictor.add_preemption(gated_gang, gang)
+        writes, wait = next_writes(gated_gang)
+        self._report_wait(key, gated_gang.gated_pods, wait)
+        if (
+            self._conflicts_with_nomination(key, writes)
+            and now_s - self._postponed.setdefault(key, now_s) < MAX_POSTPONEMENT_S
+        ):
+            return ()
+        self._postponed.pop(key, None)
+        self._assume_writes(writes)
+        return writes
+
+    def _may_try(self, key: GangKey | str) -> bool:
+        """True unless writes for a gang, or a lone pod, failed a short while ago."""
+        return self._clock.monotonic() >= self._failures.get(key, (0, 0.0))[1]
+
+    def _conflicts_with_nomination(self, key: GangKey, writes: Writes) -> bool:
+        """True if a gate is to be lifted while a gated pod of another gang is nominated for the node, but not planned.
+
+        The scheduler would keep that node for the other pod. Its nomination is cleared or moved at that gang's turn.
+        """
+        nodes = {each.node for each in writes if isinstance(each, Lift) and each.node}
+        view, plans = self._view, self._plans
+        for uid, pod in self._gated_pods.items() if nodes else ():
+            if pod.nominated not in nodes or (member := view.pods.get(uid)) is None or member.membership.key == key:
+                continue
+            plan = plans.current_plan(member.membership.key)
+            host = plan.hosts.get(uid) if plan is not None else None
+            planned = view.node_of(member) or (view.fabric.hosts[host] if host is not None else "")
+            if planned != pod.nominated:
+                self._dirty[member.membership.key] = None
+                self._wake.set()
+                return True
+        return False
+
+    def _report_wait(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Refusal | None) -> None:
+        """Tell the owner of the first gated pod why the gang waits, once it has waited for a while."""
+        now_s, known = self._clock.monotonic(), self._waiting.get(key)
+        if wait is None:
+            self._waiting.pop(key, None)
+            return
+        reason = EventReason(wait.reason.value)
+        if known is None or known.reason is not reason:
+            self._waiting[key] = _ReportedWait(reason, now_s + REPORT_AFTER_S)
+        elif now_s >= known.next_report_s:
+            known.next_report_s = now_s + REPORT_INTERVAL_S
+            first = gated[0]
+            self._notify(Notice(reason, first.namespace, first.name, first.uid, wait.detail[:500]))
+
+    # Writing.
+
+    async def _release(self, key: GangKey, writes: Writes) -> None:
+        """Write for a gang until nothing is left to write, or a write failed: then the next look says what to do."""
+        try:
+            for _ in range(MAX_ROUNDS):
+                if not await self._send(key, writes):
+                    return
+                writes = self._writes(key)
+                if not writes:
+                    return
+        finally:
+            self._busy.discard(key)
+            if self._postponed:
+                self._dirty.update(dict.fromkeys(self._postponed))
+                self._wake.set()
+
+    async def _send(self, key: GangKey, writes: Writes) -> bool:
+        """Send the writes of a gang. True if all were taken."""
+        evictions = tuple(each for each in writes if isinstance(each, Evict))
+        if evictions:
+            return self._evictor is not None and await self._evictor.evict(key, evictions)
+        return all(await asyncio.gather(*(self._write(each) for each in writes if not isinstance(each, Evict))))
+
+    async def _release_single_pod(self, uid: str) -> None:
+        pod = self._gated_pods.get(uid)
+        try:
+            if pod is not None and self._may_try(uid) and await self._write(Lift(pod, LiftReason.NO_GANG)):
+                detail = f"{labels.PLACEMENT_GATE} was lifted: the pod belongs to no gang"
+                self._notify(Notice(EventReason.GATE_WITHOUT_GANG, pod.namespace, pod.name, uid, detail))
+        finally:
+            self._busy.discard(uid)
+
+    async def _write(self, write: Nominate | Lift) -> bool:
+        """Send one patch. True if it was taken; its answer counts as a sighting of the pod."""
+        pod = write.pod
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        lifts = isinstance(write, Lift)
+        body = lift_patch(write) if isinstance(write, Lift) else nomination_patch(write)
+        async with self._patch_slots:
+            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+                return False
+            try:
+                answer = await self._pods.patch(
+                    path if lifts else f"{path}/status", body, field_manager=labels.FIELD_MANAGER_NOMINATOR
+                )
+                shown_pod = _pods.decode(answer)
+            except (CallError, msgspec.DecodeError) as error:
+                self._note_failure(write, error)
+                return False
+        self._note_success(write, shown_pod)
+        return True
+
+    def _note_success(self, write: Nominate | Lift, answer: Pod) -> None:
+        uid = write.pod.uid
+        self._failures.pop(self._key_of(write.pod), None)
+        log.debug("gate_written", extra={"pod": write.pod.name, "node": write.node, "lifts": isinstance(write, Lift)})
+        if isinstance(write, Nominate):
+            if (gated := gated_pod(answer)) is not None:
+                self._gated_pods[uid] = gated
+            return
+        self._gated_pods.pop(uid, None)
+        self._lifts[uid] = (_version_number(answer.metadata.resource_version), write.node)
+        self._counts.lifts.labels(write.reason.value).inc()
+        created_s = unix_s(write.pod.created)
+        if created_s is not None:
+            self._counts.wait_s.observe(max(0.0, self._clock.wall() - created_s))
+
+    def _assume_writes(self, writes: Writes) -> None:
+        """Count on writes before they are sent, so that no gang that is planned meanwhile takes their places."""
+        view, now_s = self._view, self._clock.monotonic()
+        for each in writes:
+            if isinstance(each, Evict) or (member := view.pods.get(each.pod.uid)) is None:
+                continue
+            if isinstance(each, Nominate):
+                view.unconfirmed_nominations[each.pod.uid] = each.node  # whoever is nominated goes before a newcomer
+                view.changed_gangs.add(member.membership.key)
+            elif each.node:
+                view.assume(member, each.node, now_s)
+
+    def _note_failure(self, write: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
+        pod = write.pod
+        self._counts.failures.labels(type(error).__name__).inc()
+        member = self._view.pods.get(pod.uid)
+        if isinstance(write, Nominate):
+            self._view.unconfirmed_nominations.pop(pod.uid, None)
+        if member is not None:
+            self._view.forget_assumed(member)
+        if not isinstance(error, (Conflict, NotFound)):  # those changed or went: their next sighting says what to do
+            key, now_s = self._key_of(pod), self._clock.monotonic()
+            failures, until_s = self._failures.get(key, (0, 0.0))
+            if now_s >= until_s:  # of many on their way at once the first counts
+                asked_s = error.retry_after_s if isinstance(error, CallError) else 0.0
+                self._failures[key] = failures + 1, now_s + BACKOFF.wait_s(failures + 1, 1.0, asked_s)
+            log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
+
+    def _key_of(self, pod: GatedPod) -> GangKey | str:
+        member = self._view.pods.get(pod.uid)
+        is_single = member is None or member.membership.key.dialect == Dialect.ALONE.value
+        return pod.uid if member is None or is_single else member.membership.key
+
+    def _note_binding(self, uid: str, node: str, bound: str) -> None:
+        del self._lifts[uid]
+        if node and bound:
+            self._counts.bindings.labels(str(bound == node).lower()).inc()
+
+
+def _version_number(version: str) -> int:
+    """Return a resourceVersion as a number, by which sightings of one pod are ordered; 0 for one that is none."""
+    return int(version) if version.isdecimal() and len(version) <= 20 else 0

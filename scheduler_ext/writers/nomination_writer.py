@@ -1,0 +1,217 @@
+"""Write the nominations of `planner/nominations.py`: one patch per pod, many in parallel, none over another program's.
+
+Each patch carries the pod's uid and resourceVersion. So a pod that changed meanwhile stays as it is, and is decided
+again when the watch shows its change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from turnout.jobs.gang import GangKey
+from turnout.kube import labels
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.cluster.request_hints import PodGroupState
+from turnout.scheduler_ext.planner.nominations import (
+    Nomination,
+    NominationChoices,
+    NominationReason,
+    clear_all,
+    nominate,
+)
+from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
+from turnout.scheduler_ext.server.metrics import NominationMetrics
+from turnout.scheduler_ext.server.watches import WatchState
+
+log = logging.getLogger("turnout.nominator")
+
+MAX_PATCHES = 32
+TICK_S = 1.0  # at everything: expiry, refusals that end, room that came back
+SENT_S = 5.0  # how long a patch that the watch has not shown yet is not repeated
+
+
+class PodStatus(Protocol):
+    """The part of a Client that is needed here."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
+        """Patch a pod and return the result. Raises Conflict when its version or uid is not the body's."""
+
+
+class NominationWriter:
+    """Keeps the nominations of one cluster equal to the plan while `run` runs."""
+
+    def __init__(
+        self,
+        watches: WatchState,
+        pods: PodStatus,
+        choices: NominationChoices,
+        clock: Clock,
+        registry: CollectorRegistry,
+        may_write: Callable[[], bool],
+    ) -> None:
+        """Start watching pods.
+
+        may_write: True while the Lease is ours; called before each patch.
+        """
+        self._watches, self._pods, self._choices, self._clock = watches, pods, choices, clock
+        self._plans, self._view = watches.plans, watches.plans.view
+        self._may_write = may_write
+        self._counts = NominationMetrics(registry)
+        self._versions: dict[str, str] = {}
+        self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
+        self._nominated_nodes: dict[str, str] = {}
+        self._sent: dict[str, tuple[str, float]] = {}
+        self.due: dict[GangKey, None] = {}  # gangs to look at next, while this replica leads
+        self._leads = False
+        self._wake = asyncio.Event()
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
+        watches.follow_pods(self.observe_pod)
+
+    def observe_pod(self, pod: Pod) -> None:
+        """Take in a pod as the watch shows it."""
+        uid = pod.metadata.uid
+        member = self._view.pods.get(uid)
+        if member is None or not member.is_waiting:
+            for table in (
+                self._versions,
+                self._since_s,
+                self._nominated_nodes,
+                self._sent,
+                self._view.unconfirmed_nominations,
+            ):
+                table.pop(uid, None)
+            return
+        self._versions[uid] = pod.metadata.resource_version
+        if member.nominated_by_us and self._nominated_nodes.get(uid) != member.nominated:
+            self._nominated_nodes[uid] = member.nominated
+            self._since_s[uid] = self._clock.monotonic()
+        sent = self._sent.get(uid)
+        if sent is not None and sent[0] == member.nominated:
+            del self._sent[uid]
+            self._view.unconfirmed_nominations.pop(uid, None)
+        if member.nominated and not (member.nominated_by_us and self._is_outdated(uid, member.nominated)):
+            return
+        if self._leads:  # a term begins with a look at every waiting gang
+            self.due[member.membership.key] = None
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        self._plans.forget_plans()  # ours may differ from those by which a former leader has written
+        self._leads = True
+        try:
+            await self._process_changes()
+        finally:
+            self._leads = False
+            self.due.clear()
+
+    async def _process_changes(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                due, self.due = self._sort_gangs(self.due), {}
+                while due:
+                    for nomination in self._decide(due):
+                        await self._patch_slots.acquire()
+                        tasks.create_task(self._write(nomination))
+                    if due:
+                        await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+
+    async def clear(self) -> int:
+        """Take back every nomination of ours, and return how many there were."""
+        nominations = clear_all(self._view.pods.values())
+        async with asyncio.TaskGroup() as tasks:
+            for nomination in nominations:
+                await self._patch_slots.acquire()
+                tasks.create_task(self._write(nomination))
+        return len(nominations)
+
+    def _is_outdated(self, uid: str, node: str) -> bool:
+        """True if our nomination names another node than the plan does by now."""
+        member = self._view.pods[uid]
+        plan = self._plans.current_plan(member.membership.key)
+        host = plan.hosts.get(uid) if plan is not None else None
+        return host is None or self._view.fabric.hosts[host] != node
+
+    async def _tick(self) -> None:
+        """Look at every waiting gang once a second."""
+        while True:
+            now_s = self._clock.monotonic()
+            for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
+                del self._since_s[uid]  # given up long ago: it may be nominated again
+                self._nominated_nodes.pop(uid, None)
+            self.due.update(dict.fromkeys(gang.key for gang in self._view.waiting_gangs()))
+            self._wake.set()
+            await self._clock.sleep(TICK_S)
+
+    def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
+        """Return those of some gangs that still exist, in the order in which the scheduler will ask."""
+        gangs = [gang for key in keys if (gang := self._view.gangs.get(key)) is not None]
+        return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
+
+    def _decide(self, due: deque[GangKey]) -> list[Nomination]:
+        """Take due gangs, as many as may be planned at once, and return what to write for them."""
+        now_s, plans = self._clock.monotonic(), self._plans
+        before, nominations = plans.steps, list[Nomination]()
+        while due and plans.steps - before < QUESTION_STEPS:
+            key = due.popleft()
+            if (
+                self._watches.pod_group_state(key) is not PodGroupState.AWAITED
+            ):  # what is written on pods cannot be taken back in time
+                nominations += nominate(plans, (key,), self._choices, self._since_s, now_s)
+        fresh = []
+        for nomination in nominations:
+            sent = self._sent.get(nomination.uid)
+            if sent is not None and sent[0] == nomination.node and now_s - sent[1] < SENT_S:
+                continue
+            self._sent[nomination.uid] = (nomination.node, now_s)
+            self._view.unconfirmed_nominations[nomination.uid] = (
+                nomination.node
+            )  # a plan made before the watch shows it keeps to it
+            fresh.append(nomination)
+        return fresh
+
+    async def _write(self, nomination: Nomination) -> None:
+        version = self._versions.get(nomination.uid)
+        meta = {"uid": nomination.uid} | ({"resourceVersion": version} if version else {})
+        body = {"metadata": meta, "status": {"nominatedNodeName": nomination.node or None}}
+        path = f"/api/v1/namespaces/{nomination.namespace}/pods/{nomination.name}/status"
+        try:
+            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+                return
+            await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
+        except (Conflict, NotFound) as error:
+            self._note_failure(nomination, error)  # it changed or went: its next sighting says what to do
+        except CallError as error:
+            self._note_failure(nomination, error)
+            log.warning(
+                "nomination_failed", extra={"pod": f"{nomination.namespace}/{nomination.name}", "why": str(error)}
+            )
+        else:
+            self._counts.writes.labels(nomination.reason.value).inc()
+            if nomination.reason is NominationReason.EXPIRED:
+                self._since_s[nomination.uid] = self._clock.monotonic()
+            elif not nomination.node:
+                self._since_s.pop(nomination.uid, None)
+                self._nominated_nodes.pop(nomination.uid, None)
+            log.debug(
+                "nominated", extra={"pod": nomination.name, "node": nomination.node, "reason": nomination.reason.value}
+            )
+        finally:
+            self._patch_slots.release()
+
+    def _note_failure(self, nomination: Nomination, error: CallError) -> None:
+        self._counts.failures.labels(type(error).__name__).inc()
+        self._sent.pop(nomination.uid, None)
+        self._view.unconfirmed_nominations.pop(nomination.uid, None)
+        self._view.assumed_pods.forget(nomination.uid)

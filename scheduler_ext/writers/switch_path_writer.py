@@ -1,0 +1,144 @@
+"""Write the switch paths of `planner/nominations.py`: one patch per pod whose path differs, by one leader.
+
+Each patch carries the pod's uid, so a new pod of the same name never gets the path of the pod before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from turnout.kube import labels
+from turnout.kube.backoff import Backoff
+from turnout.kube.client.clock import Clock
+from turnout.kube.errors import CallError, Conflict, NotFound, Rejected
+from turnout.kube.objects import Pod
+from turnout.scheduler_ext.planner.nominations import PathAnnotation, plan_annotations
+from turnout.scheduler_ext.server.metrics import SwitchPathMetrics
+from turnout.scheduler_ext.server.watches import WatchState
+
+log = logging.getLogger("turnout.nominator")
+
+MAX_PATCHES = 16
+TICK_S = 5.0  # at everything: another map, and what failed
+SENT_S = 15.0  # how long a patch that the watch has not shown yet is not repeated
+PAUSE = Backoff(first_s=1.0, max_s=300.0)  # of all patches, when the server refuses or fails
+
+
+class Pods(Protocol):
+    """The part of a Client that is needed here."""
+
+    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
+        """Patch a pod and return the result. Raises CallError."""
+
+
+class SwitchPathWriter:
+    """Keeps the switch paths on the pods of one cluster equal to the map while `run` runs."""
+
+    def __init__(
+        self, watches: WatchState, pods: Pods, clock: Clock, registry: CollectorRegistry, may_write: Callable[[], bool]
+    ) -> None:
+        """Start watching pods.
+
+        may_write: True while the Lease is ours; called before each patch.
+        """
+        self._view, self._pods, self._clock, self._may_write = watches.plans.view, pods, clock, may_write
+        self._counts = SwitchPathMetrics(registry)
+        self._current_paths: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
+        self._sent: dict[str, tuple[str, float]] = {}
+        self._given_up: set[str] = set()  # until they change
+        self._failures, self._paused_until_s = 0, 0.0
+        self._dirty: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
+        watches.follow_pods(self.observe_pod)
+
+    def observe_pod(self, pod: Pod) -> None:
+        """Take in a pod as the watch shows it."""
+        uid = pod.metadata.uid
+        self._given_up.discard(uid)
+        if not pod.spec.node_name or uid not in self._view.pods:
+            self._forget(uid)
+            return
+        self._current_paths[uid] = (pod.metadata.annotations or {}).get(labels.SWITCH_PATH, "")
+        self._dirty[uid] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write paths until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a term that was cut off gave none of its room back
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                uids, self._dirty = list(self._dirty), {}
+                for mark in self._decide(uids):
+                    await self._patch_slots.acquire()
+                    tasks.create_task(self._write(mark, self._patch_slots))
+
+    async def _tick(self) -> None:
+        while True:
+            for uid in [uid for uid in self._current_paths if uid not in self._view.pods]:
+                self._forget(uid)
+            self._dirty.update(dict.fromkeys(self._current_paths))
+            self._wake.set()
+            await self._clock.sleep(TICK_S)
+
+    def _decide(self, uids: Iterable[str]) -> list[PathAnnotation]:
+        now_s = self._clock.monotonic()
+        if now_s < self._paused_until_s:
+            return []
+        fresh = []
+        for mark in plan_annotations(self._view, self._current_paths, uids, now_s):
+            path, sent_s = self._sent.get(mark.uid, ("", 0.0))
+            if mark.uid not in self._given_up and not (path == mark.path and now_s - sent_s < SENT_S):
+                fresh.append(mark)
+        return fresh
+
+    async def _write(self, mark: PathAnnotation, room: asyncio.Semaphore) -> None:
+        now_s = self._clock.monotonic()
+        body = {"metadata": {"uid": mark.uid, "annotations": {labels.SWITCH_PATH: mark.path}}}
+        path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
+        try:
+            if now_s < self._paused_until_s or not self._may_write():
+                return
+            self._sent[mark.uid] = (mark.path, now_s)
+            await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
+        except CallError as error:
+            self._note_failure(mark, error)
+        else:
+            self._failures = 0
+            self._counts.writes.inc()
+            log.debug("switch_path_written", extra={"pod": f"{mark.namespace}/{mark.name}", "path": mark.path})
+        finally:
+            room.release()
+
+    def _note_failure(self, mark: PathAnnotation, error: CallError) -> None:
+        """Give up a pod that changed or cannot be written until it changes.
+
+        On other errors pause all patches, longer each time.
+        """
+        self._counts.failures.labels(type(error).__name__).inc()
+        self._sent.pop(mark.uid, None)
+        if isinstance(error, (Conflict, NotFound, Rejected)):
+            self._given_up.add(mark.uid)
+            is_reported = isinstance(error, Rejected)
+        else:
+            now_s = self._clock.monotonic()
+            is_reported = now_s >= self._paused_until_s  # of many on their way at once the first speaks for all
+            if is_reported:
+                self._failures += 1
+                self._paused_until_s = now_s + PAUSE.wait_s(self._failures, 1.0, error.retry_after_s)
+        if is_reported:
+            pod = f"{mark.namespace}/{mark.name}"
+            log.warning("switch_path_failed", extra={"pod": pod, "why": str(error)})
+
+    def _forget(self, uid: str) -> None:
+        for table in (self._current_paths, self._sent, self._dirty):
+            table.pop(uid, None)
+        self._given_up.discard(uid)

@@ -1,0 +1,114 @@
+"""Which tier of the map a level means: a number, a label of the nodes, or a word."""
+
+import pytest
+
+from tests import world
+from turnout.kube import labels
+from turnout.kube.node_capacity import ClusterSnapshot
+from turnout.scheduler_ext.cluster.levels import MAX_LEVELS, Levels, tier_of_label
+
+HOSTS = ["a0", "a1", "b0", "b1", "c0", "c1"]
+
+
+def fabric():
+    """Three leaves of two hosts, a and b under one spine, all under one top switch."""
+    lines = [["a0", "a1"], ["b0", "b1"]], [["c0", "c1"]]
+    text = [f"{name[0]} s{spine} {name}" for spine, leaves in enumerate(lines) for leaf in leaves for name in leaf]
+    return world.build(world.read_map({"topology_config": "\n".join(text)}).entries)
+
+
+def levels(marks, mapped=True):
+    """The levels of nodes with these labels, by name."""
+    snapshot = ClusterSnapshot()
+    for name in HOSTS:
+        snapshot.put_node(world.node(name, labels=marks.get(name, {})))
+    made, known = Levels(snapshot), fabric()
+    snapshot.set_row_order(known.hosts)
+    if mapped:
+        made.use(known)
+    return made, snapshot
+
+
+@pytest.mark.parametrize(("values", "tier"), [
+    pytest.param("x x x x x x", 3, id="one value everywhere"),
+    pytest.param("x x x x y y", 2, id="one value under each spine"),
+    pytest.param("x x y y z z", 1, id="one value under each leaf"),
+    pytest.param("x x x x y z", 0, id="two values under one leaf: no switch is as small"),
+    pytest.param("x x - - x x", 3, id="a leaf without a value says nothing about the others"),
+    pytest.param("x - x x y y", 2, id="one host without a value makes no domain narrower"),
+    pytest.param("x - y y z z", 1, id="one host without a value where each leaf has its own"),
+    pytest.param("- - - - - -", None, id="no value at all"),
+])  # fmt: skip
+def test_the_tier_of_a_label(values, tier):
+    by_host = {at: None if value == "-" else value for at, value in enumerate(values.split())}
+    assert tier_of_label(fabric(), by_host) == tier
+
+
+def test_hosts_without_a_node_say_nothing():
+    assert tier_of_label(fabric(), {0: "x", 2: "x", 4: "y"}) == 2
+    assert tier_of_label(fabric(), {}) is None
+
+
+@pytest.mark.parametrize(("level", "tier"), [
+    pytest.param(2, 2, id="a number"),
+    pytest.param(labels.HOSTNAME, 0, id="the host's name"),
+    pytest.param("example.com/pod", 2, id="a label of the nodes"),
+    pytest.param("example.com/rack", 1, id="a word, where no node has the label"),
+    pytest.param("datacenter", 3, id="a word for the top"),
+    pytest.param("example.com/what", None, id="what nobody knows"),
+])  # fmt: skip
+def test_the_tier_of_a_level(level, tier):
+    made, _ = levels({name: {"example.com/pod": "p1" if name[0] == "c" else "p0"} for name in HOSTS})
+    assert made.tier_of(level) == tier
+    assert made.tier_of(level) == tier  # the second time from what is remembered
+
+
+@pytest.mark.parametrize(("asked", "outside"), [
+    pytest.param(["example.com/pod"], ["a1"], id="the node without the label"),
+    pytest.param(["example.com/pod", "example.com/row"], ["a1", "b0"], id="without either of two"),
+    pytest.param([1, "example.com/rack", labels.HOSTNAME], [], id="a level of the map alone has every host"),
+    pytest.param([], [], id="no level"),
+])  # fmt: skip
+def test_nodes_without_a_label_are_outside_each_of_its_domains(asked, outside):
+    lacking = {"example.com/pod": "a1", "example.com/row": "b0"}
+    made, _ = levels({name: {key: "one" for key, without in lacking.items() if without != name} for name in HOSTS})
+    marks = made.rows_outside(asked)
+    assert [name for at, name in enumerate(HOSTS) if marks is not None and marks[at]] == outside
+
+
+def test_without_a_map_only_numbers_and_hosts_are_known():
+    made, _ = levels({}, mapped=False)
+    assert [made.tier_of(level) for level in (1, labels.HOSTNAME, "rack")] == [1, 0, None]
+
+
+def test_a_word_is_at_most_the_top_of_the_map():
+    made, _ = levels({})
+    made.use(world.fabric([["a0", "a1"]]))
+    assert made.tier_of("datacenter") == world.fabric([["a0", "a1"]]).tiers < 3
+
+
+def test_a_label_that_nodes_get_later_counts_from_then_on():
+    made, snapshot = levels({})
+    assert made.tier_of("example.com/rack") == 1
+    for name in HOSTS:
+        snapshot.put_node(world.node(name, labels={"example.com/rack": "one"}))
+    assert made.tier_of("example.com/rack") == 3
+
+
+def test_another_map_counts_at_once_however_many_levels_are_looked_up():
+    made, _ = levels({name: {"example.com/pod": name[0]} for name in HOSTS})
+    assert made.tier_of("example.com/pod") == 1
+    made.use(world.fabric([HOSTS]))
+    assert made.tier_of("example.com/pod") == 0
+    for at in range(2 * MAX_LEVELS):
+        assert made.tier_of(f"example.com/{at}-leaf") == 1
+    assert made.tier_of("example.com/pod") == 0
+
+
+def test_a_node_that_the_map_does_not_know_makes_no_domain_narrower():
+    w = world.World(2, 2, off_map=1)
+    for each, value in zip(w.nodes, ["x", "x", "x", "x", "y"], strict=True):
+        ip = each.status.addresses[0].address
+        w.view.put_node(world.node(each.metadata.name, 8, ip, labels={"example.com/pod": value}))
+    w.view.settle(w.now_s)
+    assert w.view.levels.tier_of("example.com/pod") == w.view.fabric.tiers

@@ -1,0 +1,71 @@
+"""Members that died come back where their neighbours in the ring are."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import world
+from tests.support.examples import scaled
+from tests.world import World
+from turnout.kube import labels
+from turnout.topology.distance import cost
+
+MANY = settings(max_examples=scaled(100), deadline=None)
+
+
+def pods_of(size, life=0):
+    notes = {labels.VOLCANO_GROUP: "g"}
+    return [
+        world.pod(f"g-{at}", 8, notes=notes, marks={labels.VOLCANO_TASK_INDEX: str(at)}, uid=f"u{at}-{life}")
+        for at in range(size)
+    ]
+
+
+def ring(w, placed, size):
+    """(crossings of leaves, leaves) of the gang's ring."""
+    found = cost(w.view.fabric, [w.view.snapshot.row_of[placed[f"g-{at}"]] for at in range(size)])
+    return found.crossings[0], found.switches[0] if found.switches[0] > 1 else 0
+
+
+def repaired(sizes, size, lost, comes, at_once):
+    """Place a gang, lose some members, and let them come back in an order. The world, and where all members are."""
+    w = World(*sizes).put_group("g", size)
+    first, again = pods_of(size), pods_of(size, 1)
+    placed = w.schedule(*first)
+    for at in lost:
+        w.view.drop_pod(first[at].metadata.uid)
+        del placed[f"g-{at}"]
+    coming = [again[at] for at in comes]
+    for each in [coming] if at_once else [[pod] for pod in coming]:
+        placed |= w.schedule(*each)
+    return w, placed
+
+
+def test_two_ranks_lost_on_two_leaves_return_each_to_its_own():
+    w, placed = repaired([5, 5], 8, [1, 6], [1, 6], at_once=True)
+    assert ring(w, placed, 8) == (2, 2)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("comes", [[3, 4], [4, 3]])
+def test_neighbours_lost_at_the_seam_of_two_leaves_return_in_any_order(comes, at_once):
+    w, placed = repaired([5, 5], 8, [3, 4], comes, at_once)
+    assert ring(w, placed, 8) == (2, 2)
+
+
+@st.composite
+def repairs(draw):
+    sizes = draw(st.lists(st.integers(2, 6), min_size=2, max_size=5))
+    size = draw(st.integers(2, sum(sizes)))
+    lost = draw(st.lists(st.integers(0, size - 1), unique=True, max_size=size - 1))
+    return sizes, size, lost, draw(st.permutations(lost)), draw(st.booleans())
+
+
+@MANY
+@given(repairs())
+def test_after_any_loss_the_ring_crosses_no_more_than_it_spans(scene):
+    _sizes, size, *_ = scene
+    w, placed = repaired(*scene)
+    assert len(placed) == size
+    crossings, leaves = ring(w, placed, size)
+    assert crossings <= leaves

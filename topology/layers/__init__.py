@@ -1,1 +1,0 @@
-"""Wishes within a gang: runs of ranks in runs of ranks, even shares, axes of parallelism. Pure, as all of topology."""

@@ -1,0 +1,367 @@
+"""Our own form, for any number of tiers: the fabric written as the tree it is, with ranges of hosts at its leaves.
+
+    fabric:
+      spine-1:
+        leaf-1: gpu[001-008]
+        leaf-2: gpu[009-012] gpu[020-023]     # blanks or commas between
+      spine-2:
+        leaf-1:                               # known by its path: another switch than the leaf-1 above
+          - 10.0.0.[1-8]
+          - gpu[101-102]
+
+Or, where cabling lists come as one line per switch (as in Slurm's topology.conf), names being unique:
+
+    switches:
+      spine-1: {switches: "leaf-[1-2]"}
+      leaf-1: {hosts: "gpu[001-008]"}
+      leaf-2: {hosts: "gpu[009-016]"}
+
+The first cannot hold a cycle; the second can, and the reader finds it. A text holds one of the two.
+
+Anchors, aliases, tags, merge keys, a second document and deep nesting are refused while the text is read. So a text of
+a few hundred bytes cannot become a tree of millions of nodes. Names in a list of switches are unique, so a list can
+hold a cycle, a switch with two parents, or an undeclared switch; networkx finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import yaml
+
+from turnout.topology.map_text import duplicates, read_text
+from turnout.topology.model import Entry, Fault, Reading
+from turnout.topology.names import (
+    MAX_HOSTS,
+    MAX_TEXT_BYTES,
+    MAX_TIERS,
+    TEXT_KEY,
+    YAML_KEY,
+    BadRange,
+    expand,
+    host_fault,
+    shown,
+    size,
+    switch_fault,
+    words,
+)
+
+MAX_DEPTH = 24
+
+
+@dataclass(slots=True)
+class Scalar:
+    """A word or a number, always as text."""
+
+    line: int
+    text: str
+    plain: bool
+
+
+@dataclass(slots=True)
+class Items:
+    """A list."""
+
+    line: int
+    items: list[Scalar | Items | Pairs] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Pairs:
+    """A mapping with its keys in the order written, repeated keys included."""
+
+    line: int
+    pairs: list[tuple[Scalar, Scalar | Items | Pairs]] = field(default_factory=list)
+    key: Scalar | None = None  # waits for its value while the text is read
+
+
+Node: TypeAlias = Scalar | Items | Pairs
+
+
+class BadYaml(ValueError):
+    """A text that is no YAML, or uses a feature that a map may not use."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line, self.text = line, text
+
+
+def parse_yaml(text: str) -> Node | None:
+    """Return the only document of a text, None when it holds none. Raises BadYaml."""
+    root: list[Node] = []
+    stack: list[Items | Pairs] = []
+    for event in _events(text):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.CollectionEndEvent):
+            stack.pop()
+            continue
+        node = _node(event, line)
+        if node is None:
+            continue
+        if stack:
+            _put(stack[-1], node)
+        elif root:
+            raise BadYaml(line, "a second YAML document; a map is one")
+        else:
+            root.append(node)
+        if not isinstance(node, Scalar):
+            stack.append(node)
+            if len(stack) > MAX_DEPTH:
+                raise BadYaml(line, f"nested deeper than {MAX_DEPTH} levels")
+    return root[0] if root else None
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    try:
+        yield from yaml.parse(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise BadYaml(mark.line + 1 if mark else 0, f"no YAML: {problem}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise BadYaml(0, f"no YAML: {' '.join(str(error).split())[:150]}") from error
+
+
+def _node(event: yaml.Event, line: int) -> Node | None:
+    if isinstance(event, yaml.AliasEvent):
+        raise BadYaml(line, f"alias *{event.anchor}; a map is written without aliases")
+    if not isinstance(event, yaml.NodeEvent):
+        return None  # start and end of stream and document
+    if event.anchor is not None:
+        raise BadYaml(line, f"anchor &{event.anchor}; a map is written without anchors")
+    if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+        raise BadYaml(line, f"tag {event.tag}; a map is written without tags")
+    if isinstance(event, yaml.ScalarEvent):
+        return Scalar(line, event.value, event.implicit[0])
+    return Items(line) if isinstance(event, yaml.SequenceStartEvent) else Pairs(line)
+
+
+def _put(parent: Items | Pairs, node: Node) -> None:
+    if isinstance(parent, Items):
+        parent.items.append(node)
+    elif parent.key is not None:
+        parent.pairs.append((parent.key, node))
+        parent.key = None
+    elif not isinstance(node, Scalar):
+        raise BadYaml(node.line, "a name was expected here, not a list or a mapping")
+    elif node.text == "<<":
+        raise BadYaml(node.line, "merge key <<; a map is written without merges")
+    else:
+        parent.key = node
+
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of the list: a switch, the switches below it and its hosts, each with its line number."""
+
+    name: str
+    line: int
+    switches: tuple[tuple[int, str], ...] = ()
+    hosts: tuple[tuple[int, str], ...] = ()
+
+
+def paths_of_switches(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
+    """Return each switch's path from its root, and the faults. Where there are faults, no path is returned.
+
+    listed: the names are distinct.
+    """
+    import networkx as nx  # which takes a tenth of a second, for programs that never see such a list
+
+    lines = {switch.name: switch.line for switch in listed}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(lines)
+    faults = []
+    for switch in listed:
+        for line, child in switch.switches:
+            if child not in lines:
+                faults.append(Fault(line, f"switch {shown(child)} under {shown(switch.name)} is not in the list"))
+            elif graph.has_edge(switch.name, child):
+                faults.append(Fault(line, f"switch {shown(child)} stands twice under {shown(switch.name)}"))
+            else:
+                graph.add_edge(switch.name, child)
+    for ring in nx.strongly_connected_components(graph):
+        names = sorted(ring, key=lambda name: lines[name])
+        if len(ring) > 1 or graph.has_edge(names[0], names[0]):
+            listing = ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")
+            faults.append(Fault(lines[names[0]], f"cycle: {listing} stand under themselves"))
+    for name, parents in graph.in_degree():
+        if parents > 1:
+            above = ", ".join(sorted(map(shown, graph.predecessors(name))))
+            faults.append(Fault(lines[name], f"switch {shown(name)} stands under {parents} switches: {above}"))
+    if faults:
+        return {}, faults
+    found: dict[str, tuple[str, ...]] = {}
+    for name in nx.topological_sort(graph):
+        parents_path = [found[parent] for parent in graph.predecessors(name)]
+        found[name] = (*parents_path[0], name) if parents_path else (name,)
+        if len(found[name]) > MAX_TIERS:
+            return {}, [Fault(lines[name], f"more than {MAX_TIERS} tiers of switches, down to {shown(name)}")]
+    return found, []
+
+
+_FORMS = ("fabric", "switches")
+
+
+def read_yaml(text: str) -> Reading:
+    """Read a whole text and gather every fault, in line order. Raises nothing."""
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+    try:
+        root = parse_yaml(text)
+    except BadYaml as error:
+        return Reading((), (Fault(error.line, error.text),))
+    reader = _Reader()
+    if root is not None and not _is_nothing(root):
+        reader.document(root)
+    faults = reader.faults + duplicates(reader.lines)
+    return Reading(tuple(reader.entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+
+
+class _Reader:
+    """Gathers entries and faults on one walk through the nodes."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.faults: list[Fault] = []
+        self.lines: dict[str, list[int]] = {}
+        self._left = MAX_HOSTS
+
+    def document(self, root: Node) -> None:
+        if not isinstance(root, Pairs):
+            self._fault(root.line, "a map starts with `fabric:` or `switches:`")
+            return
+        found: list[str] = []
+        for key, value in root.pairs:
+            if key.text not in _FORMS:
+                self._fault(key.line, f"unknown key {shown(key.text)}; a map has `fabric:` or `switches:`")
+            elif found:
+                self._fault(key.line, f"{key.text} after {found[0]}; a map has one of the two, once")
+            elif key.text == "fabric":
+                self._tree(value)
+            else:
+                self._list(value)
+            found += [key.text] if key.text in _FORMS else []
+
+    def _tree(self, value: Node) -> None:
+        if isinstance(value, Pairs):
+            self._switches(value, ())
+        elif not _is_nothing(value):
+            self._fault(value.line, "under `fabric:` stand switches, each with what hangs below it")
+
+    def _switches(self, node: Pairs, above: tuple[str, ...]) -> None:
+        if len(above) >= MAX_TIERS:
+            self._fault(node.line, f"more than {MAX_TIERS} tiers of switches")
+            return
+        for name, below in self._named(node, "switch"):
+            path = (*above, name.text)
+            if isinstance(below, Pairs):
+                self._switches(below, path)
+            else:
+                for line, hosts in self._words(below):
+                    self._hosts(line, hosts, path)
+
+    def _list(self, value: Node) -> None:
+        if not isinstance(value, Pairs):
+            if not _is_nothing(value):
+                self._fault(value.line, "under `switches:` stand switches, each with its `switches` or `hosts`")
+            return
+        listed = [self._listed(name, below) for name, below in self._named(value, "switch")]
+        paths, faults = paths_of_switches(listed)
+        self.faults += faults
+        for switch in listed:
+            if switch.name in paths:
+                for line, word in switch.hosts:
+                    self._hosts(line, word, paths[switch.name])
+
+    def _listed(self, name: Scalar, below: Node) -> Listed:
+        parts: dict[str, list[tuple[int, str]]] = {"switches": [], "hosts": []}
+        if not isinstance(below, Pairs):
+            if not _is_nothing(below):
+                self._fault(below.line, f"switch {shown(name.text)} needs `switches:` or `hosts:`")
+            return Listed(name.text, name.line)
+        for key, value in self._named(below, "key"):
+            if key.text not in parts:
+                self._fault(key.line, f"unknown key {shown(key.text)}; a switch has `switches` and `hosts`")
+            elif isinstance(value, Pairs):
+                self._fault(value.line, f"{key.text} of {shown(name.text)} are names, not a mapping")
+            else:
+                parts[key.text] = self._words(value)
+        children = [(line, child) for line, word in parts["switches"] for child in self._expanded(line, word)]
+        return Listed(name.text, name.line, tuple(children), tuple(parts["hosts"]))
+
+    def _named(self, node: Pairs, what: str) -> list[tuple[Scalar, Node]]:
+        """Return the pairs whose key is a valid name that this mapping has not used before."""
+        first: dict[str, int] = {}
+        valid_pairs = []
+        for key, value in node.pairs:
+            wrong = switch_fault(key.text)
+            if key.text in first:
+                wrong = f"{what} {shown(key.text)} stands twice here, first on line {first[key.text]}"
+            if wrong:
+                self._fault(key.line, wrong)
+                continue
+            first[key.text] = key.line
+            valid_pairs.append((key, value))
+        return valid_pairs
+
+    def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
+        if _is_nothing(node):
+            return []
+        scalars = [node] if isinstance(node, Scalar) else node.items
+        found: list[tuple[int, str]] = []
+        for scalar in scalars:
+            if isinstance(scalar, Scalar):
+                found += [(scalar.line, word) for word in words(scalar.text)]
+            else:
+                self._fault(scalar.line, "a name or a range was expected here, not a list or a mapping")
+        return found
+
+    def _hosts(self, line: int, word: str, path: tuple[str, ...]) -> None:
+        for host in self._expanded(line, word):
+            wrong = host_fault(host)
+            if wrong:
+                self._fault(line, wrong)
+                return  # its siblings of one range have the same fault
+            self.lines.setdefault(host, []).append(line)
+            self.entries.append(Entry(host, path, line))
+
+    def _expanded(self, line: int, word: str) -> list[str]:
+        try:
+            count = size(word)
+            if count > self._left:
+                if self._left >= 0:
+                    self._fault(line, f"more than {MAX_HOSTS} names, from {shown(word)} on")
+                self._left = -1
+                return []
+            self._left -= count
+            return list(expand(word))
+        except BadRange as error:
+            self._fault(line, str(error))
+            return []
+
+    def _fault(self, line: int, text: str) -> None:
+        self.faults.append(Fault(line, text))
+
+
+def _is_nothing(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.plain and node.text in ("", "~", "null")
+
+
+def read_map(data: Mapping[str, str]) -> Reading:
+    """Read a ConfigMap's data. Raises nothing: mistakes are faults of the Reading.
+
+    A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, since a chart renders the
+    key that it does not use.
+    """
+    text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
+    if text.strip() and yaml_text.strip():
+        return Reading((), (Fault(0, f"both {TEXT_KEY} and {YAML_KEY} are set; keep one of the two"),))
+    if yaml_text.strip():
+        return read_yaml(yaml_text)
+    return read_text(text)

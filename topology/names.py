@@ -1,0 +1,91 @@
+"""Names of hosts and switches, ranges of names, and keys of the topology ConfigMap.
+
+Ranges are written gpu[001-064], 10.0.0.[1-8,12] or r[1-4]n[1-8]. Each number of a range is at least as wide as the
+first number, so leading zeros are kept. The size of an expansion is known before anything is expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+
+TEXT_KEY = "topology_config"  # DLRover's chart renders this key, empty by default
+YAML_KEY = "topology.yaml"
+CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that the admin wants
+
+
+MAX_TEXT_BYTES = 1 << 20  # what a ConfigMap holds
+MAX_HOSTS = 200_000  # four times the largest cluster we plan for
+MAX_TIERS = 15  # of switches; Kueue allows 16 levels, hosts included
+MAX_NAME = 253  # a DNS subdomain, which is what Kubernetes takes for a node name
+
+_HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]*\Z")  # node names, IPv4, IPv6
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?\Z")
+_WORD = re.compile(r"(?:\[[^\]]*\]|[^\s,])+")
+
+
+class BadRange(ValueError):
+    """A range that cannot be read. The message names it."""
+
+
+def host_fault(name: str) -> str:
+    """Return why a host cannot have this name, or an empty text."""
+    if len(name) > MAX_NAME:
+        return f"host name of {len(name)} characters, at most {MAX_NAME} are allowed"
+    return "" if _HOST.match(name) else f"{shown(name)} is neither a node name nor an IP"
+
+
+def switch_fault(name: str) -> str:
+    """Return why a switch cannot have this name, or an empty text."""
+    if not name or len(name) > MAX_NAME:
+        return f"switch name of {len(name)} characters, 1 to {MAX_NAME} are allowed"
+    return "" if name.isprintable() else f"switch name {shown(name)} holds characters that cannot be printed"
+
+
+def shown(text: str) -> str:
+    """Return a text fit for a message: quoted, escaped, at most 60 characters."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+def words(text: str) -> list[str]:
+    """Split at blanks and commas that stand outside brackets."""
+    return _WORD.findall(text)
+
+
+def size(word: str) -> int:
+    """Return how many names a word stands for. Raises BadRange, also where no expansion could be a valid name."""
+    if len(_GROUP.sub("0", word)) > MAX_NAME:
+        raise BadRange(f"{shown(word)} stands for names longer than {MAX_NAME} characters")
+    total = 1
+    for group in _GROUP.findall(word):
+        total *= sum(last - first + 1 for first, last, _ in _spans(word, group))
+    if "[" in _GROUP.sub("", word) or "]" in _GROUP.sub("", word):
+        raise BadRange(f"{shown(word)} has a bracket without its partner")
+    return total
+
+
+def expand(word: str) -> Iterator[str]:
+    """Yield the names that a word stands for, in the order written. Call size() first. Raises BadRange."""
+    pieces = _GROUP.split(word)  # text, group, text, group, ..., text
+    choices = [
+        [f"{number:0{width}d}" for first, last, width in _spans(word, piece) for number in range(first, last + 1)]
+        if at % 2
+        else [piece]
+        for at, piece in enumerate(pieces)
+    ]
+    return ("".join(parts) for parts in product(*choices))
+
+
+def _spans(word: str, group: str) -> list[tuple[int, int, int]]:
+    spans = []
+    for part in group.split(","):
+        match = _SPAN.match(part.strip())
+        if match is None:
+            raise BadRange(f"{shown(word)}: {shown(part)} is no range; write [1-8] or [1-8,12]")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise BadRange(f"{shown(word)}: the range {shown(part)} runs backwards")
+        spans.append((int(first), int(last), len(first)))
+    return spans

@@ -1,0 +1,197 @@
+"""Place a whole gang: a pure function of fabric, room and request.
+
+Preferences, most important first (docs/design.md 3):
+
+1. never outside the widest tier allowed;
+2. hosts of the map before others;
+3. the lowest domain that holds the gang;
+4. the fewest switches in it (packing.py);
+5. room to grow to the most;
+6. the tightest such domain;
+7. the fewest hosts;
+8. the hosts that the pods like best, where the asker says so (before the switches above are compared in 6);
+9. fabric order.
+
+rank_order.py assigns the ranks.
+
+Pods that need not be near each other fill the smallest holes, wherever those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.topology.distance import common_tier
+from turnout.topology.fabric import Fabric, only_tiers
+from turnout.topology.model import Ask, DistanceRule, Placement, Reason, Refusal
+from turnout.topology.packing import Slots, Spread, Sums, pick
+from turnout.topology.rank_order import ranks
+
+
+def plan(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
+    """Place a gang, or give the reason why not. Raises nothing.
+
+    room: how many pods of the gang's shape each host id holds, 0 or more, with the anchors' pods already subtracted.
+
+    A required tier counts mapped hosts only. Where `pods` fit nowhere, as many as fit are placed, if they are `least`
+    and at least one. Pods that do not fill a whole multiple are left out.
+    """
+    required = ask.widest_tier is not None
+    anchors = [host for host, _ in ask.anchors]
+    wrong = beyond(fabric, ask.widest_tier, anchors)
+    if wrong is not None:
+        return wrong
+    units = room if ask.multiple == 1 else room // ask.multiple
+    rooms = [_mapped_only(fabric, units)]
+    if not required and fabric.mapped_count < len(fabric.hosts):
+        rooms.append(units)
+    slots = _search(_by_distance_rule(fabric, ask), rooms, ask, anchors)
+    if not slots:
+        return _refusal(rooms[-1], ask)
+    slots = [(host, pods * ask.multiple) for host, pods in slots]
+    pods = sum(pods for _, pods in slots)
+    tier = common_tier(fabric, [*anchors, *(host for host, _ in slots)])
+    return Placement(ranks(fabric, sorted(slots), ask.anchors), tier, pods)
+
+
+def beyond(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Refusal | None:
+    """Return the reason why members on some hosts are in no domain of a required tier; None where they are in one.
+
+    widest_tier: None where no tier is required.
+    """
+    if widest_tier is None:
+        return None
+    if not fabric.mapped_count:
+        return Refusal(Reason.NO_MAP, "a topology tier is required and the map names no host")
+    if not hosts:
+        return None
+    if not fabric.mapped[hosts].all():
+        return Refusal(Reason.OFF_MAP, "members run on hosts that the map does not name")
+    tier = common_tier(fabric, hosts)
+    if tier > widest_tier:
+        return Refusal(Reason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {widest_tier}")
+    return None
+
+
+def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    if fabric.mapped_count == len(fabric.hosts):
+        return units
+    units = units.copy()
+    units[fabric.mapped_count :] = 0
+    return units
+
+
+def _by_distance_rule(fabric: Fabric, ask: Ask) -> tuple[Fabric, int]:
+    """Return the fabric as the rule sees it, and the widest tier of it that the gang may use."""
+    widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
+    if ask.rule is DistanceRule.ALL_TIERS:
+        return fabric, widest
+    tiers = tuple(sorted({1, max(widest, 1), fabric.tiers}))
+    return _with_tiers(fabric, tiers), tiers.index(widest) + 1 if widest else 0
+
+
+_with_tiers = lru_cache(maxsize=2)(only_tiers)
+
+
+def _search(
+    ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
+) -> Slots:
+    """Return the hosts of all pods, else of as many as fit, else nothing. Counts are in multiples."""
+    fabric, widest = ruled_fabric
+    pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
+    if not len(fabric.hosts) or not 0 < pods >= least:
+        return []
+    sums = Sums(fabric, rooms[0], ask.liking)
+    found = _place_all(sums, pods, most, widest, anchors)
+    if found is None and len(rooms) > 1:
+        sums = Sums(fabric, rooms[1], ask.liking)
+        found = _with_strangers(sums, pods, most, anchors)
+    if found is not None:
+        return found
+    domain_room = sums.of(widest)
+    fitting = int(domain_room[fabric.switch_of[widest][anchors[0]]] if anchors else domain_room.max())
+    return (_place_all(sums, fitting, most, widest, anchors) or []) if fitting >= max(least, 1) else []
+
+
+def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
+    """Return the hosts of all pods in the lowest domain that holds them, None where none does."""
+    if anchors:
+        return _place_near_anchors(sums, pods, widest, anchors)
+    for tier in range(widest + 1):
+        room = sums.of(tier)
+        fits = np.flatnonzero(room >= pods)
+        if not len(fits):
+            continue
+        spread = Spread(sums)
+        fits = spread.cheapest(tier, fits, pods)
+        return spread.fill(tier, sums.tightest(tier, fits, most), pods)
+    return None
+
+
+def _place_near_anchors(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | None:
+    fabric = sums.fabric
+    for tier in range(common_tier(fabric, anchors), widest + 1):
+        switch = int(fabric.switch_of[tier][anchors[0]])
+        if sums.of(tier)[switch] >= pods:
+            return Spread(sums, anchors).fill(tier, switch, pods)
+    return None
+
+
+def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slots | None:
+    """Return hosts for all pods where hosts off the map are used, too; None where the room is too small.
+
+    One host off the map takes all pods if it can; with anchors it must be one of theirs. Otherwise the map's hosts take
+    what they hold, and the fewest others take the rest, the anchors' hosts first.
+    """
+    fabric, known = sums.fabric, sums.fabric.mapped_count
+    room = sums.of(0)
+    if anchors:
+        if len(set(anchors)) == 1 and room[anchors[0]] >= pods:
+            return [(anchors[0], pods)]
+    elif len(fits := np.flatnonzero(room >= pods)):
+        return [(sums.tightest(0, fits, most), pods)]
+    rest = pods - int(room[:known].sum())
+    if int(room[known:].sum()) < rest:
+        return None
+    slots = [(host, int(room[host])) for host in np.flatnonzero(room[:known]).tolist()]
+    theirs = sorted({host for host in anchors if host >= known})
+    others = [host for host in range(known, len(fabric.hosts)) if host not in theirs]
+    for hosts in (theirs, others):
+        holes = room[hosts].tolist()
+        share = min(rest, sum(holes))
+        slots += [(hosts[at], pods_taken) for at, pods_taken in pick(holes, share)]
+        rest -= share
+    return slots
+
+
+def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
+    least = max(ask.least, 1)
+    total = int(units.sum()) * ask.multiple
+    in_multiples = f" in multiples of {ask.multiple}" if ask.multiple > 1 else ""
+    if ask.widest_tier is not None and total >= least and ask.pods // ask.multiple * ask.multiple >= least:
+        where = f"no switch of tier {ask.widest_tier} or below holds {least} pods{in_multiples}"
+        return Refusal(Reason.TIER_TOO_NARROW, where, total)
+    return Refusal(Reason.NO_ROOM, f"{least} pods must start together{in_multiples}, {total} find room", total)
+
+
+def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
+    """Place as many pods as fit, from the ask's least up. Multiples a host hold, tiers do not."""
+    usable = room // ask.multiple * ask.multiple
+    order = np.lexsort((np.arange(len(usable)), usable))
+    slots: list[tuple[int, int]] = []
+    left = ask.pods
+    for host in order[np.searchsorted(usable[order], 1) :].tolist():
+        slots.append((host, min(left, int(usable[host]))))
+        left -= slots[-1][1]
+        if not left:
+            break
+    pods = ask.pods - left
+    if pods < max(ask.least, 1):
+        return Refusal(Reason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {pods} find room", pods)
+    hosts = [host for host, _ in slots]
+    tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *hosts])
+    return Placement(tuple(sorted(slots)), tier, pods)

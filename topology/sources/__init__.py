@@ -1,1 +1,0 @@
-"""Read maps: one pure module per format, each from text to model.Reading."""
