@@ -22,15 +22,15 @@ from turnout.autoscaler.scaling.preempt import preempt
 from turnout.autoscaler.scaling.scale_up import scale_up
 
 
-def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
+def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]:
     """Return one step for each job, in the order of the jobs. now_s: seconds since 1970."""
-    decision = guard(seen, policy, now_s)
-    decision = preempt(decision, seen, policy, now_s)
-    decision = scale_up(decision, seen, policy, now_s)
-    return hold(decision, seen)
+    decision = guard(observation, policy, now_s)
+    decision = preempt(decision, observation, policy, now_s)
+    decision = scale_up(decision, observation, policy, now_s)
+    return hold(decision, observation)
 
 
-def hold(decided: Decision, seen: Observation) -> list[Step]:
+def hold(decided: Decision, observation: Observation) -> list[Step]:
     """Last phase: return every job's step; who has none keeps its size, and the reason lies in the job itself."""
     steps = decided.steps
-    return [step for each in seen.jobs if (step := steps.get(each.token) or each.hold_step) is not None]
+    return [step for each in observation.jobs if (step := steps.get(each.token) or each.hold_step) is not None]

@@ -42,7 +42,7 @@ def as_record(step: Step) -> dict[str, Any]:
 
 def sentence(step: Step) -> str:
     """A decision as an Event tells it."""
-    told = step.detail or step.reason.value
+    reason = step.detail or step.reason.value
     if step.changes:
-        return f"{step.current} to {step.target} workers: {told}"
-    return f"stays at {step.current} workers: {told}" if step.current else f"is left as it is: {told}"
+        return f"{step.current} to {step.target} workers: {reason}"
+    return f"stays at {step.current} workers: {reason}" if step.current else f"is left as it is: {reason}"

@@ -16,7 +16,7 @@ Decide = Callable[[Observation, Policy, float], list[Step]]
 
 
 def decided(
-    decide: Decide, seen: Observation, policy: Policy, now_s: float
+    decide: Decide, observation: Observation, policy: Policy, now_s: float
 ) -> tuple[list[Step], dict[JobKey, Exception]]:
     """Return one step for each job, and the error of each job on which nothing can be decided.
 
@@ -24,19 +24,21 @@ def decided(
     `decide` raises when no single job causes it.
     """
     try:
-        return decide(seen, policy, now_s), {}
+        return decide(observation, policy, now_s), {}
     except Exception as error:
-        faulty = dict(_faulty(lambda jobs: decide(replace(seen, jobs=jobs), policy, now_s), seen.jobs, error))
+        faulty = dict(
+            _faulty(lambda jobs: decide(replace(observation, jobs=jobs), policy, now_s), observation.jobs, error)
+        )
     # What no job alone brings about is raised here, once more.
-    sound = tuple(each for each in seen.jobs if each.job.key not in faulty)
-    steps = {step.key: step for step in decide(replace(seen, jobs=sound), policy, now_s)}
-    for each in seen.jobs:
+    sound = tuple(each for each in observation.jobs if each.job.key not in faulty)
+    steps = {step.key: step for step in decide(replace(observation, jobs=sound), policy, now_s)}
+    for each in observation.jobs:
         if (fault := faulty.get(each.job.key)) is not None:
             steps[each.job.key] = each.hold(Reason.REFUSED, f"nothing can be decided on it: {fault!r}")
-    return [steps[each.job.key] for each in seen.jobs], faulty
+    return [steps[each.job.key] for each in observation.jobs], faulty
 
 
-def _faulty(tried: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
+def _faulty(decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
     """Find the jobs that cause an error each on its own, by halves; none when no half has the error."""
     if len(jobs) < 2:
         yield from ((each.job.key, error) for each in jobs)
@@ -44,6 +46,6 @@ def _faulty(tried: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> It
     middle = len(jobs) // 2
     for half in (jobs[:middle], jobs[middle:]):
         try:
-            tried(half)
+            decide_on(half)
         except Exception as fault:
-            yield from _faulty(tried, half, fault)
+            yield from _faulty(decide_on, half, fault)

@@ -52,7 +52,7 @@ class Memory:
     strikes: tuple[Strike, ...] = ()
 
 
-def written(memory: Memory, now_s: float) -> dict[str, str]:
+def encode(memory: Memory, now_s: float) -> dict[str, str]:
     """Return the data of a ConfigMap. now_s: since 1970, by which the next leader knows how long ago this was."""
     terms = {uid: _line(each) for uid, each in _first(memory.terms.items(), MOST_TERMS)}
     strikes = [
@@ -85,7 +85,7 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
     )
 
 
-def short(terms: Terms) -> Terms:
+def trimmed(terms: Terms) -> Terms:
     """Return terms with no more words than are kept: those without which some kinds cannot be read."""
     words = {name: text for name in _BOUNDS if (text := terms.words.get(name)) and len(text) <= _MOST_TEXT}
     return replace(terms, words=words)
@@ -104,9 +104,9 @@ def _first(items: Iterable[Any], most: int) -> Iterable[Any]:
     return (each for each, _ in zip(items, range(most), strict=False))
 
 
-def _decoded(text: str, wanted: Any) -> Any:
+def _decoded(text: str, type_: Any) -> Any:
     try:
-        return msgspec.json.decode(text, type=wanted)
+        return msgspec.json.decode(text, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
 

@@ -47,7 +47,7 @@ class KindRights:
     def writes(self) -> tuple[Rule, ...]:
         """Give the rules that resizing needs."""
         patched = () if self.sizes is None else (Rule(self.group, (self.resource,), ("patch",)),)
-        return (*patched, *(Rule(self.group, (made,), ("create",)) for made in self.creates))
+        return (*patched, *(Rule(self.group, (resource,), ("create",)) for resource in self.creates))
 
 
 # Source of the fields: docs/facts/autoscaling.md 5.

@@ -103,7 +103,7 @@ class Settings:
         )
 
 
-def settings(argv: Sequence[str] | None) -> Settings:
+def read_settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line. Ends the program with code 2 on a bad one."""
     return parse_settings(parser(), Settings, argv)
 

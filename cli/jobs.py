@@ -68,7 +68,7 @@ def _row(kind: Kind, raw: Object, now_s: float) -> Row:
     created_s = unix_s(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
-    return Row(meta["namespace"], kind.called, meta["name"], state(status), *_pods(status, wanted), age_s)
+    return Row(meta["namespace"], kind.full_name, meta["name"], state(status), *_pods(status, wanted), age_s)
 
 
 def _pods(status: Object, wanted: int | None) -> tuple[int, int | None, int]:

@@ -116,7 +116,7 @@ def freed(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
         state = f"; it is {record.state.value}" if record is not None and record.state is not State.TAINTED else ""
         raise NotTainted(f"node {name} has no taint {key}{state}")
     now = utc_datetime(now_s)
-    cleared = Record(State.CLEARED, now, max(now, record.heard) if record is not None else now)
+    cleared = Record(State.CLEARED, now, max(now, record.handled_until) if record is not None else now)
     return node_health.node_patch(
         node, {labels.NODE_RECORD: model.write(cleared)}, node_health.without_taint(node, key)
     )

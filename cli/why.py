@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink
+from turnout.autoscaler.reporting.explain import Chain, Holder, QueueLink, ResourceNeed, SizeLink
 from turnout.autoscaler.reporting.forecast import Estimate
-from turnout.autoscaler.reporting.never import BareGang
+from turnout.autoscaler.reporting.never import UnmanagedGang
 from turnout.autoscaler.reporting.node_rejections import RoomLink
 from turnout.autoscaler.reporting.queue_simulation import NEVER
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
@@ -67,7 +67,7 @@ def rows(chain: Chain) -> list[Row]:
     if chain.size is not None:
         told += _size(chain.size, chain.gang.least, chain.gang.most)
     told.append(("decision", _decision(chain)))
-    told.append(("next", chain.next))
+    told.append(("next", chain.advice))
     if chain.start is not None:
         told.append(("start", start(chain.start, chain.now_s)))
     return told
@@ -113,7 +113,7 @@ def _quota(chain: Chain) -> list[Row]:
     return [("quota", "; ".join(f"{what} {_lack(each)}" if not at else _lack(each) for at, each in enumerate(bound)))]
 
 
-def _lack(lack: Lack) -> str:
+def _lack(lack: ResourceNeed) -> str:
     free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
     if lack.limit is not None and lack.needs > lack.limit:
         return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
@@ -130,7 +130,7 @@ def _room(room: RoomLink) -> str:
         let_in += f"; the others: {why}"
     if not room.fits:
         text = f"{let_in}; no whole worker fits now"
-        return text + ("" if room.ever else ", nor would one if every job were gone")
+        return text + ("" if room.fits_when_empty else ", nor would one if every job were gone")
     fit = "fits" if room.fits == 1 else "fit"
     return f"{let_in}; {count(room.fits, 'whole worker')} {fit} now, on {count(room.with_room, 'node')}"
 
@@ -138,16 +138,16 @@ def _room(room: RoomLink) -> str:
 def _gang(chain: Chain) -> str:
     gang = chain.gang
     if chain.state == "waits":
-        text = f"it needs {count(gang.least, 'worker')}, {gang.has} with a node: {gang.lacks} lacking"
-        if gang.has < gang.there < gang.least:
-            text += f"; {gang.there} exist"
-        if chain.room.ever < gang.lacks:
-            text += f", and not more than {chain.room.ever} would fit if every job were gone"
+        text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
+        if gang.bound < gang.existing < gang.least:
+            text += f"; {gang.existing} exist"
+        if chain.room.fits_when_empty < gang.missing:
+            text += f", and not more than {chain.room.fits_when_empty} would fit if every job were gone"
     else:
-        text = f"{count(gang.has, 'worker')} with a node; it needs {gang.least}"
+        text = f"{count(gang.bound, 'worker')} with a node; it needs {gang.least}"
     text += f"; it may have {gang.most}" if gang.most > gang.least else ""
-    text += f"; {gang.done} have ended well" if gang.done else ""
-    text += "".join(f"; {there} of {wanted} of another role" for there, wanted in gang.beside)
+    text += f"; {gang.finished} have ended well" if gang.finished else ""
+    text += "".join(f"; {there} of {wanted} of another role" for there, wanted in gang.other_roles)
     text += "" if gang.tier is None else f"; all under one switch of tier {gang.tier}"
     return text + (f"; {gang.multiple} on each node" if gang.multiple > 1 else "")
 
@@ -155,14 +155,13 @@ def _gang(chain: Chain) -> str:
 def _size(size: SizeLink, least: int, most: int) -> list[Row]:
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
     told = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
-    if size.size != size.wanted:
-        told += f"; {size.wanted} are asked for"
-    if size.put_back is not None:
-        told += (
-            f"; its object was applied again as it was submitted, which took it from {size.put_back} to {size.wanted}"
-        )
-    if size.wish is not None:
-        told += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
+    if size.size != size.requested:
+        told += f"; {size.requested} are asked for"
+    if size.reapplied_size is not None:
+        told += "; its object was applied again as it was submitted, "
+        told += f"which took it from {size.reapplied_size} to {size.requested}"
+    if size.manual_size is not None:
+        told += f"; somebody has set {size.manual_size} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
         return [("size", told), ("bank", "its size has never been changed by the autoscaler")]
     balance = lasting(abs(size.balance_s))
@@ -174,11 +173,13 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
 
 
 def _decision(chain: Chain) -> str:
-    change = f"{chain.was} to {count(chain.workers, 'worker')}. " if chain.workers != chain.was else ""
-    text = f"{change}{chain.means}"
+    change = (
+        f"{chain.workers_before} to {count(chain.workers, 'worker')}. " if chain.workers != chain.workers_before else ""
+    )
+    text = f"{change}{chain.explanation}"
     text += f" {chain.detail[:1].upper()}{chain.detail[1:]}." if chain.detail else ""
-    if chain.helped_by:
-        text += " " + ", ".join(f"{job} goes from {was} to {size}" for job, was, size in chain.helped_by) + "."
+    if chain.shrinking_jobs:
+        text += " " + ", ".join(f"{job} goes from {was} to {size}" for job, was, size in chain.shrinking_jobs) + "."
     return text
 
 
@@ -217,10 +218,11 @@ def gpus(number: int) -> str:
     return count(number, "GPU")
 
 
-def running(gang: BareGang, resources: tuple[str, ...]) -> str:
+def running(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
     """A gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
-    held = sum(shape.gpus(resources) for _, shape in gang.placed)
+    held = sum(shape.gpus(resources) for _, shape in gang.bound_pods)
+    count_bound, size = len(gang.bound_pods), count(gang.existing, "pod")
     return (
-        f"{gang.key} runs: {len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held)} of "
-        f"queue {gang.queue}. No job of a kind that the autoscaler knows owns it, so it is never resized."
+        f"{gang.key} runs: {count_bound} of its {size} have a node and hold {gpus(held)} of queue {gang.queue}. "
+        "No job of a kind that the autoscaler knows owns it, so it is never resized."
     )

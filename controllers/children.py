@@ -14,12 +14,12 @@ from turnout.controllers.model import (
     ChildKey,
     Dialect,
     JobView,
+    KnownChildren,
     Later,
     Object,
     Replica,
     Restart,
     Role,
-    Seen,
     Setup,
     Wanted,
 )
@@ -46,14 +46,14 @@ def owner(view: JobView) -> dict[str, Any]:
     return {**head, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, setup: Setup) -> Object:
+def pod(kind: Kind, view: JobView, role: Role, replica: Replica, known: KnownChildren, setup: Setup) -> Object:
     """Return one replica's pod."""
     template = role.template.get("metadata") or {}
     labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
     notes = {**(template.get("annotations") or {}), **kind.notes(view, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
-    spec = {**kind.pod_spec(view, role, replica, seen), "restartPolicy": policy}
-    dialect = Dialect.NONE if role.alone else setup.dialect
+    spec = {**kind.pod_spec(view, role, replica, known), "restartPolicy": policy}
+    dialect = Dialect.NONE if role.outside_gang else setup.dialect
     if dialect is not Dialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
     if dialect is Dialect.VOLCANO:
@@ -61,13 +61,13 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, set
     elif dialect is Dialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
     meta = meta_of(view, kind.name(view, role, replica), labels)
-    made = {
+    body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {**meta, "annotations": notes} if notes else meta,
         "spec": spec,
     }
-    return _gated(made) if setup.gate_pods else made
+    return _gated(body) if setup.gate_pods else body
 
 
 def _gated(body: Object) -> Object:
@@ -125,7 +125,7 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
 def least_resources(view: JobView) -> Object:
     """Return what the first `min_member` members ask for together, the lead's first: Volcano admits the group by it."""
     left, members = view.gang.min_member, []
-    for role in (each for each in view.roles if not each.alone):
+    for role in (each for each in view.roles if not each.outside_gang):
         count, left = min(role.replicas, left), max(0, left - role.replicas)
         members.append((role, count))
     return resources_of(members)
@@ -140,16 +140,16 @@ def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
     total: dict[str, int] = {}
     for role, count in members:
         for container in role.template["spec"]["containers"] if count else ():
-            asked = container.get("resources")
-            for name, quantity in _requests(asked).items() if isinstance(asked, Mapping) else ():
+            resources = container.get("resources")
+            for name, quantity in _requests(resources).items() if isinstance(resources, Mapping) else ():
                 total[name] = total.get(name, 0) + count * quantity
     return {name: _quantity(name, number) for name, number in total.items()}
 
 
-def _requests(asked: Object) -> dict[str, int]:
+def _requests(resources: Object) -> dict[str, int]:
     found = {}
     for part in ("limits", "requests"):
-        quantities = asked.get(part)
+        quantities = resources.get(part)
         for name, quantity in quantities.items() if isinstance(quantities, Mapping) else ():
             with suppress(BadQuantity, TypeError, AttributeError):
                 found[name] = amount(name, quantity)
@@ -163,9 +163,9 @@ def _quantity(name: str, number: int) -> str:
     return f"{number}m" if number % 1_000 else str(number // 1_000)
 
 
-def built(wanted: Wanted) -> Object:
+def build(child: Wanted) -> Object:
     """Return the body of a child."""
-    return wanted.build() if isinstance(wanted, Later) else wanted
+    return child.build() if isinstance(child, Later) else child
 
 
 def key_of(body: Wanted) -> ChildKey:
@@ -183,15 +183,15 @@ def content(body: Object) -> tuple[str, Object] | None:
     return name, body[name]
 
 
-def same(wanted: Any, there: Any) -> bool:
+def same(expected: Any, actual: Any) -> bool:
     """True if an object has every field that is wanted, whatever else the API server has filled in."""
-    if isinstance(wanted, Mapping):
-        return isinstance(there, Mapping) and all(same(each, there.get(name)) for name, each in wanted.items())
-    if isinstance(wanted, (list, tuple)):
-        if not isinstance(there, (list, tuple)) or len(wanted) != len(there):
+    if isinstance(expected, Mapping):
+        return isinstance(actual, Mapping) and all(same(each, actual.get(name)) for name, each in expected.items())
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(actual, (list, tuple)) or len(expected) != len(actual):
             return False
-        return all(same(*pair) for pair in zip(wanted, there, strict=True))
-    return bool(wanted == there)
+        return all(same(*pair) for pair in zip(expected, actual, strict=True))
+    return bool(expected == actual)
 
 
 def meta_of(view: JobView, name: str, labels: Mapping[str, str]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def with_condition(
         return list(conditions)
     now = rfc3339(now_s)
     same = before is not None and before.get("status") == status
-    made = {
+    condition = {
         "type": type_.value,
         "status": status,
         "reason": reason,
@@ -55,8 +55,8 @@ def with_condition(
         "lastTransitionTime": before["lastTransitionTime"] if before is not None and same else now,
     }
     dropped = {type_.value, _EXCLUDES[type_].value if type_ in _EXCLUDES else ""}
-    kept = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
-    return [*kept, made]
+    others = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
+    return [*others, condition]
 
 
 def _stopped(condition: Object, type_: Reason) -> Object:

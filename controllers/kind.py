@@ -11,13 +11,13 @@ from turnout.controllers.model import (
     ChildLabels,
     Counts,
     JobView,
+    KnownChildren,
     Object,
     Outcome,
-    PodSeen,
+    PodState,
     Refused,
     Replica,
     Role,
-    Seen,
     Setup,
     Verdict,
     Wanted,
@@ -25,7 +25,7 @@ from turnout.controllers.model import (
 )
 
 
-def _none_held(_view: JobView, _seen: Seen) -> Collection[str]:
+def _no_waiting_roles(_view: JobView, _known: KnownChildren) -> Collection[str]:
     return ()
 
 
@@ -37,11 +37,11 @@ def _no_advice(_view: JobView) -> Sequence[str]:
     return ()
 
 
-def _is_current(_view: JobView, _pod: PodSeen) -> bool:
+def _is_current(_view: JobView, _pod: PodState) -> bool:
     return False
 
 
-def _by_policy(_view: JobView, _role: Role, _pod: PodSeen) -> bool | None:
+def _by_policy(_view: JobView, _role: Role, _pod: PodState) -> bool | None:
     return None
 
 
@@ -65,7 +65,9 @@ class Vocabulary(NamedTuple):
 
     fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
     read: Callable[[Object], Object] = lambda status: status
-    write: Callable[[Object, JobView | None, Seen, Moment], Object] = lambda status, _view, _seen, _moment: status
+    write: Callable[[Object, JobView | None, KnownChildren, Moment], Object] = lambda status, _view, _known, _moment: (
+        status
+    )
 
 
 CORE_WORDS = Vocabulary()
@@ -96,27 +98,27 @@ class Kind:
     read: Callable[[Object], JobView | Refused]
     labels: Callable[[JobView, Role, Replica], dict[str, str]]
     selector: Callable[[JobView, Role], dict[str, str]]
-    pod_spec: Callable[[JobView, Role, Replica, Seen], dict[str, Any]]
-    extras: Callable[[JobView, Seen], Sequence[Wanted]]
-    judge: Callable[[JobView, Mapping[str, Counts], Seen], Sequence[Verdict]]
+    pod_spec: Callable[[JobView, Role, Replica, KnownChildren], dict[str, Any]]
+    extras: Callable[[JobView, KnownChildren], Sequence[Wanted]]
+    judge: Callable[[JobView, Mapping[str, Counts], KnownChildren], Sequence[Verdict]]
     restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE makes anew
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
     name: Callable[[JobView, Role, Replica], str] = replica_name
-    held: Callable[[JobView, Seen], Collection[str]] = _none_held
-    asleep: Callable[[JobView], JobView | None] = _nothing_left
-    again: Callable[[JobView, Role, PodSeen], bool | None] = _by_policy
+    waiting_roles: Callable[[JobView, KnownChildren], Collection[str]] = _no_waiting_roles
+    suspended_view: Callable[[JobView], JobView | None] = _nothing_left
+    recreate: Callable[[JobView, Role, PodState], bool | None] = _by_policy
     vocabulary: Vocabulary = CORE_WORDS
     advice: Callable[[JobView], Sequence[str]] = _no_advice
-    outdated: Callable[[JobView, PodSeen], bool] = _is_current
+    outdated: Callable[[JobView, PodState], bool] = _is_current
     tells_containers: bool = False
     numbered: bool = False
-    faulty: int | None = None
+    faulty_node_exit_code: int | None = None
     notes: Callable[[JobView, Role, Replica], Mapping[str, str]] = _no_notes
     title: str = ""
-    life: Callable[[Kind, JobView, Object, Seen, float, Setup], Outcome] | None = None
+    lifecycle: Callable[[Kind, JobView, Object, KnownChildren, float, Setup], Outcome] | None = None
 
     @property
-    def called(self) -> str:
+    def full_name(self) -> str:
         """The kind's name in settings and commands."""
         return self.title or self.kind

@@ -96,8 +96,8 @@ class Role:
     template: Object  # of a pod
     restart: Restart
     most_restarts: int | None = None
-    kept: bool = False
-    alone: bool = False
+    survives_cleanup: bool = False
+    outside_gang: bool = False
     added_bytes: int = 0
 
     @property
@@ -187,7 +187,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
+class PodState:
     """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers.
 
     reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
@@ -214,12 +214,12 @@ class PodSeen:
     containers: Sequence[Object] = ()
     began_s: float | None = None
     ended_s: float | None = None
-    waits: str = ""
+    scheduler_message: str = ""
     since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSeen:
+class ChildState:
     """A child that is no pod. spec: as it is now. data: of a ConfigMap. phase: of a PodGroup."""
 
     key: ChildKey
@@ -232,14 +232,14 @@ class ChildSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KnownChildren:
     """The objects that a job owns. offered: extended resources of nodes, None while unknown. unread: pods are old.
 
     jumped_s: by how much a clock has jumped just now: nothing that only time decides is done, but a while later.
     """
 
-    pods: Sequence[PodSeen] = ()
-    others: Mapping[ChildKey, ChildSeen] = field(default_factory=dict)
+    pods: Sequence[PodState] = ()
+    others: Mapping[ChildKey, ChildState] = field(default_factory=dict)
     offered: frozenset[str] | None = None
     unread: bool = False
     jumped_s: float = 0.0
@@ -303,8 +303,8 @@ class Outcome:
     says: tuple[Say, ...] = ()
     status: Object | None = None
     status_first: bool = False
-    again_s: float | None = None
-    gone: bool = False
+    requeue_s: float | None = None
+    delete_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

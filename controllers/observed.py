@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from turnout.controllers.kind import Kind
-from turnout.controllers.model import ChildKey, ChildSeen, Phase, PodSeen
+from turnout.controllers.model import ChildKey, ChildState, Phase, PodState
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.times import unix_s
 
@@ -105,7 +105,7 @@ def place_of(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
     return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
 
 
-def pod_seen(kind: Kind, obj: OwnedPod) -> PodSeen:
+def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
     """Return a pod as decisions have it."""
     role, index = place_of(kind, obj.metadata)
     status = obj.status
@@ -117,7 +117,7 @@ def pod_seen(kind: Kind, obj: OwnedPod) -> PodSeen:
     mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
     ended = [each for each in mine if each is not None]
     ended.sort(key=lambda each: not each.exit_code)  # the one that failed speaks for a pod of any containers
-    return PodSeen(
+    return PodState(
         obj.metadata.name,
         obj.metadata.uid,
         role,
@@ -134,23 +134,25 @@ def pod_seen(kind: Kind, obj: OwnedPod) -> PodSeen:
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
         unix_s((ended[0].started_at if ended else None) or status.start_time),
         unix_s(ended[0].finished_at) if ended else None,
-        _waits(obj),
+        _scheduler_message(obj),
         _since_s(obj.metadata, ended),
     )
 
 
-def _waits(obj: OwnedPod) -> str:
+def _scheduler_message(obj: OwnedPod) -> str:
     """Return why a pod has no node, in its scheduler's words."""
-    told = (each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False")
-    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in told), "")
+    conditions = (
+        each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False"
+    )
+    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in conditions), "")
 
 
-def child_seen(kind: Kind, child_kind: str, obj: Owned) -> ChildSeen:
+def child_state(kind: Kind, child_kind: str, obj: Owned) -> ChildState:
     """Return a child that is no pod as decisions have it. child_kind: what it is."""
     role, index = place_of(kind, obj.metadata)
     key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
     data = data if child_kind == "ConfigMap" else {}
-    return ChildSeen(key, obj.metadata.uid, role, index, obj.spec, data, phase)
+    return ChildState(key, obj.metadata.uid, role, index, obj.spec, data, phase)
 
 
 def _since_s(meta: ObjectMeta, ended: Sequence[Terminated]) -> float:

@@ -35,6 +35,6 @@ class Portion:
         self._bytes -= len(msgspec.json.encode(body))
         return Create(body)
 
-    def again_s(self) -> tuple[float, ...]:
+    def requeue_s(self) -> tuple[float, ...]:
         """Return when to look again, in seconds: at once if a child was left out, else nothing."""
         return (0.0,) if self._left_out else ()

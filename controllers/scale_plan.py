@@ -42,7 +42,7 @@ def owner_of(plan: Object) -> str:
     return found if isinstance(found, str) and _NAME.fullmatch(found) else ""
 
 
-def waits(plan: Object) -> bool:
+def is_pending(plan: Object) -> bool:
     """True if a plan has still to be carried out."""
     status = plan.get("status") or {}
     labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
@@ -53,7 +53,7 @@ def waits(plan: Object) -> bool:
 def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
     """Carry a plan out. job: the ElasticJob that it names, None where there is none. now_s: seconds since 1970."""
     try:
-        workers, beside = _workers(Part(plan).part("spec"))
+        workers, note = _workers(Part(plan).part("spec"))
         if job is None:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
@@ -62,7 +62,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
         return Scaling(None, _status(FAILED, str(error), now_s))
-    return Scaling(_patch(plan, job, workers), _status(DONE, f"{owner_of(plan)} has {workers} workers{beside}", now_s))
+    return Scaling(_patch(plan, job, workers), _status(DONE, f"{owner_of(plan)} has {workers} workers{note}", now_s))
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ class Settings:
         return Setup(Dialect(self.gang), self.scheduler, self.gate_pods)
 
 
-def settings(argv: Sequence[str] | None = None) -> Settings:
+def read_settings(argv: Sequence[str] | None = None) -> Settings:
     """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
     return parse_settings(parser(), Settings, argv)
 

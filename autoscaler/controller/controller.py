@@ -13,14 +13,14 @@ from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.controller.scale_writer import ScaleWriter, without
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_refusals
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.decision_dedup import Decisions
 from turnout.autoscaler.fence import decided
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.observe.idle import Idle
-from turnout.autoscaler.reporting.forecast import Outlook
+from turnout.autoscaler.observe.idle import IdleRoom
+from turnout.autoscaler.reporting.forecast import ForecastCache
 from turnout.autoscaler.reporting.runtime_stats import Ended
 from turnout.autoscaler.scaling.job_annotations import notes_of
 from turnout.autoscaler.scaling.promises import Promises
@@ -35,13 +35,13 @@ GATHER_S = 0.05  # changes come in bursts: one look for all of them
 MOST_GATHER_S = 0.5  # and for as long as a look takes others have their turn: watches, the Lease, probes
 
 
-class Tells(Protocol):
+class DecisionReporter(Protocol):
     """Receives each decision, to tell it to people."""
 
-    def decided(self, step: Step) -> None:
+    def report_decision(self, step: Step) -> None:
         """A decision that is news."""
 
-    def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
+    def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
         """A job bears annotations of our prefix that nobody reads."""
 
 
@@ -55,25 +55,25 @@ class AutoscalerController:
         scale_writer: ScaleWriter,
         policy: Policy,
         clock: Clock,
-        tells: Tells,
+        reporter: DecisionReporter,
         metrics: Metrics,
         journal: DecisionLogWriter | None = None,
         time: SteadyTime | None = None,
         memory: MemoryWriter | None = None,
     ) -> None:
         self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
-        self._clock, self._tells, self._metrics = clock, tells, metrics
+        self._clock, self._reporter, self._metrics = clock, reporter, metrics
         self._time = time or SteadyTime(clock)
-        self._journal, self._outlook, self._memory = journal, Outlook(), memory
+        self._journal, self._outlook, self._memory = journal, ForecastCache(), memory
         self._decisions = Decisions()
-        self._idle = Idle(policy.settle_s)
+        self._idle = IdleRoom(policy.settle_s)
         self._promises = Promises(policy.promise_s)
         self._unused = UnusedRoom(policy.bind_s, view.started)
         self._faults: dict[JobKey, str] = {}
         self._unknown: dict[JobKey, tuple[str, ...]] = {}
         self._ungranted: dict[JobKey, str] = {}
         self.steps: Sequence[Step] = ()
-        self.seen: Observation | None = None
+        self.observation: Observation | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -99,30 +99,30 @@ class AutoscalerController:
         """One look; how many jobs were written. now_s, jumped_s: as kube/client/clock.py has a Moment."""
         steady_s = self._clock.monotonic()
         self._informers.news.clear()
-        held = self._scale_writer.held_back(self._view.raw, now_s)
-        seen = without(
+        refused = self._scale_writer.refused_jobs(self._view.raw, now_s)
+        observation = with_refusals(
             self._view.observation(now_s, self._informers.oldest_event_age_s(), self._informers.has_synced, steady_s),
-            held,
+            refused,
         )
-        seen = replace(seen, jumped_s=jumped_s)
+        observation = replace(observation, jumped_s=jumped_s)
         for each in (self._idle, self._promises, self._unused):
-            seen = each.looked(seen, steady_s)
-        self._tell_faults()
+            observation = each.update(observation, steady_s)
+        self._report_faults()
         with self._metrics.decide_s.time():
-            steps, undecided = decided(decide, seen, self._policy, now_s)
+            steps, undecided = decided(decide, observation, self._policy, now_s)
         for key, error in undecided.items():
             log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
-        self._unused.decided(seen, steps, steady_s)
-        self._metrics.seen(seen, steps)
-        self.seen, self.steps = seen, steps
+        self._unused.record_decision(observation, steps, steady_s)
+        self._metrics.record_decision(observation, steps)
+        self.observation, self.steps = observation, steps
         news = self._decisions.new(steps)
         if news and self._journal is not None:
             self._journal.note(now_s, steps)
         for step in news:
-            self._tells.decided(step)
-        await self._keep([step.key for step in steps if step.target > step.current], now_s)
+            self._reporter.report_decision(step)
+        await self._write_memory([step.key for step in steps if step.target > step.current], now_s)
         changing = {step.key for step in steps if step.changes}
-        jobs = {each.job.key: each for each in seen.jobs if each.job.key in changing} if changing else {}
+        jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
         def notes(step: Step) -> dict[str, str]:
             return notes_of(jobs[step.key].job, step, self._policy, now_s)
@@ -130,45 +130,45 @@ class AutoscalerController:
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
-        written = await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
-        self._metrics.expects(
-            self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._scale_writer.dry_run)
+        resized_jobs = await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
+        self._metrics.set_starts(
+            self._outlook.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
         )
-        return written
+        return resized_jobs
 
     async def _recall(self) -> None:
         """Take in what the leader before knew and no job says."""
         if self._memory is not None:
-            memory = await self._memory.recalled(self._time.now().now_s)
+            memory = await self._memory.read_memory(self._time.now().now_s)
             self._view.recall(memory.terms)
             self._unused.recall(memory.strikes, self._clock.monotonic())
 
-    async def _keep(self, growing: list[JobKey], now_s: float) -> None:
+    async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
         """Write what the next leader has to know, before jobs grow."""
         if self._memory is None or self._scale_writer.dry_run:
             return
-        terms = self._view.lent(growing)
+        terms = self._view.lent_terms(growing)
         memory = Memory(terms, self._unused.strikes(self._clock.monotonic()))
-        await self._memory.keep(memory, now_s)
+        await self._memory.write_changes(memory, now_s)
 
-    def _tell_faults(self) -> None:
+    def _report_faults(self) -> None:
         """Tell of jobs that cannot be read, and of words on them that nobody reads: each once, in log and Event."""
         for key, why in self._view.faults.items():
             if self._faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
-                self._tells.decided(Step(key, 0, 0, Reason.REFUSED, why))
+                self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
         self._faults = dict(self._view.faults)
         for key, names in self._view.unknown.items():
             if self._unknown.get(key) != names:
-                self._tells.unknown(key, names)
+                self._reporter.report_unknown_annotations(key, names)
         self._unknown = dict(self._view.unknown)
         for key, why in self._view.ungranted.items():
             if self._ungranted.get(key) != why:
                 log.warning("queue_not_granted", extra={"job": str(key), "why": why})
-                self._tells.decided(Step(key, 0, 0, Reason.REFUSED, why))
+                self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
         self._ungranted = dict(self._view.ungranted)
 
-    def _ended(self) -> Iterator[Ended]:
+    def _ended_jobs(self) -> Iterator[Ended]:
         """Jobs that are over and still there."""
         for uid, job in self._view.jobs.items():
             if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:

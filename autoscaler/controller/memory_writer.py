@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
-from turnout.autoscaler.memory import Memory, Terms, read, written
+from turnout.autoscaler.memory import Memory, Terms, encode, read
 from turnout.autoscaler.rbac_rules import MEMORY
 from turnout.kube.client.apply import Store, apply_object
 from turnout.kube.client.clock import Clock
@@ -20,7 +20,7 @@ from turnout.kube.errors import CallError, Forbidden, NotFound
 log = logging.getLogger("turnout.autoscaler")
 
 EACH_S = 10.0  # what nobody waits for is written so often
-AGAIN_S = 2.0
+RETRY_S = 2.0
 
 
 class MemoryStore(Store, Protocol):
@@ -40,7 +40,7 @@ class MemoryWriter:
         self._strikes: tuple[tuple[object, int], ...] = ()
         self._at_s, self._failed = 0.0, False  # the last try
 
-    async def recalled(self, now_s: float) -> Memory:
+    async def read_memory(self, now_s: float) -> Memory:
         """Return what the leader before knew. now_s: since 1970. Tries until the API server answers.
 
         Without the right to read it, and before it was ever written, nothing is known.
@@ -56,14 +56,14 @@ class MemoryWriter:
                 break
             except CallError as error:
                 log.warning("memory_not_read", extra={"why": str(error)})
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(RETRY_S)
         data = raw.get("data") or {}
         memory = read(data, now_s)
         self._terms, self._strikes, self._at_s = dict(memory.terms), _known(memory), self._clock.monotonic()
         log.info("memory_read", extra={"terms": len(memory.terms), "strikes": len(memory.strikes)})
         return memory
 
-    async def keep(self, memory: Memory, now_s: float) -> bool:
+    async def write_changes(self, memory: Memory, now_s: float) -> bool:
         """Write what has changed, at once where something is lent on terms not written yet; True if it was written.
 
         A write that fails is told, holds no growth up, and is tried again a while later.
@@ -77,7 +77,7 @@ class MemoryWriter:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": MEMORY, "labels": {"app.kubernetes.io/part-of": "turnout"}},
-            "data": written(memory, now_s),
+            "data": encode(memory, now_s),
         }
         try:
             await apply_object(self._store, self._path, body, FIELD_MANAGER)

@@ -46,7 +46,7 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """A look at `now_s`: the observation and the decision.
 
     since: the time from which each waiting job waits, in seconds since 1970.
@@ -60,17 +60,17 @@ class Look:
 
     def names(self) -> set[str]:
         """Every queue that exists or that a job names."""
-        told = {name for name in self.queues if not bounds_several(name)}
-        return told | {each.job.queue for each in self.jobs}
+        described = {name for name in self.queues if not bounds_several(name)}
+        return described | {each.job.queue for each in self.jobs}
 
 
-def waits_since(seen: JobState, now_s: float) -> float:
+def waiting_since_s(state: JobState, now_s: float) -> float:
     """When a job began to wait: when it was made, or, if it has run in part, when its oldest lost worker was made.
 
     now_s: seconds since 1970, for one of which nothing tells.
     """
-    lost = min((w.since_s for w in seen.living if w.row is None and w.since_s), default=now_s)
-    return lost if seen.placed or seen.done else unix_s(seen.job.created) or lost
+    lost = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
+    return lost if state.bound_workers or state.finished else unix_s(state.job.created) or lost
 
 
 def lent(jobs: Iterable[JobState], gpus: Gpus) -> Counter[str]:
@@ -82,7 +82,7 @@ def lent(jobs: Iterable[JobState], gpus: Gpus) -> Counter[str]:
     return found
 
 
-def samples(look: Look, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
+def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
     """Every number of a look. starts: when waiting jobs may start. gpus: what counts as a GPU. most: jobs by name."""
     shown = _shown(look.jobs, gpus, most)
     yield from _of_queues(look, gpus)
@@ -101,17 +101,17 @@ def gpus_of(shape: PodShape, gpus: Gpus) -> int:
     return shape.gpus(gpus)
 
 
-def _of_queues(look: Look, gpus: Gpus) -> Iterator[Sample]:
+def _of_queues(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
     for name, queue in look.queues.items():
         if bounds_several(name):
             continue
-        told = {
+        amounts = {
             "limit": bound(queue.limit, gpus),
             "deserved": bound(queue.deserved, gpus),
             "used": total(queue.used, gpus),
             "free": free(queue.limit, queue.used, gpus),
         }
-        for what, amount in told.items():
+        for what, amount in amounts.items():
             if amount is not None:
                 yield "queue_gpus", (name, what), amount
 
@@ -127,16 +127,16 @@ class _Sums:
     left_out: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, seen: JobState, gpus: Gpus) -> None:
+    def add(self, state: JobState, gpus: Gpus) -> None:
         """One more job, which is not shown so far."""
-        self.states[_state(seen)] += 1
-        least_gpus, elastic_gpus = _parts(seen, gpus)
+        self.states[_state(state)] += 1
+        least_gpus, elastic_gpus = _parts(state, gpus)
         self.least_gpus += least_gpus
         self.elastic_gpus += elastic_gpus
-        self.lacking_gpus += _lacking(seen, gpus) if seen.waits else 0
+        self.lacking_gpus += _missing_gpus(state, gpus) if state.is_waiting else 0
         self.left_out += 1
 
-    def told(self, name: str) -> Iterator[Sample]:
+    def samples(self, name: str) -> Iterator[Sample]:
         """A nought where there is nothing, so that a graph has no holes."""
         for state, jobs in self.states.items():
             yield "queue_jobs", (name, state), jobs
@@ -148,7 +148,7 @@ class _Sums:
             yield "queue_reasons", (name, reason), jobs
 
 
-def _sums(look: Look, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
+def _sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
     sums = {name: _Sums() for name in sorted(look.names())}
     of: dict[JobKey, _Sums] = {}
     for each in look.jobs:
@@ -160,20 +160,20 @@ def _sums(look: Look, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]
         if (its := of.get(step.key)) is not None:
             its.reasons[step.reason.value] += 1
     for name, found in sums.items():
-        yield from found.told(name)
+        yield from found.samples(name)
 
 
 def _of_job(
-    seen: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
+    state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
 ) -> Iterator[Sample]:
-    labels = (seen.job.queue, *seen.job.key)
-    for part, amount in zip(("min", "elastic"), _parts(seen, gpus), strict=True):
+    labels = (state.job.queue, *state.job.key)
+    for part, amount in zip(("min", "elastic"), _parts(state, gpus), strict=True):
         yield "job_gpus", (*labels, part), amount
     if reason is not None:
         yield "job_reason", (*labels, reason.value), 1
-    if not seen.waits:
+    if not state.is_waiting:
         return
-    yield "job_lacking_gpus", labels, _lacking(seen, gpus)
+    yield "job_lacking_gpus", labels, _missing_gpus(state, gpus)
     if since_s is not None:
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
@@ -191,8 +191,12 @@ def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
     for each in jobs:
         by_queue[each.job.queue].append(each)
 
-    def order(seen: JobState) -> tuple[bool, int, QueueOrder]:
-        return not seen.waits, 0 if seen.waits else -seen.placed * gpus_of(seen.job.shape, gpus), seen.queue_order
+    def order(state: JobState) -> tuple[bool, int, QueueOrder]:
+        return (
+            not state.is_waiting,
+            0 if state.is_waiting else -state.bound_workers * gpus_of(state.job.shape, gpus),
+            state.queue_order,
+        )
 
     places = [
         (place, name, each)
@@ -202,21 +206,21 @@ def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
     return [each for _, _, each in sorted(places, key=lambda found: found[:2])[:most]]
 
 
-def _state(seen: JobState) -> str:
-    if seen.job.life is Life.SUSPENDED:
+def _state(state: JobState) -> str:
+    if state.job.life is Life.SUSPENDED:
         return "suspended"
-    return "waits" if seen.waits else "runs"
+    return "waits" if state.is_waiting else "runs"
 
 
-def _parts(seen: JobState, gpus: Gpus) -> tuple[int, int]:
+def _parts(state: JobState, gpus: Gpus) -> tuple[int, int]:
     """GPUs of its running workers up to the min, and above it."""
-    each, least, placed = gpus_of(seen.job.shape, gpus), seen.job.bounds.least, seen.placed
-    return (each * placed, 0) if placed <= least else (each * least, each * (placed - least))
+    worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
+    return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))
 
 
-def _lacking(seen: JobState, gpus: Gpus) -> int:
+def _missing_gpus(state: JobState, gpus: Gpus) -> int:
     """GPUs of the pods that are missing to the min, those of its other roles included."""
-    job = seen.job
-    workers = max(0, job.bounds.least - seen.placed - seen.done) * gpus_of(job.shape, gpus)
-    beside = zip(seen.beside or (0,) * len(job.other_roles), job.other_roles, strict=False)
-    return workers + sum(max(0, wanted - there) * gpus_of(shape, gpus) for there, (shape, wanted) in beside)
+    job = state.job
+    workers = max(0, job.bounds.least - state.bound_workers - state.finished) * gpus_of(job.shape, gpus)
+    roles = zip(state.other_pods or (0,) * len(job.other_roles), job.other_roles, strict=False)
+    return workers + sum(max(0, replicas - bound) * gpus_of(shape, gpus) for bound, (shape, replicas) in roles)

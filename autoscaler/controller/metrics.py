@@ -21,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.controller import metric_samples
-from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, gpus_of
+from turnout.autoscaler.controller.metric_samples import FAMILIES, Snapshot, Start, gpus_of
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.jobs.model import JobKey
@@ -61,93 +61,95 @@ class Metrics:
         self._restarts = counter(
             "queue_restart_gpu_seconds", "GPU time that changes of size cost the jobs they were made of.", "queue"
         )
-        self._lent = _Lent(
+        self._lent = _LentTime(
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
         self.leading = _Leading(
             Gauge("turnout_autoscaler_leading", "1 while this replica decides.", registry=registry), self._stopped
         )
-        self.nodes = _OfNodes(registry)
-        self._look: Look | None = None
+        self.nodes = _NodeMetrics(registry)
+        self._snapshot: Snapshot | None = None
         self._starts: Mapping[JobKey, Start] = {}
         self._age_s = self._at_s = 0.0
         self._by_key: dict[JobKey, JobState] = {}
-        self._meant: dict[JobKey, Step] = {}
-        self._begun: set[str] = set()
-        registry.register(_Lately(self._samples))
+        self._dry_run_steps: dict[JobKey, Step] = {}
+        self._known_queues: set[str] = set()
+        registry.register(_SnapshotCollector(self._samples))
 
-    def seen(self, seen: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None) -> None:
+    def record_decision(
+        self, observation: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None
+    ) -> None:
         """Take in a look and the decision on it.
 
         starts: as for `expects`; None keeps what was expected before.
         """
-        self._age_s, self._at_s = seen.age_s, self._clock.monotonic()
-        self._lent.now(metric_samples.lent(seen.jobs, self._counts))
-        before = self._look.since if self._look is not None else {}
+        self._age_s, self._at_s = observation.age_s, self._clock.monotonic()
+        self._lent.set_lent(metric_samples.lent(observation.jobs, self._counts))
+        before = self._snapshot.since if self._snapshot is not None else {}
         now_s = self._clock.wall()
         since = {
-            each.job.key: before.get(each.job.key) or metric_samples.waits_since(each, now_s)
-            for each in seen.jobs
-            if each.waits
+            each.job.key: before.get(each.job.key) or metric_samples.waiting_since_s(each, now_s)
+            for each in observation.jobs
+            if each.is_waiting
         }
-        self._look = Look(now_s, seen.jobs, seen.queues, tuple(steps), since)
+        self._snapshot = Snapshot(now_s, observation.jobs, observation.queues, tuple(steps), since)
         if starts is not None:
-            self.expects(starts)
+            self.set_starts(starts)
         self._by_key = {}
-        if self._meant:
-            changing = {step.key for step in self._look.steps if step.changes}
-            self._meant = {key: step for key, step in self._meant.items() if key in changing}
-        for name in self._look.names() - self._begun:
+        if self._dry_run_steps:
+            changing = {step.key for step in self._snapshot.steps if step.changes}
+            self._dry_run_steps = {key: step for key, step in self._dry_run_steps.items() if key in changing}
+        for name in self._snapshot.names() - self._known_queues:
             self._begin(name)
 
-    def expects(self, starts: Mapping[JobKey, Start]) -> None:
+    def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
         """When waiting jobs are expected to start: of each the earliest, the likely and the latest moment."""
         self._starts = starts
 
-    def became(self, step: Step, word: str) -> None:
+    def count_outcome(self, step: Step, word: str) -> None:
         """Count the outcome of a change.
 
         An intended change of a dry run is counted once for as long as it stays the same.
         """
         if word == "DryRun":
-            if self._meant.get(step.key) == step:
+            if self._dry_run_steps.get(step.key) == step:
                 return
-            self._meant[step.key] = step
-        seen = self._job(step.key)
-        queue = seen.job.queue if seen is not None else ""
+            self._dry_run_steps[step.key] = step
+        state = self._job(step.key)
+        queue = state.job.queue if state is not None else ""
         direction = "grow" if step.target > step.current else "shrink"
         self.changes.labels(queue, direction, step.reason.value, word).inc()
-        if word == "Written" and seen is not None:
-            gpus = gpus_of(seen.job.shape, self._counts)
+        if word == "Written" and state is not None:
+            gpus = gpus_of(state.job.shape, self._counts)
             self._resized.labels(queue, direction).inc(gpus * abs(step.target - step.current))
-            usual_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
+            usual_s = self._restart_s if state.job.bank.restart_s is None else state.job.bank.restart_s
             cost_s = 0.0 if step.at_start else usual_s
-            self._restarts.labels(queue).inc(gpus * min(seen.placed, step.target) * cost_s)
+            self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 
     def page(self) -> bytes:
         """The page as Prometheus reads it."""
-        self._lent.until_now()
+        self._lent.add_elapsed()
         return generate_latest(self.registry)
 
     def _samples(self) -> Iterator[metric_samples.Sample]:
-        if self._look is not None:
-            yield from metric_samples.samples(self._look, self._starts, self._counts)
+        if self._snapshot is not None:
+            yield from metric_samples.samples(self._snapshot, self._starts, self._counts)
             yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
 
     def _stopped(self) -> None:
         """Somebody else looks after the queues from here on."""
-        self._lent.now({})
-        self.nodes.stopped()
-        self._look, self._starts, self._by_key, self._meant = None, {}, {}, {}
+        self._lent.set_lent({})
+        self.nodes.clear()
+        self._snapshot, self._starts, self._by_key, self._dry_run_steps = None, {}, {}, {}
 
     def _job(self, key: JobKey) -> JobState | None:
-        if not self._by_key and self._look is not None:
-            self._by_key = {each.job.key: each for each in self._look.jobs}
+        if not self._by_key and self._snapshot is not None:
+            self._by_key = {each.job.key: each for each in self._snapshot.jobs}
         return self._by_key.get(key)
 
     def _begin(self, queue: str) -> None:
         """Every count of a queue begins with nought: Prometheus sees no rise in a series that was not there before."""
-        self._begun.add(queue)
+        self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
         self._restarts.labels(queue)
         for direction, reason in _CHANGES:
@@ -156,7 +158,7 @@ class Metrics:
                 self.changes.labels(queue, direction, reason.value, word)
 
 
-class _OfNodes:
+class _NodeMetrics:
     """Counts of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -169,20 +171,20 @@ class _OfNodes:
             "turnout_node_verdicts_skipped", "Verdicts without effect, by why.", ("reason",), registry=registry
         )
 
-    def seen(self, counts: Mapping[str, int]) -> None:
+    def set_counts(self, counts: Mapping[str, int]) -> None:
         """How many nodes stand where."""
         for what, count in counts.items():
             self._now.labels(what).set(count)
 
-    def became(self, word: str, outcome: str) -> None:
+    def count_outcome(self, word: str, outcome: str) -> None:
         """One step."""
         self._changes.labels(word, outcome).inc()
 
-    def skipped(self, word: str) -> None:
+    def count_skipped(self, word: str) -> None:
         """One verdict, for one reason."""
         self._skipped.labels(word).inc()
 
-    def stopped(self) -> None:
+    def clear(self) -> None:
         """Somebody else looks after the nodes from here on."""
         self._now.clear()
 
@@ -199,7 +201,7 @@ class _Leading:
             self._stopped()
 
 
-class _Lent:
+class _LentTime:
     """Adds up for how long GPUs are lent, by queue."""
 
     def __init__(self, gpu_seconds: Counter, clock: Clock) -> None:
@@ -207,12 +209,12 @@ class _Lent:
         self._gpus: Mapping[str, int] = {}
         self._at_s = 0.0
 
-    def now(self, gpus: Mapping[str, int]) -> None:
+    def set_lent(self, gpus: Mapping[str, int]) -> None:
         """So many are lent from now on, by queue."""
-        self.until_now()
+        self.add_elapsed()
         self._gpus, self._at_s = gpus, self._clock.monotonic()
 
-    def until_now(self) -> None:
+    def add_elapsed(self) -> None:
         """Count what has been lent since it was last counted."""
         now_s = self._clock.monotonic()
         for queue, gpus in self._gpus.items():
@@ -220,7 +222,7 @@ class _Lent:
         self._at_s = now_s
 
 
-class _Lately(Collector):
+class _SnapshotCollector(Collector):
     """The numbers of the last look, worked out when somebody reads the page and not at each look."""
 
     def __init__(self, samples: Callable[[], Iterable[metric_samples.Sample]]) -> None:

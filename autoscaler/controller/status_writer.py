@@ -46,7 +46,7 @@ class StatusWriter:
     ) -> None:
         self._store, self._namespace, self._clock = store, namespace, clock
         self._pages, self._marks, self._leads = pages, marks, leads
-        self._written: dict[str, Mapping[str, str]] = {}
+        self._last_pages: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
         """Until cancelled. A write that fails is told; the next round tries again."""
@@ -55,14 +55,14 @@ class StatusWriter:
             if self._leads():
                 await self.round()
             else:
-                self._written.clear()  # somebody else writes them now
+                self._last_pages.clear()  # somebody else writes them now
 
     async def round(self) -> None:
         """Write what has changed since the last round."""
         pages = self._pages()
-        for queue in self._written.keys() - pages.keys():
+        for queue in self._last_pages.keys() - pages.keys():
             await self._drop(queue)
-        changed = [(queue, data) for queue, data in pages.items() if self._written.get(queue) != data]
+        changed = [(queue, data) for queue, data in pages.items() if self._last_pages.get(queue) != data]
         marks = [mark for mark, _ in zip(self._marks(), range(MOST_MARKS), strict=False)]
         work = [self._write(queue, data) for queue, data in changed] + [self._mark(mark) for mark in marks]
         for at in range(0, len(work), TOGETHER):
@@ -81,7 +81,7 @@ class StatusWriter:
         except CallError as error:
             log.info("status_not_written", extra={"queue": queue, "why": str(error)})
         else:
-            self._written[queue] = data
+            self._last_pages[queue] = data
 
     async def _drop(self, queue: str) -> None:
         try:
@@ -91,7 +91,7 @@ class StatusWriter:
         except CallError as error:
             log.info("status_not_removed", extra={"queue": queue, "why": str(error)})
             return
-        del self._written[queue]
+        del self._last_pages[queue]
 
     async def _mark(self, mark: Mark) -> None:
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"

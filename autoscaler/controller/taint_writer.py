@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from turnout.autoscaler.controller.scale_writer import AGAIN, FIELD_MANAGER
+from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER, RETRY_BACKOFF
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import (
@@ -51,13 +51,13 @@ class Nodes(Protocol):
         """The object as patched. Raises Conflict when its version is not the body's."""
 
 
-class Tells(Protocol):
+class NodeReporter(Protocol):
     """Receives the outcome of each step on a node."""
 
-    def looked(self, seen: NodeState, faults: Mapping[str, str], plan: Plan) -> None:
+    def report_plan(self, state: NodeState, faults: Mapping[str, str], plan: Plan) -> None:
         """Each look, before anything is done. faults: records that cannot be read, by node."""
 
-    def became(self, step: Step, outcome: str) -> None:
+    def report_outcome(self, step: Step, outcome: str) -> None:
         """Tell the outcome of a step: Written, DryRun, NotLeading, Overtaken or Refused."""
 
 
@@ -70,24 +70,24 @@ class TaintWriter:
         fault_reports: FaultReportCache,
         rules: Rules,
         leads: Callable[[], bool],
-        tells: Tells,
+        reporter: NodeReporter,
         clock: Clock,
         news: asyncio.Event,
         dry_run: bool = True,
         time: SteadyTime | None = None,
     ) -> None:
-        self._nodes, self._fault_reports, self._rules, self._leads, self._tells = (
+        self._nodes, self._fault_reports, self._rules, self._leads, self._reporter = (
             nodes,
             fault_reports,
             rules,
             leads,
-            tells,
+            reporter,
         )
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
         self._wrote: dict[str, tuple[Step, float]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # how often, and until when it is not tried again
-        self._told: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
+        self._reported: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -112,22 +112,22 @@ class TaintWriter:
         for name, (step, wrote_s) in list(self._wrote.items()):
             if self._fault_reports.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
                 del self._wrote[name]
-        seen = self._fault_reports.seen({name: step for name, (step, _) in self._wrote.items()})
-        plan = judge(seen, self._rules, now_s)
-        self._tells.looked(seen, self._fault_reports.faults, plan)
+        state = self._fault_reports.state({name: step for name, (step, _) in self._wrote.items()})
+        plan = judge(state, self._rules, now_s)
+        self._reporter.report_plan(state, self._fault_reports.faults, plan)
         self._fault_reports.forget(now_s - self._rules.fresh_s)
-        written = 0
+        changed_nodes = 0
         for step in plan.steps:
             if at_s >= self._refused.get(step.node, (0, 0.0))[1]:
-                written += await self._do(step, seen.nodes[step.node], at_s)
-        return written
+                changed_nodes += await self._do(step, state.nodes[step.node], at_s)
+        return changed_nodes
 
     async def _do(self, step: Step, decided_on: NodeEntry, at_s: float) -> bool:
         if self.dry_run:
-            meant = step.word, step.by
-            if self._told.get(step.node) != meant:
-                self._told[step.node] = meant
-                self._tells.became(step, "DryRun")
+            report = step.word, step.by
+            if self._reported.get(step.node) != report:
+                self._reported[step.node] = report
+                self._reporter.report_outcome(step, "DryRun")
             return False
         try:
             outcome = await self._write(step, decided_on)
@@ -135,10 +135,13 @@ class TaintWriter:
             outcome = "Overtaken"  # the next look sees how
         except (CallError, msgspec.DecodeError) as error:
             times = self._refused.get(step.node, (0, 0.0))[0] + 1
-            self._refused[step.node] = times, at_s + AGAIN.wait_s(times, 1.0, getattr(error, "retry_after_s", 0.0))
+            self._refused[step.node] = (
+                times,
+                at_s + RETRY_BACKOFF.wait_s(times, 1.0, getattr(error, "retry_after_s", 0.0)),
+            )
             log.warning("node_not_written", extra={"node": step.node, "why": str(error)})
             outcome = "Refused"
-        self._tells.became(step, outcome)
+        self._reporter.report_outcome(step, outcome)
         if outcome == "Written":
             self._refused.pop(step.node, None)
             self._wrote[step.node] = step, at_s

@@ -16,7 +16,7 @@ from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import amount
 
-MOST_GONE = 1_000  # pods that are gone, and of which a claim is kept
+MAX_DELETED_PODS = 1_000  # pods that are gone, and of which a claim is kept
 
 
 class FaultReportCache:
@@ -31,20 +31,20 @@ class FaultReportCache:
         self._notable: set[str] = set()
         self._gpu_nodes = 0
         self._claims: dict[str, tuple[str, Claim]] = {}  # by the pod's uid, with the text that it was read from
-        self._gone: dict[str, None] = {}
+        self._deleted_pods: dict[str, None] = {}
         self.faults: dict[str, str] = {}
 
     def put_node(self, node: Node) -> None:
         """A node as it is now."""
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())
-        standing = NodeEntry(node.metadata.uid, self._offers(node), tainted, self._record(node))
+        entry = NodeEntry(node.metadata.uid, self._offers(node), tainted, self._record(node))
         self._count(before, -1)
-        self._count(standing, 1)
-        self._nodes[name] = standing
-        notable = tainted or standing.record is not None
+        self._count(entry, 1)
+        self._nodes[name] = entry
+        notable = tainted or entry.record is not None
         (self._notable.add if notable else self._notable.discard)(name)
-        if notable and standing != before:
+        if notable and entry != before:
             self._news()
 
     def drop_node(self, name: str) -> None:
@@ -70,16 +70,16 @@ class FaultReportCache:
     def drop_pod(self, uid: str) -> None:
         """A pod is gone: what it has said stays a while."""
         if uid in self._claims:
-            self._gone[uid] = None
-            while len(self._gone) > MOST_GONE:
-                self._forget(next(iter(self._gone)))
+            self._deleted_pods[uid] = None
+            while len(self._deleted_pods) > MAX_DELETED_PODS:
+                self._forget(next(iter(self._deleted_pods)))
 
     def forget(self, before_s: float) -> None:
         """Drop what was said before then: nothing follows from it any more."""
-        for uid in [uid for uid, (_, said) in self._claims.items() if said.verdict and said.verdict.at_s < before_s]:
+        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.verdict and claim.verdict.at_s < before_s]:
             self._forget(uid)
 
-    def seen(self, wrote: Mapping[str, Step]) -> NodeState:
+    def state(self, wrote: Mapping[str, Step]) -> NodeState:
         """All of it. wrote: what was written on nodes and may not have been shown yet."""
         claims = tuple(claim for _, claim in self._claims.values())
         names = self._notable | {claim.node for claim in claims} | wrote.keys()
@@ -90,8 +90,8 @@ class FaultReportCache:
 
     def shows(self, step: Step) -> bool:
         """True if a node is seen in the state to which this step has changed it, or is gone."""
-        standing = self._nodes.get(step.node)
-        return standing is None or (standing.record, standing.tainted) == (step.record, step.taints)
+        entry = self._nodes.get(step.node)
+        return entry is None or (entry.record, entry.tainted) == (step.record, step.taints)
 
     def _record(self, node: Node) -> Record | None:
         name, text = node.metadata.name, (node.metadata.annotations or {}).get(labels.NODE_RECORD)
@@ -113,13 +113,13 @@ class FaultReportCache:
                 continue  # a number that nobody can read is none
         return False
 
-    def _count(self, standing: NodeEntry | None, sign: int) -> None:
-        if standing is not None and standing.gpus:
+    def _count(self, entry: NodeEntry | None, sign: int) -> None:
+        if entry is not None and entry.gpus:
             self._gpu_nodes += sign
 
     def _forget(self, uid: str) -> None:
         self._claims.pop(uid, None)
-        self._gone.pop(uid, None)
+        self._deleted_pods.pop(uid, None)
 
 
 def _claim(pod: Pod, text: str) -> Claim:

@@ -18,7 +18,7 @@ from turnout.kube.errors import KubeError
 from turnout.kube.node_health import CheckResult, Count, Moment, Name, NodeReport, Text
 
 MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
-MOST_TOLD = 16  # namespaces of which it is remembered what they said of a node
+MAX_NAMESPACES = 16  # namespaces of which it is remembered what they said of a node
 MOST_RECORD_BYTES = 16 << 10
 
 
@@ -112,38 +112,45 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     state: State
     since: Moment
-    heard: Moment
+    handled_until: Moment = msgspec.field(name="heard")
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
     proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MOST_PROOFS)] = ()
-    told: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MOST_TOLD)] = ()
+    handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
+        msgspec.field(name="told", default=())
+    )
 
     @property
     def voices(self) -> frozenset[str]:
         """The namespaces whose pods have proven it."""
         return frozenset(voice(proof.pod) for proof in self.proofs)
 
-    def heard_of(self, namespace: str) -> datetime:
+    def handled_until_of(self, namespace: str) -> datetime:
         """Up to when the words of a namespace are dealt with."""
-        return max([self.heard, *(at for name, at in self.told if name == namespace)])
+        return max([self.handled_until, *(at for name, at in self.handled_by_namespace if name == namespace)])
 
     @property
     def last(self) -> datetime:
         """When anybody has said something last."""
-        return max([self.heard, *(at for _, at in self.told)])
+        return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
-    def hearing(self, namespace: str, at: datetime) -> Record:
+    def with_handled(self, namespace: str, at: datetime) -> Record:
         """Copy the record once a report of a namespace is dealt with.
 
         Namespaces beyond MOST_TOLD are forgotten, the oldest first; `heard` then covers their reports.
         """
-        told = sorted(({**dict(self.told), namespace: max(at, self.heard_of(namespace))}).items(), key=_by_moment)
-        over, kept = told[:-MOST_TOLD], told[-MOST_TOLD:]
-        return msgspec.structs.replace(self, told=tuple(kept), heard=max([self.heard, *(at for _, at in over)]))
+        handled = sorted(
+            ({**dict(self.handled_by_namespace), namespace: max(at, self.handled_until_of(namespace))}).items(),
+            key=_by_moment,
+        )
+        oldest, newest = handled[:-MAX_NAMESPACES], handled[-MAX_NAMESPACES:]
+        return msgspec.structs.replace(
+            self, handled_by_namespace=tuple(newest), handled_until=max([self.handled_until, *(at for _, at in oldest)])
+        )
 
 
-def _by_moment(told: tuple[str, datetime]) -> tuple[datetime, str]:
-    return told[1], told[0]
+def _by_moment(entry: tuple[str, datetime]) -> tuple[datetime, str]:
+    return entry[1], entry[0]
 
 
 class BadRecord(KubeError):

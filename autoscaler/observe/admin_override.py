@@ -17,6 +17,6 @@ def read(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
     return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL].strip()) if data.get(UNTIL) else None
 
 
-def written(standing: AdminOverride, until: str = "") -> dict[str, str]:
+def config_map_data(override: AdminOverride, until: str = "") -> dict[str, str]:
     """The ConfigMap's data that says so."""
-    return {STANDING: standing.value, **({UNTIL: until} if until else {})}
+    return {STANDING: override.value, **({UNTIL: until} if until else {})}

@@ -18,47 +18,47 @@ _FOREVER_S = float("inf")
 
 
 @dataclass(slots=True)
-class _Line:
+class _FreeRoom:
     """Room of one resource that was free in one place. since_s: when it was first seen.
 
     held: amounts and until when each was seen, ascending in both: those that may still be the least of the span.
     """
 
     since_s: float
-    held: deque[tuple[int, float]] = field(default_factory=deque)
+    minima: deque[tuple[int, float]] = field(default_factory=deque)
 
-    def take(self, free: int, now_s: float, span_s: float) -> int:
+    def update(self, free: int, now_s: float, span_s: float) -> int:
         """Take in what is free now; what has been free all the span, nothing where that is not known."""
-        held = self.held
-        if held:
-            held[-1] = held[-1][0], now_s
-        while held and held[0][1] <= now_s - span_s:
-            held.popleft()
-        while held and held[-1][0] >= free:
-            held.pop()
-        held.append((free, _FOREVER_S))
-        return held[0][0] if now_s - self.since_s >= span_s else 0
+        minima = self.minima
+        if minima:
+            minima[-1] = minima[-1][0], now_s
+        while minima and minima[0][1] <= now_s - span_s:
+            minima.popleft()
+        while minima and minima[-1][0] >= free:
+            minima.pop()
+        minima.append((free, _FOREVER_S))
+        return minima[0][0] if now_s - self.since_s >= span_s else 0
 
     def due_s(self, span_s: float) -> float:
         """When more will have been free for the span, if nothing happens."""
-        return max(self.since_s, self.held[0][1] if len(self.held) > 1 else self.since_s) + span_s
+        return max(self.since_s, self.minima[0][1] if len(self.minima) > 1 else self.since_s) + span_s
 
 
-class Idle:
+class IdleRoom:
     """All sightings. span_s: for how long room has to have been idle."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lines: dict[tuple[str, str], _FreeRoom] = {}
 
-    def looked(self, seen: Observation, now_s: float) -> Observation:
+    def update(self, observation: Observation, now_s: float) -> Observation:
         """Take in what was seen; the same, with what has been idle all the while."""
         before, self._lines = self._lines, {}
         settled: dict[str, dict[str, int]] = {}
-        for place, what, free in _free(seen):
-            line = self._lines[place, what] = before.get((place, what)) or _Line(now_s)
-            settled.setdefault(place, {})[what] = line.take(free, now_s, self._span_s)
-        return replace(seen, settled=settled)
+        for place, what, free in _free(observation):
+            line = self._lines[place, what] = before.get((place, what)) or _FreeRoom(now_s)
+            settled.setdefault(place, {})[what] = line.update(free, now_s, self._span_s)
+        return replace(observation, settled=settled)
 
     def due_s(self, now_s: float) -> float:
         """When more will have been idle for long enough if nothing happens; infinity for never."""
@@ -66,14 +66,14 @@ class Idle:
         return min((due_s for due_s in dues if due_s > now_s), default=_FOREVER_S)
 
 
-def _free(seen: Observation) -> Iterator[tuple[str, str, int]]:
+def _free(observation: Observation) -> Iterator[tuple[str, str, int]]:
     """Count what is free of the lent resource by place: nodes that let anybody in, and queues with a limit."""
-    room = seen.room
+    room = observation.room
     usable = np.logical_or.reduce([*room.admits.values()]) if room.admits else np.zeros(len(room.free), dtype=np.bool_)
     for column, what in enumerate(room.names):
         if "/" in what:  # a device: nobody restarts for CPUs
             yield NODES, what, int(np.maximum(room.free[usable, column], 0).sum())
-    for name, queue in seen.queues.items():
+    for name, queue in observation.queues.items():
         for what, most in queue.limit.items():
             if "/" in what:
                 yield name, what, max(0, most - queue.used.get(what, 0))

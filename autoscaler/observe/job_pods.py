@@ -16,7 +16,7 @@ from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
 
-_ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
+_GANG_SIZE_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
 
 _CLAIMS: list[dict[str, Any]] = [{"persistentVolumeClaim": {}}]  # all that is kept of the volumes of a pod that waits
 
@@ -27,11 +27,11 @@ def slim(pod: Pod) -> Pod:
     pod.spec.volumes = _CLAIMS if claims else None
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         if container.env:
-            container.env = [each for each in container.env if each.name in _ASKED] or None
+            container.env = [each for each in container.env if each.name in _GANG_SIZE_VARIABLES] or None
     return pod
 
 
-def said(pod: Pod) -> PodValues:
+def labels_and_annotations(pod: Pod) -> PodValues:
     """Labels and annotations of a pod."""
     return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
 
@@ -41,7 +41,7 @@ def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod
 
     kinds: those that name one on pods. uids: of the jobs that are known; one that is not known yet goes by its key.
     """
-    marks = said(pod)
+    marks = labels_and_annotations(pod)
     had = pod.metadata.owner_references or []
     refs = [ref for ref in had if ref.controller or _names(marks, ref)]
     for kind in kinds:
@@ -86,25 +86,25 @@ def split(marks: PodIdentity, role: str, pods: Iterable[Pod]) -> tuple[list[Pod]
     mine: list[Pod] = []
     rest: list[Pod] = []
     for pod in pods:
-        theirs = marks.role(said(pod), pod.metadata.name) if role else ""
+        theirs = marks.role(labels_and_annotations(pod), pod.metadata.name) if role else ""
         (mine if theirs in ("", role) else rest).append(pod)
     return mine, rest
 
 
-def beside(wanted: Sequence[tuple[PodShape, int]], there: Iterable[PodShape]) -> tuple[int, ...]:
+def count_other_roles(roles: Sequence[tuple[PodShape, int]], pods: Iterable[PodShape]) -> tuple[int, ...]:
     """Count the pods of each other role that have a node, no more than are wanted of it.
 
     wanted: by template. A pod differs from its template: API servers add tolerations, a LimitRange requests. Those that
     are alike count first, then those that ask for the same, then any.
     """
-    left, counts = Counter(there), [0] * len(wanted)
+    left, counts = Counter(pods), [0] * len(roles)
     for alike in (_equal, _same_requests, _any):
-        for at, (shape, most) in enumerate(wanted):
+        for at, (shape, most) in enumerate(roles):
             for each in left:
                 if alike(each, shape):
-                    taken = min(left[each], most - counts[at])
-                    counts[at] += taken
-                    left[each] -= taken
+                    matched = min(left[each], most - counts[at])
+                    counts[at] += matched
+                    left[each] -= matched
     return tuple(counts)
 
 
@@ -124,7 +124,7 @@ def workers(marks: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | 
     """The workers of a job by index. row: of a node by its name."""
     found = [
         Worker(
-            marks.index(said(pod), pod.metadata.name),
+            marks.index(labels_and_annotations(pod), pod.metadata.name),
             row(pod.spec.node_name),
             leaving=bool(pod.metadata.deletion_timestamp),
             since_s=unix_s(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from turnout.autoscaler.memory import Terms, short
+from turnout.autoscaler.memory import Terms, trimmed
 from turnout.jobs.annotations import unknown_names
 from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
 from turnout.kube import labels
@@ -22,26 +22,26 @@ from turnout.kube.times import unix_s
 
 Object = Mapping[str, Any]
 
-OURS = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
-AHEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
+OUR_NOTES = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
+MAX_CLOCK_LEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
 STARTS_S = 60.0  # a change made as a job started came no later after its first worker
 
 
-def believed(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
+def plausible_budget(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
     """Our notes without what cannot be. created: the job; began_s: its first worker, 0 for none.
 
     A change that is still to come counts as none, and nobody has won more time than there has been.
     """
-    if not bank.resized_s or bank.resized_s > now_s + AHEAD_S:
+    if not bank.resized_s or bank.resized_s > now_s + MAX_CLOCK_LEAD_S:
         return ResizeBudget(restart_s=bank.restart_s)
     most_s = max(0.0, bank.resized_s - (unix_s(created) or 0.0))
-    at_start = bank.at_start and began_s - AHEAD_S <= bank.resized_s <= began_s + STARTS_S
+    at_start = bank.at_start and began_s - MAX_CLOCK_LEAD_S <= bank.resized_s <= began_s + STARTS_S
     if at_start == bank.at_start and bank.gained_s <= most_s:
         return bank
     return replace(bank, gained_s=min(bank.gained_s, most_s), at_start=at_start)
 
 
-def _nobody(_key: JobKey) -> str:
+def _no_autoscaler(_key: JobKey) -> str:
     return ""
 
 
@@ -51,7 +51,7 @@ class JobReader:
     faults: what could not be read, by job. unknown: annotations that nobody reads, by job.
     """
 
-    def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _nobody) -> None:
+    def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _no_autoscaler) -> None:
         self._kinds, self._resized_by = kinds, resized_by
         self._terms: dict[str, Terms] = {}  # by the job's uid
         self._wrote: dict[str, dict[str, str]] = {}  # by the job's uid: our notes, as this leader has written them
@@ -70,7 +70,7 @@ class JobReader:
             self.unknown.pop(key, None)
         raw = _with(raw, self._wrote.get(uid, {}))
         try:
-            job = self._held(self._left(key, self._kinds[key.kind].read(raw)), raw)
+            job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(raw)), raw)
         except Exception as error:
             self.fault(key, error)
             return self._as_last_read(key, uid, raw)
@@ -81,14 +81,14 @@ class JobReader:
         """A job cannot be read, whoever's fault that is."""
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
-    def wrote(self, uid: str, notes: Mapping[str, str]) -> None:
+    def note_written(self, uid: str, notes: Mapping[str, str]) -> None:
         """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
-        self._wrote[uid] = {each: notes[each] for each in OURS if each in notes}
+        self._wrote[uid] = {each: notes[each] for each in OUR_NOTES if each in notes}
 
-    def lent(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
+    def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
         """Return the terms of those jobs that have more than their min, or are about to. jobs, growing: by uid."""
         return {
-            uid: short(terms)
+            uid: trimmed(terms)
             for uid, job in jobs.items()
             if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.least or uid in growing)
         }
@@ -109,13 +109,13 @@ class JobReader:
             self.faults.pop(key, None)
             self.unknown.pop(key, None)
 
-    def _left(self, key: JobKey, job: Job) -> Job:
+    def _left_to_hpa(self, key: JobKey, job: Job) -> Job:
         """The job, left to the HorizontalPodAutoscaler that resizes it."""
         name = "" if job.refused else self._resized_by(key)
         why = f"the HorizontalPodAutoscaler {name} resizes it, and two hands on one size fight"
         return replace(job, refused=why) if name else job
 
-    def _held(self, job: Job, raw: Object) -> Job:
+    def _on_lending_terms(self, job: Job, raw: Object) -> Job:
         """The job on the terms that count, as its object now says and as we know it."""
         known = self._terms.get(job.uid)
         words = raw["metadata"].get("annotations") or {}
@@ -136,12 +136,12 @@ class JobReader:
         words = {name: text for name, text in known.words.items() if _read(name)}
         readable = _with(raw, words, without=True)
         try:
-            job = self._held(self._left(key, self._kinds[key.kind].read(readable)), readable)
+            job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(readable)), readable)
         except Exception:  # the spec is at fault, too
             return None
         most = max(job.bounds.least, min(job.replicas, job.bounds.most))
-        held = job.replicas > job.bounds.least
-        return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if held else None
+        lent = job.replicas > job.bounds.least
+        return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if lent else None
 
 
 def _with(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:

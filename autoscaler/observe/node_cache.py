@@ -100,8 +100,8 @@ class NodeCache:
         if self._switches is None:
             rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
             self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
-        held = self._snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
-        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, held)
+        ports_held = self._snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
+        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, ports_held)
 
     def _offer(self, node: Node | None, sign: int) -> None:
         """Count what a node offers in the cluster's total."""
@@ -112,10 +112,10 @@ class NodeCache:
                 continue  # a resource that nobody can count is nobody's
 
 
-def shapes_of(seen: Collection[JobState]) -> set[PodShape]:
+def shapes_of(states: Collection[JobState]) -> set[PodShape]:
     """Every shape of pods that one of these may ask for."""
-    found = {pool.shape for pool in {each.pool for each in seen}}
-    found.update(shape for each in seen if each.job.other_roles for shape, _ in each.job.other_roles)
+    found = {pool.shape for pool in {each.pool for each in states}}
+    found.update(shape for each in states if each.job.other_roles for shape, _ in each.job.other_roles)
     return found
 
 

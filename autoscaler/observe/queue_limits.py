@@ -32,7 +32,7 @@ class Shares:
         self._specs[at] = queue
         self._named.setdefault(queue.name, {})[at] = queue
         granted = before is None or before.grants != queue.grants
-        return (queue.dialect is Dialect.KOORDINATOR and self._paid_for()) or granted or renamed
+        return (queue.dialect is Dialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
 
     def drop(self, at: str) -> bool:
         """A queue's object is gone. True if names or namespaces may lead to another queue by it."""
@@ -43,7 +43,7 @@ class Shares:
         if not self._named[queue.name]:
             del self._named[queue.name]
         if queue.dialect is Dialect.KOORDINATOR:
-            self._paid_for()
+            self._update_namespaces()
         return True
 
     def exists(self, queue: str) -> bool:
@@ -69,24 +69,24 @@ class Shares:
         self._stopped[name] = cluster_queue
         return name
 
-    def go_on(self, local_queue: str, cluster_queue: str) -> str:
+    def resume(self, local_queue: str, cluster_queue: str) -> str:
         """Note that a LocalQueue takes pods again, or is gone; return its ClusterQueue, "" for none."""
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
-    def ask(self, seen: JobState, times: int) -> None:
+    def count_min(self, state: JobState, times: int) -> None:
         """A job's min is asked of its queue, or with times -1 no longer."""
-        job, mins = seen.job, self._mins.setdefault(seen.job.queue, Counter())
+        job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         least = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.least), *job.other_roles):
             for what, amount in shape.requests:
                 least[what] += amount * pods
-        ask = tuple(sorted(least.items())), seen.waits
+        ask = tuple(sorted(least.items())), state.is_waiting
         mins[ask] += times
         if not mins[ask]:
             del mins[ask]
 
-    def _asked(self, total: Amounts) -> dict[str, Counter[str]]:
+    def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
         """Sum up the mins of each queue's jobs. A job that its queue could never hold asks for nothing in Volcano.
 
         Volcano admits it to no queue, so its pods are not made. Source: docs/facts/schedulers.md 3.1, Enqueue
@@ -96,34 +96,34 @@ class Shares:
         for queue, mins in self._mins.items():
             sums = found.setdefault(queue, Counter())
             limit = most.get(queue)
-            for (least, waits), times in mins.items():
-                if limit is not None and waits and not _within(least, limit, total):
+            for (least, is_waiting), times in mins.items():
+                if limit is not None and is_waiting and not _is_within(least, limit, total):
                     continue
                 for what, amount in least:
                     sums[what] += amount * times
         return found
 
-    def at_present(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
+    def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
         """Every queue's share. used: by queue, by pods on nodes; bare: by those of no job. total: of all nodes."""
         used = {**used}
         for name, above in self._stopped.items():
             used[above] = Counter(used.get(above, {})) + Counter(used.get(name, {}))
-        asked = self._asked(total)
+        demand = self._demand(total)
         for name, amounts in bare.items():
-            asked.setdefault(name, Counter()).update(amounts)
-        asked = {name: left for name, amounts in asked.items() if (left := +amounts)}
-        found = shares(self._specs.values(), Demand(used, asked, total)) if self._specs else {}
+            demand.setdefault(name, Counter()).update(amounts)
+        demand = {name: left for name, amounts in demand.items() if (left := +amounts)}
+        found = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
         queues = {name: _queue(name, share) for name, share in found.items()}
         for name, above in self._stopped.items():
             queues[name] = Queue(name, used=dict(used.get(name, {})), open=False, parent=above)
         return queues
 
-    def _paid_for(self) -> bool:
+    def _update_namespaces(self) -> bool:
         before, self.of_namespace = self.of_namespace, koordinator.by_namespace(self._specs.values())
         return before != self.of_namespace
 
 
-def _within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
+def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
     return all(amount <= limit.get(what, amount) and amount <= total.get(what, amount) for what, amount in least)
 
 

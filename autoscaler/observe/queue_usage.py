@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from turnout.autoscaler.observe.job_pods import owner
 from turnout.autoscaler.observe.queue_limits import Shares
-from turnout.autoscaler.observe.unmanaged_gangs import Group
+from turnout.autoscaler.observe.unmanaged_gangs import PodGroup
 from turnout.jobs.gang import membership
 from turnout.jobs.model import Job, JobKey
 from turnout.jobs.queues import koordinator
@@ -35,16 +35,16 @@ class QueueUsage:
 
     def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
         self._jobs, self._shares = jobs, shares
-        self._paid: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> who pays for it, and how much
+        self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> who pays for it, and how much
         self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
         self._bare: set[str] = set()  # uids of pods on nodes that are of no job
         self.used: dict[str, Counter[str]] = {}
         self.bare: dict[str, Counter[str]] = {}
         self.ungranted: dict[JobKey, str] = {}
 
-    def pay(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
+    def charge(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
         """Charge a pod to the queue that pays for it now, and to no other; None for one that is gone."""
-        before = self._paid.pop(uid, None)
+        before = self._charged.pop(uid, None)
         if before is not None:
             self.used[before[0]].subtract(dict(before[1].requests))
             if uid in self._bare:
@@ -52,7 +52,7 @@ class QueueUsage:
                 self.bare[before[0]].subtract(dict(before[1].requests))
         if pod is not None and shape is not None and pod.spec.node_name and pod.status.phase not in _OVER:
             queue = self.queue_of(pod)
-            self._paid[uid] = queue, shape
+            self._charged[uid] = queue, shape
             self.used.setdefault(queue, Counter()).update(dict(shape.requests))
             if owner(pod, self._jobs) is None:
                 self._bare.add(uid)
@@ -85,7 +85,7 @@ class QueueUsage:
             self.ungranted.pop(key, None)
         return self.resolved(key.namespace, queue)
 
-    def payer(self, pod: Pod | None, group: Group | None) -> str:
+    def payer(self, pod: Pod | None, group: PodGroup | None) -> str:
         """The queue of a gang that is nobody's job: as its PodGroup names it, else its pod."""
         own = named(pod) if pod is not None else ""
         if group is not None:

@@ -36,11 +36,11 @@ def _without_its_claim(pod: Pod, scheduler: str) -> str:
     """Why a pod waits for a claim and not for room. A claim is believed in once the scheduler has not missed it."""
     if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
         return ""
-    said = _no_node(pod)
-    if said is None:
+    message = _no_node(pod)
+    if message is None:
         unseen = scheduler in _LOOKS_AT_ONCE
         return f"pod {pod.metadata.name} claims a volume, and its scheduler has not looked for it yet" if unseen else ""
-    missing = _NO_CLAIM.search(said)
+    missing = _NO_CLAIM.search(message)
     return f"pod {pod.metadata.name} claims volume {missing[1]!r}, which is not there" if missing else ""
 
 
@@ -51,5 +51,7 @@ def _looked_at(pod: Pod) -> bool:
 
 def _no_node(pod: Pod) -> str | None:
     """Return why a scheduler found no node for the pod, None if none has looked. Nobody else may write conditions."""
-    told = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
-    return next((each.message for each in told if each.status == "False" and each.reason == "Unschedulable"), None)
+    conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
+    return next(
+        (each.message for each in conditions if each.status == "False" and each.reason == "Unschedulable"), None
+    )

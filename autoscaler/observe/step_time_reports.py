@@ -26,11 +26,11 @@ class Reports:
         if text is None:
             return
         try:
-            told = points(text, labels.STEP_SECONDS)
+            reported = points(text, labels.STEP_SECONDS)
         except BadJob:
             return
         known = self._seconds.setdefault(uid, {})
-        for workers, seconds in told:
+        for workers, seconds in reported:
             known.pop(workers, None)
             known[workers] = seconds
         while len(known) > MOST_POINTS:

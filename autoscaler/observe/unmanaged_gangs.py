@@ -30,7 +30,7 @@ PROMISE_S = 300.0  # for how long the room of a pod counts that was told to go: 
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PodGroup:
     """A PodGroup. least: of its members, None when it does not say. shape: of one, by minResources; None without.
 
     taken_up: somebody makes its pods, and its scheduler has given it a phase.
@@ -42,19 +42,19 @@ class Group:
     created: str
     queue: str
     priority_class: str
-    waits: bool
+    is_waiting: bool
     least: int | None
     shape: PodShape | None
     taken_up: bool = False
 
 
-def read(dialect: Dialect, raw: Object) -> Group:
+def read(dialect: Dialect, raw: Object) -> PodGroup:
     """A PodGroup of one dialect; what cannot be read of it counts as unsaid."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
-    return Group(
+    return PodGroup(
         GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
         meta.get("uid", ""),
         tuple(each.get("uid", "") for each in meta.get("ownerReferences") or ()),
@@ -63,7 +63,7 @@ def read(dialect: Dialect, raw: Object) -> Group:
         str(spec.get("priorityClassName") or ""),
         (status.get("phase") or "") in _WAITING,
         least,
-        None if least is None else _one_of(spec.get("minResources"), least),
+        None if least is None else _member_share(spec.get("minResources"), least),
         bool(meta.get("ownerReferences")) and bool(status.get("phase")),
     )
 
@@ -77,20 +77,20 @@ def _stated(dialect: Dialect, spec: Object) -> Any:
     return spec.get("minMember")
 
 
-def _one_of(told: Any, members: int) -> PodShape | None:
+def _member_share(min_resources: Any, members: int) -> PodShape | None:
     """A member's share of minResources."""
-    if not isinstance(told, dict) or not told:
+    if not isinstance(min_resources, dict) or not min_resources:
         return None
-    if not all(isinstance(text, str | int | float) for text in told.values()):
+    if not all(isinstance(text, str | int | float) for text in min_resources.values()):
         return None
     try:
-        shares = {what: -(-amount(what, text) // members) for what, text in told.items() if what != "pods"}
+        shares = {what: -(-amount(what, text) // members) for what, text in min_resources.items() if what != "pods"}
     except KubeError:
         return None
     return PodShape(requests=tuple(sorted({**{what: one for what, one in shares.items() if one}, "pods": 1}.items())))
 
 
-class GoingPods:
+class TerminatingPods:
     """Pods that have been told to go, by uid: their room counts as free soon, and not for ever."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class UnmanagedGangs:
         self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
         self._of: dict[str, GangKey] = {}
         self._waiting: Counter[GangKey] = Counter()
-        self._groups: dict[GangKey, Group] = {}
+        self._groups: dict[GangKey, PodGroup] = {}
         self._began: dict[tuple[str, str], None] = {}  # gangs of which a member has had a node, by namespace and name
         self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
 
@@ -154,7 +154,7 @@ class UnmanagedGangs:
         if not self._gangs[key]:
             del self._gangs[key], self._waiting[key]
 
-    def put_group(self, group: Group) -> None:
+    def put_group(self, group: PodGroup) -> None:
         """A PodGroup as it is now."""
         self._groups[group.key] = group
 
@@ -166,7 +166,7 @@ class UnmanagedGangs:
         self,
         known: Collection[str],
         row: Callable[[str], int | None],
-        queue: Callable[[Pod | None, Group | None], str],
+        queue: Callable[[Pod | None, PodGroup | None], str],
         value: Callable[[str], int],
     ) -> Iterator[JobState]:
         """The gangs that wait. known: uids of jobs, whose gangs are theirs. row, queue, value: of a node's name, of a
@@ -174,30 +174,36 @@ class UnmanagedGangs:
         """
         self.about = {}
         keys = {key for key, count in self._waiting.items() if count}
-        keys |= {key for key, group in self._groups.items() if group.waits and group.shape is not None}
+        keys |= {key for key, group in self._groups.items() if group.is_waiting and group.shape is not None}
         for key in sorted(keys):
             group = self._groups.get(key)
             members = list(self._gangs.get(key, {}).values())
             owners = {o.uid for pod, _ in members for o in pod.metadata.owner_references or ()}
             owners.update(group.owners if group is not None else ())
             if owners.isdisjoint(known):
-                seen = self._seen(key, group, members, row, queue, value)
-                if seen is not None:
-                    yield seen
+                state = self._job_state(key, group, members, row, queue, value)
+                if state is not None:
+                    yield state
 
     def started(self, key: JobKey) -> bool:
         """True if any member of a gang has had a node, also a member that is gone since."""
         return (key.namespace, key.name) in self._began
 
-    def all(self) -> Iterator[tuple[JobKey, Group | None, list[tuple[Pod, PodShape]]]]:
+    def all(self) -> Iterator[tuple[JobKey, PodGroup | None, list[tuple[Pod, PodShape]]]]:
         """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
         for key in sorted(self._gangs):
             group = self._groups.get(key)
             name = JobKey("Pod" if group is None else "PodGroup", key.namespace, key.name)
             yield name, group, list(self._gangs[key].values())
 
-    def _seen(
-        self, key: GangKey, group: Group | None, members: list[tuple[Pod, PodShape]], row: Any, queue: Any, value: Any
+    def _job_state(
+        self,
+        key: GangKey,
+        group: PodGroup | None,
+        members: list[tuple[Pod, PodShape]],
+        row: Any,
+        queue: Any,
+        value: Any,
     ) -> JobState | None:
         """One gang as a job of one size that lacks workers; None for one that has its min."""
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
@@ -214,7 +220,7 @@ class UnmanagedGangs:
         first = free[0][0] if free else None
         job = self._job(key, group, first)
         size = len(bound) + lacking - sum(others.values())
-        made = Job(
+        described_job = Job(
             job,
             group.uid if group is not None else (first.metadata.uid if first else ""),
             "",
@@ -230,16 +236,16 @@ class UnmanagedGangs:
         )
         workers = tuple(Worker(at, row(pod.spec.node_name)) for at, pod in enumerate(bound))
         why = self._unbindable(group, [pod for pod, _ in free], lacking, max(0, least - len(members)))
-        return JobState(made, workers, (0,) * len(others), unbindable=why)
+        return JobState(described_job, workers, (0,) * len(others), unbindable=why)
 
-    def _unbindable(self, group: Group | None, free: list[Pod], lacking: int, to_come: int) -> str:
+    def _unbindable(self, group: PodGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
         """Why no scheduler binds what a gang lacks. to_come: members that nobody has made yet."""
         if not free:
             return "" if group is not None and group.taken_up else "no pod of it is there, and nobody has taken it up"
-        said = [unbindable(pod, self._schedulers) for pod in free]
-        return next(filter(None, said), "") if said.count("") + to_come < lacking else ""
+        reasons = [unbindable(pod, self._schedulers) for pod in free]
+        return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
-    def _job(self, key: GangKey, group: Group | None, first: Pod | None) -> JobKey:
+    def _job(self, key: GangKey, group: PodGroup | None, first: Pod | None) -> JobKey:
         """The name that it goes by: its PodGroup's, else its gang's as a pod."""
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
@@ -251,16 +257,16 @@ class UnmanagedGangs:
         return name
 
 
-def _least(group: Group | None, members: list[tuple[Pod, PodShape]]) -> int:
+def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
     """How many of a gang have to run: as its PodGroup says, else its pods, else all that are there."""
     if group is not None and group.least is not None:
         return group.least
-    said = [membership(pod) for pod, _ in members]
-    told = [each.min_members or each.total for each in said]
-    return max([count for count in told if count] or [len(members)])
+    memberships = [membership(pod) for pod, _ in members]
+    counts = [each.min_members or each.total for each in memberships]
+    return max([count for count in counts if count] or [len(members)])
 
 
-def _oldest(group: Group | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+def _oldest(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
     """Since when it waits."""
-    told = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
-    return min(filter(None, told), default="")
+    times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
+    return min(filter(None, times), default="")

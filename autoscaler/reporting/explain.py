@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
 from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Reason, Step
 from turnout.autoscaler.reporting.forecast import Estimate
-from turnout.autoscaler.reporting.never import BareGang, Beside, cause, members
+from turnout.autoscaler.reporting.never import ClusterContext, UnmanagedGang, cause, members
 from turnout.autoscaler.reporting.node_rejections import RoomLink, room_link
 from turnout.autoscaler.scaling.cost_model import balance_s
 from turnout.autoscaler.scaling.quota import least_of, total_of
@@ -50,7 +50,7 @@ class QueueLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class ResourceNeed:
     """One resource that is asked for. limit, free: of the queue, None for no bound."""
 
     resource: str
@@ -68,11 +68,11 @@ class GangLink:
 
     least: int
     most: int
-    there: int
-    has: int
-    done: int
-    lacks: int
-    beside: tuple[tuple[int, int], ...]
+    existing: int
+    bound: int
+    finished: int
+    missing: int
+    other_roles: tuple[tuple[int, int], ...]
     tier: int | None
     multiple: int
 
@@ -82,14 +82,14 @@ class SizeLink:
     """The part of an explanation about a running job's size."""
 
     size: int
-    wanted: int
+    requested: int
     larger: int | None  # the next size, None when this is the last
     elastic: int
     balance_s: float  # what lending has won it, restarts taken off
     cooldown_s: float  # how long its size will not grow yet
     changed_s: float | None  # when it was last changed, None for never
-    put_back: int | None = None  # the size last given, where its object was applied again as submitted; else None
-    wish: int | None = None  # the size that a person has set by hand, None for none
+    reapplied_size: int | None = None  # the size last given, where its object was applied again as submitted; else None
+    manual_size: int | None = None  # the size that a person has set by hand, None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,49 +104,49 @@ class Chain:
     since_s: float | None
     now_s: float
     queue: QueueLink
-    quota: tuple[Lack, ...]
+    quota: tuple[ResourceNeed, ...]
     room: RoomLink
     gang: GangLink
     size: SizeLink | None
     reason: Reason
     workers: int
-    was: int
+    workers_before: int
     detail: str
-    means: str
-    next: str
-    helped_by: tuple[tuple[str, int, int], ...]
-    helps: str
+    explanation: str
+    advice: str
+    shrinking_jobs: tuple[tuple[str, int, int], ...]
+    beneficiary: str
     start: Estimate | None
 
 
 def chain(
     key: JobKey,
-    seen: Observation,
+    observation: Observation,
     steps: Sequence[Step],
     policy: Policy,
     now_s: float,
     nodes: Iterable[Node],
     gpus: Gpus,
     start: Estimate | None = None,
-    beside: Beside | None = None,
+    cluster: ClusterContext | None = None,
 ) -> Chain | None:
     """The chain of one job, None for one that was not seen. gpus: the resources that count as a GPU."""
-    beside = beside or Beside()
-    found = next((each for each in zip(seen.jobs, steps, strict=True) if each[0].job.key == key), None)
+    cluster = cluster or ClusterContext()
+    found = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
     if found is None:
         return None
     job, step = found
-    meaning, better = AUTOSCALER[step.reason.value], cause(job, step, seen, beside)
+    meaning, better = AUTOSCALER[step.reason.value], cause(job, step, observation, cluster)
     return Chain(
         str(key),
         _state(job, step),
         _since(job),
         now_s,
-        _queue(job.job.queue, seen, policy, gpus, beside),
-        _quota(job, seen.queues.get(job.job.queue)),
-        room_link(job, seen, list(nodes), worker_of(job.job.shape, gpus)),
-        _gang(job, members(job, beside)),
-        None if job.waits else _size(job, policy, now_s),
+        _queue(job.job.queue, observation, policy, gpus, cluster),
+        _quota(job, observation.queues.get(job.job.queue)),
+        room_link(job, observation, list(nodes), worker_of(job.job.shape, gpus)),
+        _gang(job, members(job, cluster)),
+        None if job.is_waiting else _size(job, policy, now_s),
         step.reason,
         step.target,
         step.current,
@@ -159,60 +159,71 @@ def chain(
     )
 
 
-def _state(seen: JobState, step: Step) -> str:
-    return "waits" if seen.waits else "suspended" if step.reason is Reason.SUSPENDED else "runs"
+def _state(state: JobState, step: Step) -> str:
+    return "waits" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "runs"
 
 
-def _since(seen: JobState) -> float | None:
+def _since(state: JobState) -> float | None:
     """When it was made, or when the oldest of its workers was."""
-    if seen.waits or not seen.workers:
-        return unix_s(seen.job.created)
-    return min(worker.since_s for worker in seen.workers) or None
+    if state.is_waiting or not state.workers:
+        return unix_s(state.job.created)
+    return min(worker.since_s for worker in state.workers) or None
 
 
-def _queue(name: str, seen: Observation, policy: Policy, gpus: Gpus, beside: Beside) -> QueueLink:
-    mine = [each for each in seen.jobs if each.job.queue == name and each.placed]
-    told_of = {each.job.key for each in mine}
-    bare = [gang for gang in beside.gangs.values() if gang.queue == name and gang.key not in told_of]
+def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext) -> QueueLink:
+    jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
+    job_keys = {each.job.key for each in jobs}
+    gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
     holders = sorted(
-        [*(_holder(each, gpus) for each in mine), *(_bare(gang, gpus) for gang in bare)],
+        [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)],
         key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job),
     )
     holders = [each for each in holders if each.least_gpus or each.elastic_gpus]
-    queue = seen.queues.get(name)
-    told = queue or Queue(name)
-    used = total(told.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
+    queue = observation.queues.get(name)
+    described = queue or Queue(name)
+    used = total(described.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
     return QueueLink(
         name,
         queue is not None,
-        told.open,
-        bound(told.limit, gpus),
-        bound(told.deserved, gpus),
+        described.open,
+        bound(described.limit, gpus),
+        bound(described.deserved, gpus),
         used,
-        free(told.limit, told.used, gpus),
-        max(largest(policy.headroom, gpus), largest(told.headroom, gpus)),
+        free(described.limit, described.used, gpus),
+        max(largest(policy.headroom, gpus), largest(described.headroom, gpus)),
         tuple(holders[:MOST_HOLDERS]),
         max(0, len(holders) - MOST_HOLDERS),
     )
 
 
-def _holder(seen: JobState, gpus: Gpus) -> Holder:
-    each, least = seen.job.shape.gpus(gpus), seen.job.bounds.least
-    beside = sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.other_roles, strict=False))
-    return Holder(str(seen.job.key), min(seen.placed, least) * each + beside, max(0, seen.placed - least) * each)
+def _holder(state: JobState, gpus: Gpus) -> Holder:
+    each, least = state.job.shape.gpus(gpus), state.job.bounds.least
+    other_gpus = sum(
+        count * shape.gpus(gpus) for count, (shape, _) in zip(state.other_pods, state.job.other_roles, strict=False)
+    )
+    return Holder(
+        str(state.job.key),
+        min(state.bound_workers, least) * each + other_gpus,
+        max(0, state.bound_workers - least) * each,
+    )
 
 
-def _bare(gang: BareGang, gpus: Gpus) -> Holder:
-    return Holder(str(gang.key), sum(shape.gpus(gpus) for _, shape in gang.placed), 0)
+def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
+    return Holder(str(gang.key), sum(shape.gpus(gpus) for _, shape in gang.bound_pods), 0)
 
 
-def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
+def _quota(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
     """List what a job asks of its queue: its min while it waits, else its next step of growth."""
-    larger = seen.job.sizes.larger(seen.job.replicas)
-    pods = least_of(seen) if seen.waits else [(seen.job.shape, larger - seen.job.replicas)]
-    told = queue or Queue("")
+    larger = state.job.sizes.larger(state.job.replicas)
+    pods = least_of(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
+    described = queue or Queue("")
     return tuple(
-        Lack(what, needs, most := told.limit.get(what), None if most is None else max(0, most - told.used.get(what, 0)))
+        ResourceNeed(
+            what,
+            needs,
+            most := described.limit.get(what),
+            None if most is None else max(0, most - described.used.get(what, 0)),
+        )
         for what, needs in total_of(pods)
         if queue is not None
     )
@@ -220,36 +231,38 @@ def _quota(seen: JobState, queue: Queue | None) -> tuple[Lack, ...]:
 
 def worker_of(shape: PodShape, gpus: Gpus) -> str:
     """Say what one worker asks for, GPUs first."""
-    asked = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
-    return ", ".join(amount_text(what, amount) for what, amount in asked if what != "pods") or "nothing"
+    requests = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
+    return ", ".join(amount_text(what, amount) for what, amount in requests if what != "pods") or "nothing"
 
 
-def _gang(seen: JobState, there: int) -> GangLink:
-    job = seen.job
-    beside = zip(seen.beside or (0,) * len(job.other_roles), (wanted for _, wanted in job.other_roles), strict=False)
-    lacks = max(0, job.bounds.least - seen.placed - seen.done)
+def _gang(state: JobState, existing: int) -> GangLink:
+    job = state.job
+    other_roles = zip(
+        state.other_pods or (0,) * len(job.other_roles), (replicas for _, replicas in job.other_roles), strict=False
+    )
+    missing = max(0, job.bounds.least - state.bound_workers - state.finished)
     return GangLink(
         job.bounds.least,
         job.most,
-        there,
-        seen.placed,
-        seen.done,
-        lacks,
-        tuple(beside),
+        existing,
+        state.bound_workers,
+        state.finished,
+        missing,
+        tuple(other_roles),
         job.spread.tier,
         job.spread.multiple,
     )
 
 
-def _size(seen: JobState, policy: Policy, now_s: float) -> SizeLink:
-    job = seen.job
+def _size(state: JobState, policy: Policy, now_s: float) -> SizeLink:
+    job = state.job
     larger, changed_s = job.sizes.larger(job.replicas), job.bank.resized_s or None
     pause_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s
     return SizeLink(
-        seen.placed,
+        state.bound_workers,
         job.replicas,
         larger if larger <= job.most else None,
-        max(0, seen.placed - job.bounds.least),
+        max(0, state.bound_workers - job.bounds.least),
         balance_s(job, policy, now_s),
         0.0 if changed_s is None else max(0.0, changed_s + pause_s - now_s),
         changed_s,

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from turnout.autoscaler.model import ORDER, JobState, Observation, Reason, Step
-from turnout.autoscaler.reporting.queue_simulation import NEVER, Line, play
-from turnout.autoscaler.reporting.runtime_stats import Ended, Floats, Lives
+from turnout.autoscaler.reporting.queue_simulation import NEVER, DemandGroup, simulate
+from turnout.autoscaler.reporting.runtime_stats import Ended, Floats, RuntimeStats
 from turnout.autoscaler.scaling.quota import Quota, least_of, total_of
 from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
 from turnout.autoscaler.scaling.turns import in_turn
@@ -59,34 +59,39 @@ class Estimate:
         return self.likely_s < NEVER
 
 
-class Outlook:
+class ForecastCache:
     """Estimates while the autoscaler works: made anew every so often, and soon when somebody new waits."""
 
     def __init__(self) -> None:
-        self._lives, self._at_s = Lives(), -math.inf
+        self._lives, self._at_s = RuntimeStats(), -math.inf
         self._starts: dict[JobKey, tuple[float, float, float]] = {}
         self._waiting: set[JobKey] = set()
 
     def starts(
-        self, seen: Observation, steps: Sequence[Step], ended: Callable[[], Iterable[Ended]], now_s: float, acts: bool
+        self,
+        observation: Observation,
+        steps: Sequence[Step],
+        ended: Callable[[], Iterable[Ended]],
+        now_s: float,
+        acts: bool,
     ) -> Mapping[JobKey, tuple[float, float, float]]:
         """(early, likely, late), in seconds since 1970, of each job for which all three can be told.
 
         ended: jobs that have ended and are still there.
         """
-        waiting = {each.job.key for each in seen.jobs if each.waits}
+        waiting = {each.job.key for each in observation.jobs if each.is_waiting}
         due_s = AGAIN_S if waiting <= self._waiting else SOON_S
         if not 0 <= now_s - self._at_s < due_s:
             self._at_s, self._waiting = now_s, waiting
             self._lives.look(ended())
-            found = forecast(seen, steps, self._lives, now_s, acts)
-            told = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())
-            self._starts = {key: each for key, each in told if each[2] < NEVER}
+            found = forecast(observation, steps, self._lives, now_s, acts)
+            times = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())
+            self._starts = {key: each for key, each in times if each[2] < NEVER}
         return self._starts
 
 
 def forecast(
-    seen: Observation, steps: Sequence[Step], lives: Lives, now_s: float, acts: bool = True
+    observation: Observation, steps: Sequence[Step], lives: RuntimeStats, now_s: float, acts: bool = True
 ) -> dict[JobKey, Estimate]:
     """An estimate for each job that waits for its min.
 
@@ -95,21 +100,21 @@ def forecast(
     found: dict[JobKey, Estimate] = {}
     later: list[JobState] = []
     served: list[JobState] = []
-    waiting = {each.token: step for each, step in zip(seen.jobs, steps, strict=True) if each.waits}
-    for each in in_turn(sorted((each for each in seen.jobs if each.waits), key=ORDER)):
+    waiting = {each.token: step for each, step in zip(observation.jobs, steps, strict=True) if each.is_waiting}
+    for each in in_turn(sorted((each for each in observation.jobs if each.is_waiting), key=ORDER)):
         step = waiting[each.token]
-        if (told := _at_once(step, now_s, acts)) is not None:
-            found[each.job.key] = told
+        if (estimate := _known_start(step, now_s, acts)) is not None:
+            found[each.job.key] = estimate
             if step.reason in _SERVED:
                 served.append(each)
         else:
             later.append(each)
     if later:
-        found |= _played(later, seen, served, lives, now_s, acts)
+        found |= _simulated(later, observation, served, lives, now_s, acts)
     return found
 
 
-def _at_once(step: Step, now_s: float, acts: bool) -> Estimate | None:
+def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
     """Estimate the start of a job without a simulation; None when one is needed."""
     match step.reason:
         case Reason.SCHEDULERS_TURN:
@@ -128,16 +133,24 @@ def _at_once(step: Step, now_s: float, acts: bool) -> Estimate | None:
     return None
 
 
-def _played(
-    later: Sequence[JobState], seen: Observation, served: Sequence[JobState], lives: Lives, now_s: float, acts: bool
+def _simulated(
+    later: Sequence[JobState],
+    observation: Observation,
+    served: Sequence[JobState],
+    lives: RuntimeStats,
+    now_s: float,
+    acts: bool,
 ) -> dict[JobKey, Estimate]:
-    asked = _asked(seen, later) if acts else set()
-    start = _lent_back(seen, asked, served)
-    running = sorted([each for each in seen.jobs if each.placed and not each.waits], key=lambda each: each.job.queue)
+    shrinking = _shrinking_queues(observation, later) if acts else set()
+    start = _room_after_shrinks(observation, shrinking, served)
+    running = sorted(
+        [each for each in observation.jobs if each.bound_workers and not each.is_waiting],
+        key=lambda each: each.job.queue,
+    )
     left, ages = _ends(running, lives, now_s)
     first = later[:MOST_WAITERS]
     lines = _lines(first, lives, ages)
-    starts = [play(draw, start, running, asked, left[draw], lines) for draw in range(DRAWS)]
+    starts = [simulate(draw, start, running, shrinking, left[draw], lines) for draw in range(DRAWS)]
     found: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
         at = sorted(future.get(rank, NEVER) for future in starts)
@@ -158,40 +171,46 @@ def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: boo
     return Estimate(now_s + at[0], now_s + median(at), now_s + at[-1], because, guess)
 
 
-def _lent_back(seen: Observation, asked: Collection[str], served: Sequence[JobState]) -> Reservations:
+def _room_after_shrinks(
+    observation: Observation, shrinking: Collection[str], served: Sequence[JobState]
+) -> Reservations:
     """Return the room once these queues' elastic workers have left, and the jobs in `served` have started."""
-    quota, rows = Quota(seen.queues), dict[PodShape, list[int]]()
-    for each in seen.jobs:
-        if each.gives or each.promised:
-            gone = each.promised + each.evictable_nodes if each.gives and each.job.queue in asked else each.promised
-            rows.setdefault(each.job.shape, []).extend(gone)
-            quota.take(each.job.queue, each.pool.needs, -len(gone))
+    quota, rows = Quota(observation.queues), dict[PodShape, list[int]]()
+    for each in observation.jobs:
+        if each.can_shrink or each.promised:
+            left_rows = (
+                each.promised + each.evictable_nodes
+                if each.can_shrink and each.job.queue in shrinking
+                else each.promised
+            )
+            rows.setdefault(each.job.shape, []).extend(left_rows)
+            quota.take(each.job.queue, each.pool.needs, -len(left_rows))
     if sum(map(len, rows.values())) > _FEW:
-        room = seen.room.given(rows)  # counts all nodes anew
+        room = observation.room.with_pods_removed(rows)  # counts all nodes anew
     else:
-        room = seen.room.copied()
+        room = observation.room.copied()
         for shape, where in rows.items():
             room.give(shape, where)
     left = Reservations(room, quota)
     for each in served:
-        left.reserve(_wish(each))
+        left.reserve(_request(each))
     return left
 
 
-def _asked(seen: Observation, later: Sequence[JobState]) -> set[str]:
+def _shrinking_queues(observation: Observation, later: Sequence[JobState]) -> set[str]:
     """The queues whose elastic workers leave: somebody waits in them, or they have borrowed."""
-    quota = Quota(seen.queues)
-    return {each.job.queue for each in later} | {name for name in seen.queues if quota.borrows(name)}
+    quota = Quota(observation.queues)
+    return {each.job.queue for each in later} | {name for name in observation.queues if quota.borrows(name)}
 
 
-def _ends(running: Sequence[JobState], lives: Lives, now_s: float) -> tuple[Floats, Floats]:
+def _ends(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
     """When running jobs end, in seconds from now, float[draws, jobs]; and their ages, float[jobs].
 
     running: those of one queue in a row.
     """
     ages = now_s - np.array([each.workers[0].since_s for each in running], dtype=np.float64)
     queues = Counter([each.job.queue for each in running])
-    return lives.left_s(queues.items(), ages, _chances([each.job.uid for each in running])), ages
+    return lives.remaining_s(queues.items(), ages, _chances([each.job.uid for each in running])), ages
 
 
 def _chances(uids: Sequence[str]) -> Floats:
@@ -206,22 +225,22 @@ def _chances(uids: Sequence[str]) -> Floats:
     return found
 
 
-def _lines(waiters: Sequence[JobState], lives: Lives, ages: Floats) -> list[Line]:
+def _lines(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
     """Those who ask for the same, in one line each."""
-    lines: dict[CapacityRequest, Line] = {}
+    lines: dict[CapacityRequest, DemandGroup] = {}
     life_s: dict[str, Floats] = {}
     chances = _chances([each.job.uid for each in waiters])
     for rank, each in enumerate(waiters):
-        wish = _wish(each)
-        if wish not in lines:
+        request = _request(each)
+        if request not in lines:
             if each.job.queue not in life_s:
                 life_s[each.job.queue] = lives.new_s(each.job.queue, ages, chances[:, rank])
-            lines[wish] = Line(wish, total_of(wish.pods), life_s[each.job.queue])
-        lines[wish].ranks.append(rank)
+            lines[request] = DemandGroup(request, total_of(request.pods), life_s[each.job.queue])
+        lines[request].ranks.append(rank)
     return list(lines.values())
 
 
-def _wish(seen: JobState) -> CapacityRequest:
-    tier = seen.job.spread.tier
-    near = () if tier is None else tuple(worker.row for worker in seen.living if worker.row is not None)
-    return CapacityRequest(seen.job.queue, tuple(least_of(seen)), tier, near)
+def _request(state: JobState) -> CapacityRequest:
+    tier = state.job.spread.tier
+    near_rows = () if tier is None else tuple(worker.row for worker in state.living if worker.row is not None)
+    return CapacityRequest(state.job.queue, tuple(least_of(state)), tier, near_rows)

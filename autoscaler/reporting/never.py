@@ -19,25 +19,25 @@ from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.reasons import AUTOSCALER
 
-Placed = tuple[int, PodShape]  # row of a node, and what stands there
+BoundPod = tuple[int, PodShape]  # row of a node, and what stands there
 
 
 @dataclass(frozen=True, slots=True)
-class BareGang:
+class UnmanagedGang:
     """Pods that belong together and to no job of a known kind. there: how many exist. placed: those with a node."""
 
     key: JobKey
     queue: str
-    there: int
-    placed: tuple[Placed, ...] = ()
+    existing: int
+    bound_pods: tuple[BoundPod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ClusterContext:
     """The cluster besides its jobs. map_seen: whether the map of switches could be read."""
 
-    gangs: Mapping[JobKey, BareGang] = field(default_factory=dict)
-    map_seen: bool = True
+    gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)
+    map_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +52,39 @@ class Cause:
     start: Estimate | None = None
 
 
-def cause(seen: JobState, step: Step, world: Observation, beside: Beside) -> Cause | None:
+def cause(state: JobState, step: Step, observation: Observation, cluster: ClusterContext) -> Cause | None:
     """Find what a job lacks first; None where its step says it well."""
-    if not seen.waits or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
+    if not state.is_waiting or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
         return None
-    least, tier = seen.job.bounds.least - seen.done, seen.job.spread.tier
-    if tier is not None and not world.room.switches:
-        return _without_map(tier, beside.map_seen)
-    most = most_together(seen, world, beside.gangs.values())
+    least, tier = state.job.bounds.least - state.finished, state.job.spread.tier
+    if tier is not None and not observation.room.switches:
+        return _without_map(tier, cluster.map_read)
+    most = most_together(state, observation, cluster.gangs.values())
     if most < least and step.reason is Reason.NEEDS_MORE:
         return _no_place(least, most, tier)
-    there = members(seen, beside)
-    if there < least and (there or seen.job.foreign):
-        return _incomplete(least, there)
+    existing = members(state, cluster)
+    if existing < least and (existing or state.job.foreign):
+        return _incomplete(least, existing)
     return None
 
 
-def members(seen: JobState, beside: Beside) -> int:
+def members(state: JobState, cluster: ClusterContext) -> int:
     """Count the pods of a job that exist, with a node or without."""
-    gang = beside.gangs.get(seen.job.key)
-    return gang.there if gang is not None else len(seen.living)
+    gang = cluster.gangs.get(state.job.key)
+    return gang.existing if gang is not None else len(state.living)
 
 
-def most_together(seen: JobState, world: Observation, gangs: Collection[BareGang]) -> int:
+def most_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
     """Return how many workers these nodes hold, under one switch where that is asked for, when all else is gone."""
-    gone = [*((pod.row, pod.shape) for pod in world.leaving), *(each for gang in gangs for each in gang.placed)]
-    told_of = {gang.key for gang in gangs}
-    for each in (job for job in world.jobs if job.job.key not in told_of):
-        gone += [(worker.row, each.job.shape) for worker in each.workers if worker.row is not None]
-    fits = _emptied(world.room, seen.job.shape, gone)
-    tier, switches = seen.job.spread.tier, world.room.switches
+    removed = [
+        *((pod.row, pod.shape) for pod in observation.leaving),
+        *(each for gang in gangs for each in gang.bound_pods),
+    ]
+    gang_keys = {gang.key for gang in gangs}
+    for each in (job for job in observation.jobs if job.job.key not in gang_keys):
+        removed += [(worker.row, each.job.shape) for worker in each.workers if worker.row is not None]
+    fits = _emptied(observation.room, state.job.shape, removed)
+    tier, switches = state.job.spread.tier, observation.room.switches
     if tier is None or not switches:
         return int(fits.sum())
     of = switches[min(tier, len(switches)) - 1]
@@ -89,13 +92,13 @@ def most_together(seen: JobState, world: Observation, gangs: Collection[BareGang
     return int(np.bincount(of[known], weights=fits[known], minlength=1).max())
 
 
-def _emptied(room: Capacity, shape: PodShape, gone: Sequence[Placed]) -> NDArray[np.int64]:
+def _emptied(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
     """Count the pods of a shape on each node once others are gone."""
     free = room.free.copy()
-    for row, other in gone:
+    for row, other in removed:
         if row != UNKNOWN_NODE:
-            asked = dict(other.requests)
-            free[row] += [asked.get(name, 0) for name in room.names]
+            requests = dict(other.requests)
+            free[row] += [requests.get(name, 0) for name in room.names]
     takes = room.takes[shape]
     asks = takes > 0
     if not asks.any():
@@ -104,8 +107,8 @@ def _emptied(room: Capacity, shape: PodShape, gone: Sequence[Placed]) -> NDArray
     return np.where(room.admits[shape], fits, 0)
 
 
-def _without_map(tier: int, seen: bool) -> Cause:
-    if not seen:
+def _without_map(tier: int, map_read: bool) -> Cause:
+    if not map_read:
         why = "the map of switches cannot be read, so nobody can say here whether it fits"
         help_ = "Ask somebody who may read it."
     else:
@@ -128,10 +131,10 @@ def _no_place(least: int, most: int, tier: int | None) -> Cause:
     )
 
 
-def _incomplete(least: int, there: int) -> Cause:
-    more = f"{least - there} more member{'' if least - there == 1 else 's'}"
+def _incomplete(least: int, existing: int) -> Cause:
+    more = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
     return Cause(
-        f"It waits for {more}: {there} of the {least} that must start together exist, so its scheduler holds them.",
+        f"It waits for {more}: {existing} of the {least} that must start together exist, so its scheduler holds them.",
         "Look at who creates its pods: its controller's Events, a ResourceQuota; or lower its min.",
-        Estimate(NEVER, NEVER, NEVER, f"not before {more} {'exists' if least - there == 1 else 'exist'}"),
+        Estimate(NEVER, NEVER, NEVER, f"not before {more} {'exists' if least - existing == 1 else 'exist'}"),
     )

@@ -58,14 +58,14 @@ class RoomLink:
     admits: int
     with_room: int
     fits: int
-    ever: int
+    fits_when_empty: int
     refusals: tuple[tuple[str, int], ...]
 
 
-def room_link(seen: JobState, world: Observation, nodes: list[Node], worker: str) -> RoomLink:
+def room_link(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomLink:
     """Tell what there is for one more worker, now and if every job were gone. worker: what one asks for."""
-    shape = seen.job.shape
-    fits = world.room.fits(shape)
+    shape = state.job.shape
+    fits = observation.room.fits(shape)
     why = refusals(nodes, shape)
     return RoomLink(
         worker,
@@ -73,15 +73,15 @@ def room_link(seen: JobState, world: Observation, nodes: list[Node], worker: str
         len(nodes) - why.total(),
         int(np.count_nonzero(fits)),
         int(fits.sum()),
-        _emptied(world).total(shape),
+        _emptied(observation).total(shape),
         tuple(sorted(why.items(), key=lambda each: (-each[1], each[0]))),
     )
 
 
-def _emptied(world: Observation) -> Capacity:
+def _emptied(observation: Observation) -> Capacity:
     """The room if every job were gone."""
     rows: dict[PodShape, list[int]] = {}
-    for each in world.jobs:
-        there = [worker.row for worker in each.workers if worker.row is not None and worker.row != UNKNOWN_NODE]
-        rows.setdefault(each.job.shape, []).extend(there)
-    return world.room.given(rows)
+    for each in observation.jobs:
+        rows_of_job = [worker.row for worker in each.workers if worker.row is not None and worker.row != UNKNOWN_NODE]
+        rows.setdefault(each.job.shape, []).extend(rows_of_job)
+    return observation.room.with_pods_removed(rows)

@@ -25,7 +25,7 @@ class Mark:
     notes: tuple[tuple[str, str], ...]
 
 
-def wanted(index: int, least: int) -> dict[str, str]:
+def worker_annotations(index: int, least: int) -> dict[str, str]:
     """The annotations of the worker of an index, in a job of so many at least."""
     elastic = "true" if index >= least else "false"
     order = FIRST if index == 0 else MIN if index < least else ELASTIC
@@ -36,7 +36,7 @@ def wanted(index: int, least: int) -> dict[str, str]:
     }
 
 
-class Marked:
+class PodMarks:
     """Which jobs' pods have their marks, so that each round looks only at those that have changed since."""
 
     def __init__(self) -> None:
@@ -55,14 +55,16 @@ class Marked:
             yield from lacking
 
 
-def marks_of(seen: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
+def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
     """Give the annotations that an elastic job's pods lack; those that are there stay. notes: of the pods, by name."""
-    if not seen.job.elastic:
+    if not state.job.elastic:
         return
-    for at, worker in enumerate(seen.living):
+    for at, worker in enumerate(state.living):
         has = notes.get(worker.name)
         if has is None:
             continue
-        lacks = {key: value for key, value in wanted(at, seen.job.bounds.least).items() if has.get(key) != value}
+        lacks = {
+            key: value for key, value in worker_annotations(at, state.job.bounds.least).items() if has.get(key) != value
+        }
         if lacks:
-            yield Mark(seen.job.key.namespace, worker.name, tuple(sorted(lacks.items())))
+            yield Mark(state.job.key.namespace, worker.name, tuple(sorted(lacks.items())))

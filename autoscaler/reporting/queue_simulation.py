@@ -23,73 +23,75 @@ MOST_ENDS = 48  # of running jobs, the first of a future
 ROUNDS = 24  # in which these are handed on
 MOST_TRIES = 120  # to find room in one future
 NEVER = math.inf
-Taken = list[tuple[PodShape, Charges]]
+PodCharges = list[tuple[PodShape, Charges]]
 
 
 @dataclass(slots=True)
-class Line:
+class DemandGroup:
     """Jobs that ask for the same, in their turn: where the first finds no room, none of them does.
 
     needs: what it asks of its queue. life_s: of one of them once it has begun, by future. ranks: their places among
     all that wait.
     """
 
-    wish: CapacityRequest
+    request: CapacityRequest
     needs: tuple[tuple[str, int], ...]
     life_s: Floats
     ranks: list[int] = field(default_factory=list)
 
-    def reserve(self, left: Reservations) -> Taken | None:
+    def reserve(self, left: Reservations) -> PodCharges | None:
         """Charge one of them; what it has taken, None when it does not fit."""
-        wish, room, quota = self.wish, left.room, left.quota
-        if wish.tier is not None:
-            return [] if left.reserve(wish) else None  # where it stands is not told: its room is not counted again
-        if not quota.holds(wish.queue, self.needs):
+        request, room, quota = self.request, left.room, left.quota
+        if request.tier is not None:
+            return [] if left.reserve(request) else None  # where it stands is not told: its room is not counted again
+        if not quota.holds(request.queue, self.needs):
             return None
-        taken: Taken = []
-        for shape, pods in wish.pods:
+        reserved: PodCharges = []
+        for shape, pods in request.pods:
             charges = room.take(shape, pods)
             if charges is None:
-                for other, charged in taken:
+                for other, charged in reserved:
                     room.undo(other, charged)
                 return None
-            taken.append((shape, charges))
-        quota.take(wish.queue, self.needs)
-        return taken
+            reserved.append((shape, charges))
+        quota.take(request.queue, self.needs)
+        return reserved
 
-    def leave(self, left: Reservations, taken: Taken) -> None:
+    def leave(self, left: Reservations, charges_of_job: PodCharges) -> None:
         """Give back what one job of the line has held."""
-        for shape, charges in taken:
+        for shape, charges in charges_of_job:
             left.room.undo(shape, charges)
-        if taken:
-            left.quota.take(self.wish.queue, self.needs, -1)
+        if charges_of_job:
+            left.quota.take(self.request.queue, self.needs, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
     """A running job. lent: its workers above the min have left before it ends."""
 
-    seen: JobState
+    state: JobState
     lent: bool
 
-    def leave(self, left: Reservations, taken: Taken) -> None:
+    def leave(self, left: Reservations, charges: PodCharges) -> None:
         """Give back what a running job holds at its end."""
-        stay = self.seen.living[: self.seen.job.bounds.least] if self.lent else self.seen.living
+        stay = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
         left.release(
-            self.seen.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
+            self.state.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
         )
 
 
-End = tuple[float, int, Runner | Line, Taken]  # when, a number that tells those of one moment apart, whose, of what
+End = tuple[
+    float, int, Runner | DemandGroup, PodCharges
+]  # when, a number that tells those of one moment apart, whose, of what
 
 
-def play(
+def simulate(
     draw: int,
     start: Reservations,
     running: Sequence[JobState],
     lent: Collection[str],
     left_s: Floats,
-    lines: Sequence[Line],
+    lines: Sequence[DemandGroup],
 ) -> dict[int, float]:
     """When waiters start in one future, by rank, in seconds from now.
 
@@ -100,34 +102,34 @@ def play(
     ends: list[End] = []
     for at_s, number in zip(left_s[soonest].tolist(), soonest.tolist(), strict=True):
         who = running[number]
-        ends.append((at_s, number, Runner(who, who.gives and who.job.queue in lent), []))
+        ends.append((at_s, number, Runner(who, who.can_shrink and who.job.queue in lent), []))
     heapq.heapify(ends)
     at_once = max(1, len(ends) // ROUNDS)
     while ends and line_of.tries < MOST_TRIES and len(starts) < line_of.waiters:
         at_s = 0.0
         for _ in range(min(at_once, len(ends))):
-            at_s, _, whose, taken = heapq.heappop(ends)
-            whose.leave(left, taken)
-        for line, rank, taken in line_of.served(left):
+            at_s, _, owner, charges = heapq.heappop(ends)
+            owner.leave(left, charges)
+        for line, rank, charges in line_of.served(left):
             starts[rank] = at_s
             life_s = float(line.life_s[(draw + rank) % len(line.life_s)])
-            heapq.heappush(ends, (at_s + life_s, -len(starts), line, taken))
+            heapq.heappush(ends, (at_s + life_s, -len(starts), line, charges))
     return starts
 
 
-_Head = tuple[int, int, Line]  # whose turn it is in a line: its rank, its place in the line
+_Head = tuple[int, int, DemandGroup]  # whose turn it is in a line: its rank, its place in the line
 
 
 class _Lines:
     """The heads of the lines, by the first shape that they ask for. tries: how often room was looked for."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[DemandGroup]) -> None:
         self._of: dict[PodShape, list[_Head]] = {}
         self.waiters, self.tries = sum(len(line.ranks) for line in lines), 0
         for line in lines:
-            self._of.setdefault(line.wish.pods[0][0], []).append((line.ranks[0], 0, line))
+            self._of.setdefault(line.request.pods[0][0], []).append((line.ranks[0], 0, line))
 
-    def served(self, left: Reservations) -> Iterator[tuple[Line, int, Taken]]:
+    def served(self, left: Reservations) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
         """Give the waiting jobs that find room now, in turn. A shape without room is not tried."""
         room = {shape: left.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1
@@ -136,13 +138,13 @@ class _Lines:
         while heads:
             head = heapq.heappop(heads)
             rank, place, line = head
-            shape, pods = line.wish.pods[0]
+            shape, pods = line.request.pods[0]
             if room[shape] < pods:
                 continue
             self.tries += 1
-            if (taken := line.reserve(left)) is None:
+            if (charges := line.reserve(left)) is None:
                 continue
-            yield line, rank, taken
+            yield line, rank, charges
             room[shape] = left.room.total(shape)  # of the others it is what they had at most
             mine = self._of[shape]
             mine.remove(head)

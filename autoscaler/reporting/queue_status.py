@@ -27,16 +27,16 @@ def name_of(queue: str) -> str:
     return f"{PREFIX}{plain}-{digest}" if plain else PREFIX + digest
 
 
-def pages(seen: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
+def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
     """The data of each queue's ConfigMap, by queue; nothing in it changes while nothing else does."""
-    of: dict[str, list[JobState]] = {name: [] for name in seen.queues if not bounds_several(name)}
-    for each in seen.jobs:
+    of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
+    for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
     decided = {step.key: step for step in steps}
     return {
         name: {
             "queue": name,
-            "status": json.dumps(_page(seen.queues.get(name), jobs, decided, gpus, dry_run), indent=1),
+            "status": json.dumps(_page(observation.queues.get(name), jobs, decided, gpus, dry_run), indent=1),
         }
         for name, jobs in of.items()
     }
@@ -45,18 +45,18 @@ def pages(seen: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -
 def _page(
     queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
 ) -> dict[str, Any]:
-    waiting = [each for each in jobs if each.waits]
+    waiting = [each for each in jobs if each.is_waiting]
     lent = sorted((each for each in jobs if _elastic(each)), key=lambda each: (-_elastic(each), each.job.key))
     page: dict[str, Any] = {"mode": "observe" if dry_run else "act"}
     if queue is not None:
-        told = {
+        amounts = {
             "used": total(queue.used, gpus),
             "limit": bound(queue.limit, gpus),
             "deserved": bound(queue.deserved, gpus),
             "headroom": largest(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
             "free": free(queue.limit, queue.used, gpus),
         }
-        page |= {"open": queue.open, "gpus": {what: amount for what, amount in told.items() if amount is not None}}
+        page |= {"open": queue.open, "gpus": {what: amount for what, amount in amounts.items() if amount is not None}}
     page["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
     page["elasticWorkers"] = sum(_elastic(each) for each in lent)
     page["elasticGpus"] = sum(_elastic(each) * each.job.shape.gpus(gpus) for each in lent)
@@ -67,9 +67,9 @@ def _page(
     return page
 
 
-def _line(seen: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
-    job, step = seen.job, decided.get(seen.job.key)
-    line: dict[str, Any] = {"job": str(job.key), "has": seen.placed, "min": job.bounds.least, "max": job.most}
+def _line(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
+    job, step = state.job, decided.get(state.job.key)
+    line: dict[str, Any] = {"job": str(job.key), "has": state.bound_workers, "min": job.bounds.least, "max": job.most}
     if step is not None:
         line["reason"] = step.reason.value
         if step.changes:
@@ -77,5 +77,5 @@ def _line(seen: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
     return line
 
 
-def _elastic(seen: JobState) -> int:
-    return max(0, seen.placed - seen.job.bounds.least)
+def _elastic(state: JobState) -> int:
+    return max(0, state.bound_workers - state.job.bounds.least)

@@ -31,7 +31,7 @@ _BEGINS = ("Running",)
 _RAN = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?")
 
 
-class Lives:
+class RuntimeStats:
     """The run times of finished jobs, by queue, a bounded number of them."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Lives:
 
     def look(self, ended: Iterable[Ended]) -> None:
         """Take in jobs that have ended and are still there, each counted once."""
-        there = set()
+        ended_uids = set()
         for uid, queue, raw in ended:
-            there.add(uid)
+            ended_uids.add(uid)
             if uid not in self._counted and (lived := lived_s(raw)) is not None:
                 self.add(queue, lived)
-        self._counted = there
+        self._counted = ended_uids
 
     def of(self, queue: str) -> Floats:
         """How long jobs of a queue have run, ascending; of all queues where it has shown too few; empty for nothing."""
@@ -68,7 +68,7 @@ class Lives:
             self._sorted[name] = np.sort(np.fromiter(known, dtype=np.float64))
         return self._sorted[name]
 
-    def left_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
+    def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
         """How long jobs still run, float[draws, jobs], for ages float[jobs] and chances in 0..1, float[draws, jobs].
 
         queues: (name, how many of the jobs are its) in their order. Among the known lives longer than a job's age one
@@ -88,16 +88,16 @@ class Lives:
         row, found = np.concatenate(known), np.empty_like(chances)
         for draw, chance in enumerate(chances):  # one by one: small arrays stay in the cache
             places = chance * (longer + 1)
-            whole = np.minimum(places.astype(np.int64), longer)
-            seen_s = row[np.maximum(np.minimum(ends - longer + whole, ends - 1), 0)]
-            beyond_s = longest + _as_long_again(longest, places - whole)
-            found[draw] = np.where(whole == longer, beyond_s, seen_s) - ages
+            steps = np.minimum(places.astype(np.int64), longer)
+            known_s = row[np.maximum(np.minimum(ends - longer + steps, ends - 1), 0)]
+            beyond_s = longest + _as_long_again(longest, places - steps)
+            found[draw] = np.where(steps == longer, beyond_s, known_s) - ages
         return found
 
     def new_s(self, queue: str, running_s: Floats, chances: Floats) -> Floats:
         """How long a job runs that has not begun: float[draws]. running_s: ages of those that run."""
         if len(self.of(queue)):
-            return self.left_s([(queue, 1)], np.zeros(1), chances[:, None]).reshape(-1)
+            return self.remaining_s([(queue, 1)], np.zeros(1), chances[:, None]).reshape(-1)
         usual_s = 2 * float(np.median(running_s)) if len(running_s) else USUAL_S
         return _as_long_again(np.array(usual_s), chances)
 

@@ -14,9 +14,9 @@ from turnout.jobs.model import Job
 from turnout.jobs.scaling_curve import Curve, gain
 
 
-def starts(seen: JobState, policy: Policy, now_s: float) -> bool:
+def starts(state: JobState, policy: Policy, now_s: float) -> bool:
     """True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
-    return not seen.job.bank.resized_s and abs(now_s - seen.began_s) <= policy.start_s
+    return not state.job.bank.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
 
 def pays(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:

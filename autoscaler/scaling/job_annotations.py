@@ -32,7 +32,7 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
 def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
     """List the conditions of a HorizontalPodAutoscaler: AbleToScale, ScalingActive, ScalingLimited."""
     limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.target, "")
-    told = (
+    rows = (
         ("AbleToScale", True, step.reason.value, step.detail),
         ("ScalingActive", True, "ValidMetricFound", f"queue {job.queue}"),
         ("ScalingLimited", bool(limit), limit or "WithinBounds", f"{job.bounds.least} to {job.most} workers"),
@@ -45,11 +45,11 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
             "message": message,
             "lastTransitionTime": rfc3339(now_s),
         }
-        for type_, true, reason, message in told
+        for type_, true, reason, message in rows
     ]
 
 
 def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
     """True if a leader of a later term has written these notes a moment ago, so that this one no longer leads."""
-    written, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
-    return _TERM.fullmatch(written) is not None and int(written) > term and abs(now_s - at_s) < NEWER_S
+    term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
+    return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S

@@ -17,7 +17,7 @@ from turnout.autoscaler.scaling.victims import Preemptor, may_give
 from turnout.kube.pod_shape import amount_text
 
 
-def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -> Decision:
+def preempt(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
     """Return the decision with a step for each waiting job, and for each job that makes room.
 
     In a strict queue a job that nobody can help blocks all behind it: room made for them would be in vain.
@@ -27,7 +27,7 @@ def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -
     # What is charged to who waits is not free, also where nobody leaves yet.
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
     wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(exhausted, policy=policy, now_s=now_s)
-    able = [each for each in in_queue_order(seen) if each.gives and each.token not in before.steps]
+    able = [each for each in in_queue_order(observation) if each.can_shrink and each.token not in before.steps]
     preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
     blocked: dict[str, JobState] = {}  # by strict queue, who blocks it
@@ -39,17 +39,21 @@ def preempt(before: Decision, seen: Observation, policy: Policy, now_s: float) -
             continue
         for each, step in _serve(waiter, preemptor, expected, free):
             steps[each.token] = _with_others(step, steps.get(each.token))
-        if queue in seen.queues and seen.queues[queue].strict and steps[waiter.token].reason is Reason.NEEDS_MORE:
+        if (
+            queue in observation.queues
+            and observation.queues[queue].strict
+            and steps[waiter.token].reason is Reason.NEEDS_MORE
+        ):
             blocked[queue] = waiter
     alike = before.expected is before.free and not any(step.changes for step in steps.values())
     running = [each for each in before.running if each.token not in steps]
     return replace(before.with_steps(steps), running=running, free=expected if alike else free, expected=expected)
 
 
-def request_of(seen: JobState) -> CapacityRequest:
+def request_of(state: JobState) -> CapacityRequest:
     """Ask for the pods that a waiting job lacks to its min, as near to its other pods as its gang demands."""
-    near = tuple(worker.row for worker in seen.living if worker.row is not None)
-    return CapacityRequest(seen.job.queue, least_of(seen), seen.job.spread.tier, near, seen.job.key.namespace)
+    near_rows = tuple(worker.row for worker in state.living if worker.row is not None)
+    return CapacityRequest(state.job.queue, least_of(state), state.job.spread.tier, near_rows, state.job.key.namespace)
 
 
 def _serve(
@@ -60,17 +64,17 @@ def _serve(
     needs = total_of(request.pods)
     if not expected.quota.is_open(job.queue):
         yield waiter, waiter.hold(Reason.QUEUE_CLOSED, f"queue {job.queue} is closed")
-    elif not expected.quota.ever(job.queue, needs):
-        yield waiter, waiter.hold(Reason.OVER_QUOTA, f"its min asks for {_told(needs)}")
+    elif not expected.quota.fits_empty(job.queue, needs):
+        yield waiter, waiter.hold(Reason.OVER_QUOTA, f"its min asks for {_amounts_text(needs)}")
     elif expected.reserve(request):
-        preemptor.served(request)
+        preemptor.note_served(request)
         if free.reserve(request):
             yield waiter, waiter.hold(Reason.SCHEDULERS_TURN, "there is room for its min")
         else:
             yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, "workers are on their way out")
     elif (victims := preemptor.select_victims(request)) is None:
         where = "" if request.tier is None else f" under one switch of tier {request.tier}"
-        yield waiter, waiter.hold(Reason.NEEDS_MORE, f"its min asks for {_told(needs)}{where}")
+        yield waiter, waiter.hold(Reason.NEEDS_MORE, f"its min asks for {_amounts_text(needs)}{where}")
     else:
         for each, size in victims.values():
             current = each.job.replicas
@@ -92,5 +96,5 @@ def _leave(workers: int) -> str:
     return "1 worker leaves" if workers == 1 else f"{workers} workers leave"
 
 
-def _told(needs: Iterable[tuple[str, int]]) -> str:
+def _amounts_text(needs: Iterable[tuple[str, int]]) -> str:
     return ", ".join(amount_text(what, amount) for what, amount in needs) or "nothing"

@@ -19,19 +19,20 @@ class Promises:
         self._promise_s = promise_s
         self._since: dict[JobKey, tuple[int, float]] = {}  # how much room was promised, and since when no more of it
 
-    def looked(self, seen: Observation, now_s: float) -> Observation:
+    def update(self, observation: Observation, now_s: float) -> Observation:
         """Take in an observation; return it with those jobs marked `overdue` whose workers stay too long."""
         before, self._since = self._since, {}
         late: set[JobKey] = set()
-        for each in seen.jobs:
+        for each in observation.jobs:
             if each.promised:
                 self._since[each.job.key] = self._promised(each, before.get(each.job.key), now_s)
                 if now_s - self._since[each.job.key][1] > self._promise_s:
                     late.add(each.job.key)
         if not late:
-            return seen
+            return observation
         return replace(
-            seen, jobs=tuple(replace(each, overdue=True) if each.job.key in late else each for each in seen.jobs)
+            observation,
+            jobs=tuple(replace(each, overdue=True) if each.job.key in late else each for each in observation.jobs),
         )
 
     @staticmethod

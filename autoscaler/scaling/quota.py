@@ -33,7 +33,7 @@ class Quota:
                 return False
         return True
 
-    def ever(self, queue: str, needs: Needs) -> bool:
+    def fits_empty(self, queue: str, needs: Needs) -> bool:
         """True if the request would fit if nobody used anything."""
         return holds(self._queues, {}, queue, needs)
 
@@ -90,11 +90,11 @@ class Quota:
         return other
 
 
-def least_of(seen: JobState) -> list[tuple[PodShape, int]]:
+def least_of(state: JobState) -> list[tuple[PodShape, int]]:
     """Return the pods that a waiting job lacks to its min, as (shape, how many)."""
-    lacking = [(seen.job.shape, seen.job.bounds.least - seen.placed - seen.done)]
-    beside = zip(seen.job.other_roles, seen.beside or (0,) * len(seen.job.other_roles), strict=False)
-    lacking += [(shape, wanted - there) for (shape, wanted), there in beside]
+    lacking = [(state.job.shape, state.job.bounds.least - state.bound_workers - state.finished)]
+    other_roles = zip(state.job.other_roles, state.other_pods or (0,) * len(state.job.other_roles), strict=False)
+    lacking += [(shape, replicas - bound) for (shape, replicas), bound in other_roles]
     return [(shape, pods) for shape, pods in lacking if pods > 0]
 
 

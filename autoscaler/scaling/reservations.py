@@ -25,7 +25,7 @@ class CapacityRequest:
     queue: str
     pods: Pods
     tier: int | None = None
-    near: tuple[int, ...] = ()
+    near_rows: tuple[int, ...] = ()
     namespace: str = ""
 
 
@@ -51,48 +51,48 @@ class Reservations:
         self.quota.take(pool.queue, pool.needs, pods)
         return True
 
-    def reserve(self, wish: CapacityRequest) -> bool:
+    def reserve(self, request: CapacityRequest) -> bool:
         """Charge pods to their queue and to nodes, all or none."""
-        needs = total_of(wish.pods)
-        if not self.quota.holds(wish.queue, needs) or self._take(wish) is None:
+        needs = total_of(request.pods)
+        if not self.quota.holds(request.queue, needs) or self._take(request) is None:
             return False
-        self.quota.take(wish.queue, needs)
+        self.quota.take(request.queue, needs)
         return True
 
-    def fits(self, wish: CapacityRequest) -> bool:
+    def fits(self, request: CapacityRequest) -> bool:
         """True if `reserve` would charge the request. Leaves everything as it was."""
-        if any(self.room.total(shape) < count for shape, count in wish.pods):
+        if any(self.room.total(shape) < count for shape, count in request.pods):
             return False  # seen at once, as most that do not fit are
-        taken = self._take(wish) if self.quota.holds(wish.queue, total_of(wish.pods)) else None
-        for shape, charges in taken or ():
+        charged = self._take(request) if self.quota.holds(request.queue, total_of(request.pods)) else None
+        for shape, charges in charged or ():
             self.room.undo(shape, charges)
-        return taken is not None
+        return charged is not None
 
-    def _take(self, wish: CapacityRequest) -> list[tuple[PodShape, Charges]] | None:
+    def _take(self, request: CapacityRequest) -> list[tuple[PodShape, Charges]] | None:
         """Charge pods to nodes, all or none, within one switch where that is asked for."""
-        if wish.tier is None:
-            return self._all(wish.pods, None)
-        for rows in self._domains(wish):
-            if (taken := self._all(wish.pods, rows)) is not None:
-                return taken
+        if request.tier is None:
+            return self._all(request.pods, None)
+        for rows in self._domains(request):
+            if (charged := self._all(request.pods, rows)) is not None:
+                return charged
         return None
 
-    def _domains(self, wish: CapacityRequest) -> Iterator[list[int]]:
+    def _domains(self, request: CapacityRequest) -> Iterator[list[int]]:
         """The nodes of each switch that may hold a wish, the tightest first. Without a map there is none."""
         tiers = self.room.switches
-        if not tiers or wish.tier is None:
+        if not tiers or request.tier is None:
             return
-        of = tiers[min(wish.tier, len(tiers)) - 1]
-        held = {int(of[row]) for row in wish.near if row != UNKNOWN_NODE}
-        if len(held) > 1:
+        of = tiers[min(request.tier, len(tiers)) - 1]
+        required = {int(of[row]) for row in request.near_rows if row != UNKNOWN_NODE}
+        if len(required) > 1:
             return
-        shape, pods = max(wish.pods, key=lambda each: each[1])
+        shape, pods = max(request.pods, key=lambda each: each[1])
         room = self.room.fits(shape)
-        there = of >= 0
-        sums = np.bincount(of[there], weights=room[there])
+        on_map = of >= 0
+        sums = np.bincount(of[on_map], weights=room[on_map])
         wide = np.flatnonzero(sums >= pods)
         for switch in wide[np.argsort(sums[wide], kind="stable")].tolist():
-            if not held or switch in held:  # a node off the map has a switch that nobody has
+            if not required or switch in required:  # a node off the map has a switch that nobody has
                 rows = np.flatnonzero(of == switch)
                 yield rows[np.argsort(room[rows], kind="stable")].tolist()
 
@@ -116,6 +116,6 @@ class Reservations:
     def with_headroom(self, headroom: Mapping[str, int]) -> Reservations:
         """A copy in which so much is taken, on the nodes and in every queue."""
         other = self.copied()
-        other.room.keep(headroom)
+        other.room.keep_free(headroom)
         other.quota.keep(headroom)
         return other

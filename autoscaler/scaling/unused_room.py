@@ -23,11 +23,11 @@ MOST_KEPT = 10_000  # owners and givers that are remembered
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptRoom:
     """Room that is kept for a job. since_s: its last progress. there: how many of its pods had a node then."""
 
     since_s: float
-    there: int
+    bound_pods: int
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Owner:
 
 
 @dataclass(slots=True)
-class _Gave:
+class _Giver:
     """A job that gave workers. size: before it gave. vain: the room was left unused."""
 
     size: int
@@ -64,37 +64,37 @@ class UnusedRoom:
 
     def __init__(self, bind_s: float, started: Callable[[JobKey], bool]) -> None:
         self._bind_s, self._started = bind_s, started
-        self._kept: dict[JobKey, _Kept] = {}
+        self._kept_rooms: dict[JobKey, _KeptRoom] = {}
         self._owners: dict[Owner, _Owner] = {}  # by job, and by namespace
-        self._gave: dict[JobKey, _Gave] = {}
+        self._givers: dict[JobKey, _Giver] = {}
 
-    def looked(self, seen: Observation, now_s: float) -> Observation:
+    def update(self, observation: Observation, now_s: float) -> Observation:
         """Take in an observation; return it with jobs marked that get no room, or get workers back.
 
         now_s: seconds of a clock that never jumps.
         """
-        if not (self._kept or self._owners or self._gave):
-            return seen
-        jobs = {each.job.key: each for each in seen.jobs}
-        for key in list(self._kept):
+        if not (self._kept_rooms or self._owners or self._givers):
+            return observation
+        jobs = {each.job.key: each for each in observation.jobs}
+        for key in list(self._kept_rooms):
             self._judge(key, jobs.get(key), now_s)
-        for key in list(self._gave):
+        for key in list(self._givers):
             self._settle(key, jobs, now_s)
         self._forget(now_s)
-        marks = {key: why for key, each in jobs.items() if each.waits and (why := self._unused(each, now_s))}
-        backs = {key: gave.size for key, gave in self._gave.items() if gave.vain}
+        marks = {key: why for key, each in jobs.items() if each.is_waiting and (why := self._unused(each, now_s))}
+        backs = {key: giver.size for key, giver in self._givers.items() if giver.vain}
         if not marks and not backs:
-            return seen
-        changed = (self._marked(each, marks, backs) for each in seen.jobs)
-        return replace(seen, jobs=tuple(changed))
+            return observation
+        changed = (self._marked(each, marks, backs) for each in observation.jobs)
+        return replace(observation, jobs=tuple(changed))
 
     def strikes(self, now_s: float) -> tuple[Strike, ...]:
         """Return who has left room unused, those who wait longest first, for the next leader."""
-        told = [
+        strikes = [
             Strike(owner, each.times, now_s - each.at_s, max(0.0, each.until_s - now_s))
             for owner, each in self._owners.items()
         ]
-        return tuple(sorted(told, key=lambda each: (-each.left_s, str(each.owner))))
+        return tuple(sorted(strikes, key=lambda each: (-each.left_s, str(each.owner))))
 
     def recall(self, strikes: Iterable[Strike], now_s: float) -> None:
         """Take in who had left room unused under the leader before, unless it is known here as bad or worse."""
@@ -103,30 +103,30 @@ class UnusedRoom:
             if (known := self._owners.get(each.owner)) is None or known.until_s < until_s:
                 self._owners[each.owner] = _Owner(each.times, now_s - each.age_s, until_s)
 
-    def decided(self, seen: Observation, steps: Iterable[Step], now_s: float) -> None:
+    def record_decision(self, observation: Observation, steps: Iterable[Step], now_s: float) -> None:
         """Take in a decision: for which jobs room is kept by now, and which jobs give workers."""
         served = {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}
-        self._kept = {key: kept for key, kept in self._kept.items() if key in served}
-        for each in seen.jobs if served - self._kept.keys() else ():
-            if (key := each.job.key) in served and key not in self._kept:
-                self._kept[key] = _Kept(now_s, _there(each))
+        self._kept_rooms = {key: room for key, room in self._kept_rooms.items() if key in served}
+        for each in observation.jobs if served - self._kept_rooms.keys() else ():
+            if (key := each.job.key) in served and key not in self._kept_rooms:
+                self._kept_rooms[key] = _KeptRoom(now_s, _bound_pods(each))
         for step in steps:
-            if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None and len(self._gave) < MOST_KEPT:
-                gave = self._gave.setdefault(step.key, _Gave(step.current, now_s))
-                gave.at_s = now_s
-                gave.to.add(step.beneficiary)
+            if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None and len(self._givers) < MOST_KEPT:
+                giver = self._givers.setdefault(step.key, _Giver(step.current, now_s))
+                giver.at_s = now_s
+                giver.to.add(step.beneficiary)
 
     def _judge(self, key: JobKey, each: JobState | None, now_s: float) -> None:
         """Note whether a job has taken the room kept for it, or has shown that it does not."""
-        kept = self._kept[key]
-        if each is None or not each.waits:
-            del self._kept[key]
+        room = self._kept_rooms[key]
+        if each is None or not each.is_waiting:
+            del self._kept_rooms[key]
             if self._left(key, each):
                 self._strike(key, now_s)
-        elif (there := _there(each)) > kept.there:
-            kept.since_s, kept.there = now_s, there
-        elif now_s - kept.since_s > self._bind_s:
-            del self._kept[key]
+        elif (bound := _bound_pods(each)) > room.bound_pods:
+            room.since_s, room.bound_pods = now_s, bound
+        elif now_s - room.since_s > self._bind_s:
+            del self._kept_rooms[key]
             self._strike(key, now_s)
 
     def _left(self, key: JobKey, each: JobState | None) -> bool:
@@ -136,29 +136,29 @@ class UnusedRoom:
     def _strike(self, key: JobKey, now_s: float) -> None:
         for owner, free in ((key, 0), (key.namespace, FREE)):
             self._owners.setdefault(owner, _Owner()).struck(now_s, free)
-        for gave in self._gave.values():
-            gave.vain |= key in gave.to
+        for giver in self._givers.values():
+            giver.vain |= key in giver.to
 
     def _settle(self, key: JobKey, jobs: dict[JobKey, JobState], now_s: float) -> None:
         """Settle one giver: it gets its workers back if their room stayed unused, and is forgotten if it was taken."""
-        gave, giver = self._gave[key], jobs.get(key)
-        for to in sorted(gave.to):
+        giver, state = self._givers[key], jobs.get(key)
+        for to in sorted(giver.to):
             each = jobs.get(to)
-            if each is None or not each.waits:
-                if self._left(to, each) and not gave.vain:
+            if each is None or not each.is_waiting:
+                if self._left(to, each) and not giver.vain:
                     self._strike(to, now_s)
-                gave.to.discard(to)
-        used = not gave.to and not gave.vain
-        if giver is None or giver.job.replicas >= gave.size or used or now_s - gave.at_s > FORGET_S:
-            del self._gave[key]
+                giver.to.discard(to)
+        used = not giver.to and not giver.vain
+        if state is None or state.job.replicas >= giver.size or used or now_s - giver.at_s > FORGET_S:
+            del self._givers[key]
 
     def _unused(self, each: JobState, now_s: float) -> str:
         """Say why no room is kept for a waiting job now, "" when there is no reason."""
         key = each.job.key
-        for owner, whose in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
+        for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
             found = self._owners.get(owner)
             if found is not None and now_s < found.until_s:
-                return f"{whose} has left room unused, {found.times} times so far: no room is made for a while"
+                return f"{owner_text} has left room unused, {found.times} times so far: no room is made for a while"
         return ""
 
     def _forget(self, now_s: float) -> None:
@@ -171,9 +171,9 @@ class UnusedRoom:
         why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
         if not why and not back:
             return each
-        return replace(each, unbindable=each.unbindable or why, gave=back)
+        return replace(each, unbindable=each.unbindable or why, size_before=back)
 
 
-def _there(each: JobState) -> int:
+def _bound_pods(each: JobState) -> int:
     """Count its pods that have a node."""
-    return each.placed + sum(each.beside)
+    return each.bound_workers + sum(each.other_pods)

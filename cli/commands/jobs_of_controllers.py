@@ -37,7 +37,7 @@ class FoundJob:
     @property
     def full_name(self) -> str:
         """Return KIND/NAMESPACE/NAME."""
-        return f"{self.kind.called}/{self.raw['metadata']['namespace']}/{self.name}"
+        return f"{self.kind.full_name}/{self.raw['metadata']['namespace']}/{self.name}"
 
     @property
     def path(self) -> str:

@@ -121,16 +121,16 @@ def _chain(
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.reporting.explain import chain
     from turnout.autoscaler.reporting.forecast import forecast
-    from turnout.autoscaler.reporting.never import Beside
-    from turnout.autoscaler.reporting.runtime_stats import Lives
+    from turnout.autoscaler.reporting.never import ClusterContext
+    from turnout.autoscaler.reporting.runtime_stats import RuntimeStats
 
-    view, policy, lives = cluster_view.view, wanted.policy(), Lives()
+    view, policy, lives = cluster_view.view, wanted.policy(), RuntimeStats()
     seen, now_s = cluster_view.seen, cluster_view.now_s
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(seen, policy, now_s)
     start = forecast(seen, steps, lives, now_s).get(key)
     map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
-    beside = Beside(cluster_view.gangs, map_seen)
+    beside = ClusterContext(cluster_view.gangs, map_seen)
     told = chain(key, seen, steps, policy, now_s, cluster_view.nodes, wanted.gpu_resource, start, beside)
     assert told is not None
     return told
@@ -138,19 +138,19 @@ def _chain(
 
 def _partly(cluster_view: ClusterView, key: JobKey) -> Partly:
     """Give what the pods of the job tell by themselves."""
-    from turnout.autoscaler.reporting.never import Beside, members
+    from turnout.autoscaler.reporting.never import ClusterContext, members
     from turnout.cli.partly import Partly
 
     one = next(each for each in cluster_view.seen.jobs if each.job.key == key)
     pods = _pods(cluster_view, key)
-    there = members(one, Beside(cluster_view.gangs))
+    there = members(one, ClusterContext(cluster_view.gangs))
     return Partly.of(one, pods, there, cluster_view.missing, cluster_view.now_s)
 
 
 def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
     """Give the pods of a job, or of a gang that is nobody's job."""
     view = cluster_view.view
-    return view.pods_of(key) or [pod for name, _, there in view.strays.all() if name == key for pod, _ in there]
+    return view.pods_of(key) or [pod for name, _, there in view.unmanaged.all() if name == key for pod, _ in there]
 
 
 def _repair(cluster_view: ClusterView, key: JobKey, told: Told) -> str | None:

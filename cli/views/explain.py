@@ -19,7 +19,7 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import Observation, Policy, Reason
 from turnout.autoscaler.reporting.explain import Chain, chain
-from turnout.autoscaler.reporting.never import BareGang, Beside
+from turnout.autoscaler.reporting.never import ClusterContext, UnmanagedGang
 from turnout.autoscaler.reporting.node_rejections import refusals
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.gang import Dialect, GangKey
@@ -51,7 +51,7 @@ class Autoscaler(Protocol):
     def observation(self, now_s: float) -> Observation:
         """Return everything at this moment."""
 
-    def bare_gangs(self) -> Mapping[JobKey, BareGang]:
+    def bare_gangs(self) -> Mapping[JobKey, UnmanagedGang]:
         """Return the gangs that are nobody's job."""
 
 
@@ -297,7 +297,7 @@ def chain_of(
         now_s,
         nodes,
         gpus,
-        beside=Beside(seen.bare_gangs()),
+        cluster=ClusterContext(seen.bare_gangs()),
     )
 
 
@@ -307,10 +307,10 @@ def _decided(told: Chain, placed: bool) -> list[str]:
     found = [f"Queue {queue.name}: {limit}."]
     if placed and told.reason not in _HINDER:
         return found  # the scheduler may place it at once; the autoscaler may have meant that room for an older job
-    found.append(f"Autoscaler: {told.reason.value}. {told.means}")
-    if told.helped_by:
+    found.append(f"Autoscaler: {told.reason.value}. {told.explanation}")
+    if told.shrinking_jobs:
         found.append(
-            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in told.helped_by) + "."
+            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in told.shrinking_jobs) + "."
         )
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
 from turnout.autoscaler.model import JobState, Observation, Queue
-from turnout.autoscaler.reporting.never import BareGang
+from turnout.autoscaler.reporting.never import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import NAMESPACE, bounds_several
@@ -40,13 +40,13 @@ class QueueRow:
     namespaces: tuple[str, ...] = ()  # of the jobs in it
 
 
-def rows(seen: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus) -> list[QueueRow]:
+def rows(seen: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -> list[QueueRow]:
     """Return every queue that is described, or that a job is in, by name. gpus: the resources that count as a GPU."""
     of: dict[str, list[JobState]] = {name: [] for name in seen.queues if not bounds_several(name)}
     for each in seen.jobs:
         of.setdefault(each.job.queue, []).append(each)
     told_of = {each.job.key for each in seen.jobs}
-    bare: dict[str, list[BareGang]] = {}
+    bare: dict[str, list[UnmanagedGang]] = {}
     for gang in gangs.values():
         if gang.key not in told_of:
             bare.setdefault(gang.queue, []).append(gang)
@@ -54,31 +54,36 @@ def rows(seen: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus) -> lis
     return [_row(name, seen.queues.get(name), jobs, bare.get(name, []), gpus) for name, jobs in sorted(of.items())]
 
 
-def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[BareGang], gpus: Gpus) -> QueueRow:
+def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
     told = queue or Queue(name)
-    held = sum(each.placed * each.job.shape.gpus(gpus) + _beside(each, gpus) for each in jobs)
-    held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.placed)
+    held = sum(each.bound_workers * each.job.shape.gpus(gpus) + _beside(each, gpus) for each in jobs)
+    held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.bound_pods)
     used = total(told.used, gpus) if queue is not None else held
     share = bound(told.deserved, gpus)
-    waiting = [each for each in jobs if each.waits]
+    waiting = [each for each in jobs if each.is_waiting]
     return QueueRow(
         name,
         told.open,
         share,
         bound(told.limit, gpus),
         used,
-        sum(max(0, each.placed - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
+        sum(max(0, each.bound_workers - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
         0 if share is None else max(0, used - share),
         free(told.limit, told.used, gpus),
         len(jobs) - len(waiting) + len(bare),
         len(waiting),
-        sum(max(0, each.job.bounds.least - each.placed - each.done) * each.job.shape.gpus(gpus) for each in waiting),
+        sum(
+            max(0, each.job.bounds.least - each.bound_workers - each.finished) * each.job.shape.gpus(gpus)
+            for each in waiting
+        ),
         _namespaces(name, [*(each.job.key for each in jobs), *(gang.key for gang in bare)]),
     )
 
 
 def _beside(seen: JobState, gpus: Gpus) -> int:
-    return sum(there * shape.gpus(gpus) for there, (shape, _) in zip(seen.beside, seen.job.other_roles, strict=False))
+    return sum(
+        there * shape.gpus(gpus) for there, (shape, _) in zip(seen.other_pods, seen.job.other_roles, strict=False)
+    )
 
 
 def _namespaces(queue: str, keys: Iterable[JobKey]) -> tuple[str, ...]:

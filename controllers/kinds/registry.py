@@ -11,7 +11,9 @@ from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 
-KINDS: Mapping[str, Kind] = {kind.called: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB, VOLCANOJOB)}
+KINDS: Mapping[str, Kind] = {
+    kind.full_name: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB, VOLCANOJOB)
+}
 
 
 def by_api(names: Iterable[str], master_image: str = "") -> dict[str, Kind]:

@@ -19,14 +19,14 @@ from turnout.controllers.model import (
     JUMP_S,
     Delete,
     JobView,
+    KnownChildren,
     Object,
     Outcome,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Replica,
     Say,
-    Seen,
     Setup,
     Write,
 )
@@ -52,13 +52,13 @@ _SUSPENDED = Reason.SUSPENDED.value
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class _Job:
     """A job at one look. before: its status."""
 
     kind: Kind
     view: JobView
     before: Object
-    seen: Seen
+    known: KnownChildren
     now_s: float
     setup: Setup
 
@@ -67,62 +67,62 @@ class _At:
         return _phase(self.before) or PENDING
 
     @property
-    def alive(self) -> list[PodSeen]:
-        return [pod for pod in self.seen.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
+    def alive(self) -> list[PodState]:
+        return [pod for pod in self.known.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
 
     @property
-    def members(self) -> list[PodSeen]:
+    def members(self) -> list[PodState]:
         """The pods that belong to the job as it is now."""
         sizes = {role.label: role.replicas for role in self.view.roles}
-        return [pod for pod in self.seen.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
+        return [pod for pod in self.known.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
 
 
-def life(kind: Kind, view: JobView, raw: Object, seen: Seen, now_s: float, setup: Setup) -> Outcome:
+def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup) -> Outcome:
     """Return what has to be written for one job."""
-    at = _At(kind, view, _mapping(raw.get("status")), seen, now_s, setup)
-    if at.phase in (ABORTING, ABORTED) and _said(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
-        return _told(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
+    at = _Job(kind, view, _mapping(raw.get("status")), known, now_s, setup)
+    if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
+        return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
     if at.phase in ENDS:
         return _ended(at)
     if at.phase in NEXT:
-        writes = tuple(diff.all_pods(at.alive))
-        why, reason = _said(at.before, "message"), _said(at.before, "reason")
-        return _told(at, at.phase, writes=writes) if at.alive else _told(at, NEXT[at.phase], why, reason=reason)
+        writes = tuple(diff.delete_pods(at.alive))
+        why, reason = _state_text(at.before, "message"), _state_text(at.before, "reason")
+        return _outcome(at, at.phase, writes=writes) if at.alive else _outcome(at, NEXT[at.phase], why, reason=reason)
     if view.policy.suspended:
-        return _told(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
+        return _outcome(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
     if at.phase == RESTARTING:
         return _restarting(at)
-    due = policies.decide(view.spec["policies"], view.roles, seen)
+    due = policies.decide(view.spec["policies"], view.roles, known)
     if due.action:
         return _acted(at, due)
     if end := _end(at):
-        return _told(at, *end)
+        return _outcome(at, *end)
     return _running(at)
 
 
-def _acted(at: _At, due: policies.Due) -> Outcome:
+def _acted(at: _Job, due: policies.Due) -> Outcome:
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
         counted["retryCount"] = at.view.spec["retried"] + 1
-    return _told(at, phase, f"{due.action}: {due.why}", **counted)
+    return _outcome(at, phase, f"{due.action}: {due.why}", **counted)
 
 
-def _restarting(at: _At) -> Outcome:
+def _restarting(at: _Job) -> Outcome:
     """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
     """
     past = at.view.spec["retried"] > at.view.spec["retries"]
-    if left := (at.alive if past else at.seen.pods):
-        return _told(at, RESTARTING, writes=tuple(diff.all_pods(left)))
+    if left := (at.alive if past else at.known.pods):
+        return _outcome(at, RESTARTING, writes=tuple(diff.delete_pods(left)))
     if past:
-        why = f"{_said(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
-        return _told(at, FAILED, why)
-    return _told(at, PENDING)
+        why = f"{_state_text(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
+        return _outcome(at, FAILED, why)
+    return _outcome(at, PENDING)
 
 
-def _end(at: _At) -> tuple[str, str] | None:
+def _end(at: _Job) -> tuple[str, str] | None:
     """Return the phase that the pods' results lead to, and why; None when the job goes on.
 
     Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs.
@@ -146,29 +146,29 @@ def _end(at: _At) -> tuple[str, str] | None:
     return FAILED, f"{good} pods succeeded, {least} are needed"
 
 
-def _running(at: _At) -> Outcome:
+def _running(at: _Job) -> Outcome:
     """Bring the children to what is wanted, and say whether the job runs."""
-    kind, view, seen = at.kind, at.view, at.seen
+    kind, view, known = at.kind, at.view, at.known
     group = children.pod_group(view, at.setup)
-    portion, pods = Portion(), diff.by_role(seen.pods)
-    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, seen)], seen, portion)]
+    portion, pods = Portion(), diff.by_role(known.pods)
+    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, known)], known, portion)]
     tasks = {role.label for role in view.roles}
-    waits = diff.waits(seen, at.setup)
+    waits_for_admission = diff.waits_for_admission(known, at.setup)
     for role in view.roles:
         mine = pods.get(role.label, [])
-        writes += diff.all_pods(diff.surplus(role, mine))
-        if waits:
+        writes += diff.delete_pods(diff.surplus(role, mine))
+        if waits_for_admission:
             continue
         for index in diff.missing(role, mine):
             if portion.is_full():
                 break
             replica = Replica(index, index)
-            writes.append(portion.create(partial(children.pod, kind, view, role, replica, seen, at.setup)))
-    writes += diff.all_pods(pod for pod in seen.pods if pod.role not in tasks)
-    return _told(at, _begun(at), writes=tuple(writes), again_s=min(portion.again_s(), default=None))
+            writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, at.setup)))
+    writes += diff.delete_pods(pod for pod in known.pods if pod.role not in tasks)
+    return _outcome(at, _begun(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
 
 
-def _begun(at: _At) -> str:
+def _begun(at: _Job) -> str:
     """Return Running once as many pods as the gang needs have begun, and Pending again when too many wait."""
     counts = _counts(at.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
@@ -179,53 +179,55 @@ def _begun(at: _At) -> str:
     return RUNNING if begun and begun >= least else PENDING
 
 
-def _ended(at: _At) -> Outcome:
+def _ended(at: _Job) -> Outcome:
     """Delete what still runs, and the PodGroup, which holds room; and the job once its time is over."""
-    writes: list[Write] = [*diff.all_pods(at.alive)]
-    writes += [Delete(each.key, each.uid) for each in at.seen.others.values() if each.key.kind == "PodGroup"]
-    if at.view.policy.ttl_s is None or _said(at.before, "reason") == _SUSPENDED:
-        return _told(at, at.phase, writes=tuple(writes))
+    writes: list[Write] = [*diff.delete_pods(at.alive)]
+    writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
+    if at.view.policy.ttl_s is None or _state_text(at.before, "reason") == _SUSPENDED:
+        return _outcome(at, at.phase, writes=tuple(writes))
     ended_s = unix_s(_mapping(at.before.get("state")).get("lastTransitionTime"))
     left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
-    if at.seen.jumped_s:
+    if at.known.jumped_s:
         left_s = max(left_s, JUMP_S)
-    return _told(at, at.phase, writes=tuple(writes), again_s=max(left_s, 0.0), gone=left_s <= 0)
+    return _outcome(at, at.phase, writes=tuple(writes), requeue_s=max(left_s, 0.0), delete_job=left_s <= 0)
 
 
-def _told(
-    at: _At,
+def _outcome(
+    at: _Job,
     phase: str,
     why: str = "",
     *,
     writes: Sequence[Write] = (),
-    again_s: float | None = None,
-    gone: bool = False,
+    requeue_s: float | None = None,
+    delete_job: bool = False,
     reason: str = "",
     **counted: int,
 ) -> Outcome:
     """Return what is written, with the status that follows. why, reason: for a phase that is new."""
     before, new = at.before, phase != _phase(at.before)
-    made: dict[str, Any] = {
+    status: dict[str, Any] = {
         "state": before.get("state"),
         "minAvailable": at.view.gang.min_member,
-        **_counts(at.seen.pods),
-        "taskStatusCount": _by_task(at.seen.pods),
+        **_counts(at.known.pods),
+        "taskStatusCount": _by_task(at.known.pods),
         "version": at.view.spec["version"],
         "retryCount": at.view.spec["retried"],
         **counted,
     }
     listed = conditions.listed(before)
     if new:
-        made["state"] = _state(phase, why, at.now_s, reason)
+        status["state"] = _state(phase, why, at.now_s, reason)
         listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
-    made["conditions"] = listed
-    made["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
-    was = {name: before[name] for name in FIELDS if name in before}
-    patch = None if made == was else diff.merge_patch(was, made)
-    return Outcome(tuple(writes), _says(at, phase, why) if new else (), patch, again_s=again_s, gone=gone)
+    status["conditions"] = listed
+    status["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
+    status_before = {name: before[name] for name in FIELDS if name in before}
+    patch = None if status == status_before else diff.merge_patch(status_before, status)
+    return Outcome(
+        tuple(writes), _says(at, phase, why) if new else (), patch, requeue_s=requeue_s, delete_job=delete_job
+    )
 
 
-def _says(at: _At, phase: str, why: str) -> tuple[Say, ...]:
+def _says(at: _Job, phase: str, why: str) -> tuple[Say, ...]:
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":
@@ -240,16 +242,16 @@ def _says(at: _At, phase: str, why: str) -> tuple[Say, ...]:
 
 
 def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
-    told = {"message": why, "reason": reason}
-    return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in told.items() if each}}
+    texts = {"message": why, "reason": reason}
+    return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in texts.items() if each}}
 
 
-def _counts(pods: Iterable[PodSeen]) -> dict[str, int]:
+def _counts(pods: Iterable[PodState]) -> dict[str, int]:
     counts = Counter("terminating" if pod.deleting else pod.phase.value.lower() for pod in pods)
     return {word: counts[word] for word in _COUNTS}
 
 
-def _by_task(pods: Iterable[PodSeen]) -> dict[str, Any]:
+def _by_task(pods: Iterable[PodState]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pod in pods:
         phases = found.setdefault(pod.role, {"phase": {}})["phase"]
@@ -262,10 +264,10 @@ def _mapping(value: Any) -> Object:
 
 
 def _phase(status: Object) -> str:
-    return _said(status, "phase")
+    return _state_text(status, "phase")
 
 
-def _said(status: Object, key: str) -> str:
+def _state_text(status: Object, key: str) -> str:
     """Return a text of the state, "" where there is none."""
     text = _mapping(status.get("state")).get(key)
     return text if isinstance(text, str) else ""
@@ -277,7 +279,7 @@ def in_our_words(status: Object) -> Object:
     return {"conditions": [begun] if _phase(status) else []}
 
 
-def in_volcanos_words(status: Object, _view: JobView | None, _seen: Seen, moment: Moment) -> Object:
+def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: Moment) -> Object:
     """Return the status of an object that is refused: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.listed(status) if each.get("type") == Reason.FAILED.value]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from turnout.controllers.model import Object, PodSeen
+from turnout.controllers.model import Object, PodState
 
 AT_ONCE = 3  # failures in a row after each of which a pod is made anew at once
 FIRST_S, MOST_S = 10.0, 300.0
@@ -34,7 +34,7 @@ class BackOff:
         failures, last = _numbers(before.get("quickFailures"), _MOST), _numbers(before.get("lastFailures"), _MOST_TIME)
         return cls(now_s, failures, {index: at for index, at in last.items() if at <= now_s + _SKEW_S})
 
-    def failed(self, pods: Iterable[PodSeen]) -> BackOff:
+    def failed(self, pods: Iterable[PodState]) -> BackOff:
         """Return it after these pods have failed, each of which is counted for the first time."""
         failures, last = dict(self.failures), dict(self.last_s)
         for pod in pods:
@@ -50,7 +50,7 @@ class BackOff:
             return 0.0
         return max(least_s, min(at_s, self.now_s) + pause - self.now_s)
 
-    def kept(self, size: int) -> Object:
+    def status_fields(self, size: int) -> Object:
         """Return what the status has to remember. size: of the role: what is above it is forgotten."""
         known = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]
         counts = {str(index): count for index, count in known}
@@ -64,7 +64,7 @@ def pause_s(failures: int) -> float:
     return 0.0 if failures <= AT_ONCE else min(FIRST_S * 2 ** min(failures - AT_ONCE - 1, 16), MOST_S)
 
 
-def _ran_s(pod: PodSeen, now_s: float) -> float:
+def _ran_s(pod: PodState, now_s: float) -> float:
     """Return how long a pod has run. One of which the end is not known has ended now; without a start, 0."""
     return 0.0 if pod.began_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.began_s
 

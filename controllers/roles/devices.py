@@ -23,22 +23,22 @@ def extended(quantities: Any) -> frozenset[str]:
 
 def not_offered(view: JobView, offered: frozenset[str]) -> list[str]:
     """Say of each role which devices it asks for that no node offers. offered: by all nodes together."""
-    told = []
+    texts = []
     for role in view.roles:
-        missing = sorted(_asked(role.template) - offered) if role.replicas else []
+        missing = sorted(_device_requests(role.template) - offered) if role.replicas else []
         if missing:
             have = _named(sorted(offered)) or "no extended resource at all"
-            told.append(
+            texts.append(
                 f"{role.name} asks for {_named(missing)}, which no node offers: nodes offer {have}. Is the device "
                 "plugin installed, with its container runtime, and is the name right?"
             )
-    return told
+    return texts
 
 
-def _asked(template: Object) -> frozenset[str]:
+def _device_requests(template: Object) -> frozenset[str]:
     parts = [each.get("resources") for each in template["spec"]["containers"]]
-    asked = [each for each in parts if isinstance(each, Mapping)]
-    return frozenset(name for each in asked for part in ("limits", "requests") for name in extended(each.get(part)))
+    resources = [each for each in parts if isinstance(each, Mapping)]
+    return frozenset(name for each in resources for part in ("limits", "requests") for name in extended(each.get(part)))
 
 
 def _is_extended(name: Any) -> bool:

@@ -12,14 +12,14 @@ from turnout.controllers.model import (
     JUMP_S,
     Counts,
     JobView,
+    KnownChildren,
     Object,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Restart,
     Role,
     Say,
-    Seen,
     Setup,
     Write,
 )
@@ -31,7 +31,7 @@ _NAMED = 8  # indices in a text
 
 
 @dataclass(frozen=True, slots=True)
-class RoleLook:
+class RoleDecision:
     """The pods of one role. kept: what its status remembers. failure: why the job fails by them, "" if it does not.
 
     again_s: until the first index that waits may have a pod, None where none waits.
@@ -41,78 +41,93 @@ class RoleLook:
     counts: Counts
     restarted: bool
     failure: str
-    kept: Object
-    again_s: float | None = None
+    status_fields: Object
+    requeue_s: float | None = None
     says: Sequence[Say] = ()
 
 
-def soonest(looks: Iterable[RoleLook], *bounds: float) -> float | None:
+def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
     """Return the first of these waits, in seconds; None where nothing is waited for."""
-    return min((*bounds, *(look.again_s for look in looks if look.again_s is not None)), default=None)
+    return min(
+        (*bounds, *(decision.requeue_s for decision in decisions if decision.requeue_s is not None)), default=None
+    )
 
 
-def look_at(
-    kind: Kind, view: JobView, role: Role, seen: Seen, before: Object, setup: Setup, now_s: float, portion: Portion
-) -> RoleLook:
+def decide_role(
+    kind: Kind,
+    view: JobView,
+    role: Role,
+    known: KnownChildren,
+    before: Object,
+    setup: Setup,
+    now_s: float,
+    portion: Portion,
+) -> RoleDecision:
     """Decide on the pods of one role. before: its part of the status. portion: what this look may still make."""
-    mine = sorted((pod for pod in seen.pods if pod.role == role.label), key=lambda pod: pod.index)
+    mine = sorted((pod for pod in known.pods if pod.role == role.label), key=lambda pod: pod.index)
     old = [pod for pod in mine if kind.outdated(view, pod)]
     # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
-    gone = [*old, *(pod for pod in mine if kind.numbered and pod.deleting)]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in gone]
-    past = replicas.Past.read(role, before, mine, numbered=kind.numbered, faulty=kind.faulty)
-    again = [pod for pod in failed if past.may(pod) and _made_anew(kind, view, role, pod)]
+    leaving = [*old, *(pod for pod in mine if kind.numbered and pod.deleting)]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in leaving]
+    past = replicas.Past.read(
+        role, before, mine, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code
+    )
+    recreated = [pod for pod in failed if past.may(pod) and _is_recreated(kind, view, role, pod)]
     failure = ""
     if any(not past.may(pod) for pod in failed):
         failure = f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
-    elif any(_is_final(kind, view, role, pod) for pod in failed if pod not in again):
+    elif any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):
         failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
-    fresh = past.fresh(again)
-    past, waits = past.counted(again), BackOff.read(before, now_s).failed(fresh)
-    leave = [pod for pod in (*diff.surplus(role, mine), *again, *old) if not pod.deleting]
+    fresh = past.fresh(recreated)
+    past, back_off = past.counted(recreated), BackOff.read(before, now_s).failed(fresh)
+    leave = [pod for pod in (*diff.surplus(role, mine), *recreated, *old) if not pod.deleting]
     writes: list[Write] = [diff.delete_pod(pod) for pod in leave]
-    there = [pod for pod in mine if not (kind.numbered and pod.deleting)]
-    least_s = JUMP_S if seen.jumped_s else 0.0
-    lefts_s = {index: waits.left_s(index, least_s) for index in waits.last_s if index < role.replicas}
-    held = {index: left_s for index, left_s in lefts_s.items() if left_s > 0}
-    if role.name not in kind.held(view, seen) and (role.alone or not diff.waits(seen, setup)):
-        for index in diff.missing(role, there):
-            if index in held:
+    staying = [pod for pod in mine if not (kind.numbered and pod.deleting)]
+    least_s = JUMP_S if known.jumped_s else 0.0
+    lefts_s = {index: back_off.left_s(index, least_s) for index in back_off.last_s if index < role.replicas}
+    waiting_s = {index: left_s for index, left_s in lefts_s.items() if left_s > 0}
+    if role.name not in kind.waiting_roles(view, known) and (
+        role.outside_gang or not diff.waits_for_admission(known, setup)
+    ):
+        for index in diff.missing(role, staying):
+            if index in waiting_s:
                 continue
             if portion.is_full():
                 break
             replica, past = past.replica(index)
-            writes.append(portion.create(partial(children.pod, kind, view, role, replica, seen, setup)))
-    counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in again)]
-    kept = {**past.kept(), **waits.kept(role.replicas)}
-    says = _paused(role, held, fresh)
-    return RoleLook(writes, _counted(counted), bool(again), failure, kept, min(held.values(), default=None), says)
+            writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, setup)))
+    counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in recreated)]
+    status_fields = {**past.status_fields(), **back_off.status_fields(role.replicas)}
+    says = _back_off_events(role, waiting_s, fresh)
+    return RoleDecision(
+        writes, _counted(counted), bool(recreated), failure, status_fields, min(waiting_s.values(), default=None), says
+    )
 
 
-def _paused(role: Role, held: Mapping[int, float], fresh: Iterable[PodSeen]) -> list[Say]:
+def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[Say]:
     """Tell, once a failure, who is made anew later."""
-    late = sorted({pod.index for pod in fresh} & held.keys())
+    late = sorted({pod.index for pod in fresh} & waiting_s.keys())
     if not late:
         return []
     named = ", ".join(map(str, late[:_NAMED])) + (f" and {len(late) - _NAMED} others" if len(late) > _NAMED else "")
-    until = f"{max(held[index] for index in late):.0f} s"
+    until = f"{max(waiting_s[index] for index in late):.0f} s"
     return [Say(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)]
 
 
-def _made_anew(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
-    if (said := kind.again(view, role, pod)) is not None:
-        return said
+def _is_recreated(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
+    if (decision := kind.recreate(view, role, pod)) is not None:
+        return decision
     if role.restart is Restart.EXIT_CODE:
         return pod.exit_code is not None and pod.exit_code >= kind.restarts_at
     return role.restart is not Restart.NEVER
 
 
-def _is_final(kind: Kind, view: JobView, role: Role, pod: PodSeen) -> bool:
+def _is_final(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
     """True if a pod's failure is the job's, without asking how many others there are."""
-    return role.restart is Restart.EXIT_CODE or kind.again(view, role, pod) is False
+    return role.restart is Restart.EXIT_CODE or kind.recreate(view, role, pod) is False
 
 
-def _counted(pods: Iterable[PodSeen]) -> Counts:
+def _counted(pods: Iterable[PodState]) -> Counts:
     active = succeeded = failed = 0
     for pod in pods:
         active += pod.phase is Phase.RUNNING and not pod.deleting

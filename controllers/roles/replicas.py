@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from turnout.controllers.model import Object, PodSeen, Replica, Role
+from turnout.controllers.model import Object, PodState, Replica, Role
 
 _MOST = 2**31 - 1  # of a number or a count in a status
 _MOST_NODES = 16  # that are avoided, the newest
@@ -32,51 +32,69 @@ class Past:
     uids: frozenset[str]
     by_index: Mapping[int, int]
     next: int
-    faulty: int | None = None
+    faulty_node_exit_code: int | None = None
     starved: Mapping[int, int] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     noted: int = 0
-    taken: frozenset[int] = frozenset()
+    used_numbers: frozenset[int] = frozenset()
 
     @classmethod
     def read(
-        cls, role: Role, before: Object, pods: Sequence[PodSeen], *, numbered: bool, faulty: int | None = None
+        cls,
+        role: Role,
+        before: Object,
+        pods: Sequence[PodState],
+        *,
+        numbered: bool,
+        faulty_node_exit_code: int | None = None,
     ) -> Self:
         """Read it from the role's part of a status, and from the pods that are there."""
         uids = before.get("restartedPods")
         counted = frozenset(uids) if isinstance(uids, list) and all(isinstance(uid, str) for uid in uids) else ()
-        told = before.get("faultyNodes") if faulty is not None else ()
-        nodes = tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
-        taken = frozenset(map(_number_of, pods)) if numbered else frozenset()
+        node_names = before.get("faultyNodes") if faulty_node_exit_code is not None else ()
+        nodes = tuple(each for each in node_names if isinstance(each, str)) if isinstance(node_names, list) else ()
+        used_numbers = frozenset(map(_number_of, pods)) if numbered else frozenset()
         noted = _number(before.get("nextNumber"))
-        next_ = max(noted, *(number + 1 for number in taken), 0)
+        next_ = max(noted, *(number + 1 for number in used_numbers), 0)
         indices, starved = _by_index(before.get("restartCounts")), _by_index(before.get("memoryKills"))
         total = _number(before.get("restarts"))
-        return cls(role, numbered, total, frozenset(counted), indices, next_, faulty, starved, nodes, noted, taken)
+        return cls(
+            role,
+            numbered,
+            total,
+            frozenset(counted),
+            indices,
+            next_,
+            faulty_node_exit_code,
+            starved,
+            nodes,
+            noted,
+            used_numbers,
+        )
 
-    def may(self, pod: PodSeen) -> bool:
+    def may(self, pod: PodState) -> bool:
         """True if this pod's index may be made anew once more, or is counted already."""
         most = self.role.most_restarts
         return most is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < most
 
-    def fresh(self, again: Iterable[PodSeen]) -> list[PodSeen]:
+    def fresh(self, pods: Iterable[PodState]) -> list[PodState]:
         """Return those of these pods that are not counted yet."""
-        return [pod for pod in again if pod.uid not in self.uids]
+        return [pod for pod in pods if pod.uid not in self.uids]
 
-    def counted(self, again: Iterable[PodSeen]) -> Past:
+    def counted(self, pods: Iterable[PodState]) -> Past:
         """Return it with these pods counted, each once."""
-        again = list(again)
+        pods = list(pods)
         by_index = dict(self.by_index)
-        fresh = self.fresh(again)
+        fresh = self.fresh(pods)
         for pod in fresh if self.role.most_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
         starved, nodes = dict(self.starved), list(self.nodes)
-        for pod in fresh if self.faulty is not None else ():
+        for pod in fresh if self.faulty_node_exit_code is not None else ():
             if pod.reason == _STARVED:
                 starved[pod.index] = starved.get(pod.index, 0) + 1
-            if pod.exit_code == self.faulty and pod.node:
+            if pod.exit_code == self.faulty_node_exit_code and pod.node:
                 nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MOST_NODES:]
-        uids = frozenset(pod.uid for pod in again)
+        uids = frozenset(pod.uid for pod in pods)
         total = self.total + len(fresh)
         return replace(self, total=total, uids=uids, by_index=by_index, starved=starved, nodes=tuple(nodes))
 
@@ -88,11 +106,13 @@ class Past:
         met = self.by_index.get(index, 0), self.starved.get(index, 0), self.nodes
         if not self.numbered:
             return Replica(index, index, *met), self
-        first = index >= self.noted and index not in self.taken
+        first = index >= self.noted and index not in self.used_numbers
         number = index if first else max(index, self.next)
-        return Replica(index, number, *met), replace(self, next=max(self.next, number + 1), taken=self.taken | {number})
+        return Replica(index, number, *met), replace(
+            self, next=max(self.next, number + 1), used_numbers=self.used_numbers | {number}
+        )
 
-    def kept(self) -> Object:
+    def status_fields(self) -> Object:
         """Return what the status has to remember."""
         found: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
         for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.starved)):
@@ -111,7 +131,7 @@ def _by_index(counts: Any) -> dict[int, int]:
     }
 
 
-def _number_of(pod: PodSeen) -> int:
+def _number_of(pod: PodState) -> int:
     tail = pod.name.rpartition("-")[2]
     return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 8 else 0
 

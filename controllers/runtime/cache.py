@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from turnout.controllers.kind import Kind
-from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, PodSeen, Seen
-from turnout.controllers.observed import JobObject, Owned, OwnedPod, child_seen, pod_seen
+from turnout.controllers.model import ChildKey, ChildState, JobKey, KnownChildren, Object, PodState
+from turnout.controllers.observed import JobObject, Owned, OwnedPod, child_state, pod_state
 from turnout.controllers.runtime.node_resources import NodeResources
 from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key
@@ -54,19 +54,21 @@ class Cache:
         self._kinds = kinds
         self._jobs: dict[JobKey, _Job] = {}
         self._keys: dict[_Owner, JobKey] = {}
-        self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
-        self._others: dict[_Owner, dict[ChildKey, ChildSeen]] = {}
+        self._pods: dict[_Owner, dict[str, PodState]] = {}  # by the pod's name
+        self._others: dict[_Owner, dict[ChildKey, ChildState]] = {}
         self._known: dict[tuple[str, str, str], _Child] = {}  # by kind, namespace and name
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
         """A job as it is now. answer: as a write of ours was answered; else as a watch shows it."""
         meta, version = obj.metadata, _version(obj.metadata)
         if not answer:
-            self._gone.pop(meta.uid, None)  # an API server that was put back to an older state has it again
+            self._deleted_uids.pop(meta.uid, None)  # an API server that was put back to an older state has it again
         key = JobKey(api, meta.namespace, meta.name)
         before = self._jobs.get(key)
-        if meta.uid in self._gone or (before is not None and before.uid == meta.uid and before.version >= version):
+        if meta.uid in self._deleted_uids or (
+            before is not None and before.uid == meta.uid and before.version >= version
+        ):
             return
         if before is not None and before.uid != meta.uid:
             self._keys.pop((key.namespace, before.uid), None)
@@ -81,41 +83,41 @@ class Cache:
         self._keys[meta.namespace, meta.uid] = key
         self._changed(key)
 
-    def drop_job(self, api: str, gone: Key) -> None:
+    def drop_job(self, api: str, key_of_job: Key) -> None:
         """A job is gone; the API server deletes what it owned."""
-        self._forget(gone.uid)
-        key = JobKey(api, gone.namespace, gone.name)
-        if (found := self._jobs.get(key)) is not None and found.uid == gone.uid:
+        self._forget(key_of_job.uid)
+        key = JobKey(api, key_of_job.namespace, key_of_job.name)
+        if (found := self._jobs.get(key)) is not None and found.uid == key_of_job.uid:
             del self._jobs[key]
-            self._keys.pop((gone.namespace, gone.uid), None)
+            self._keys.pop((key_of_job.namespace, key_of_job.uid), None)
 
     def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
         """A pod as it is now. answer: as a write of ours was answered; else as a watch shows it."""
-        if (found := self._taken_in("Pod", obj.metadata, answer)) is None:
+        if (found := self._note_child("Pod", obj.metadata, answer)) is None:
             return
         owner, kind = found
-        self._pods.setdefault(owner, {})[obj.metadata.name] = pod_seen(kind, obj)
+        self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
         self._look_at(owner)
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
         """A child that is no pod as it is now."""
-        if (found := self._taken_in(kind, obj.metadata, answer)) is None:
+        if (found := self._note_child(kind, obj.metadata, answer)) is None:
             return
         owner, owners_kind = found
-        child = child_seen(owners_kind, kind, obj)
+        child = child_state(owners_kind, kind, obj)
         self._others.setdefault(owner, {})[child.key] = child
         self._look_at(owner)
 
-    def drop_child(self, kind: str, gone: Key) -> None:
+    def drop_child(self, kind: str, child_key: Key) -> None:
         """A child is gone."""
-        self._forget(gone.uid)
-        known = self._known.get((kind, gone.namespace, gone.name))
-        if known is None or known.uid != gone.uid:
+        self._forget(child_key.uid)
+        known = self._known.get((kind, child_key.namespace, child_key.name))
+        if known is None or known.uid != child_key.uid:
             return
-        del self._known[kind, gone.namespace, gone.name]
+        del self._known[kind, child_key.namespace, child_key.name]
         owner = known.owner
         mine: dict[Any, Any] = self._pods.get(owner, {}) if kind == "Pod" else self._others.get(owner, {})
-        mine.pop(gone.name if kind == "Pod" else ChildKey(kind, gone.name), None)
+        mine.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
         if not mine:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
         self._look_at(owner)
@@ -131,13 +133,13 @@ class Cache:
         for each in ended:
             self.drop_child(kind, each)
 
-    def job(self, key: JobKey) -> tuple[Object, Seen] | None:
+    def job(self, key: JobKey) -> tuple[Object, KnownChildren] | None:
         """Return a job's object and what it owns; None for one that is gone."""
         if (found := self._jobs.get(key)) is None:
             return None
         owner = key.namespace, found.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), Seen(
+        return msgspec.json.decode(found.raw), KnownChildren(
             tuple(pods.values()), dict(others), self.nodes.offered, self._unread
         )
 
@@ -158,7 +160,7 @@ class Cache:
         """Return the jobs that are there."""
         return self._jobs
 
-    def _taken_in(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
+    def _note_child(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
         """Note a child, and return its owner and that one's kind.
 
         None for what no job of our kinds controls, what is gone, and what is older than what is known.
@@ -168,22 +170,22 @@ class Cache:
         if reference is None or owners_kind is None or owners_kind.kind != reference.kind:
             return None
         if not answer:
-            self._gone.pop(meta.uid, None)
-        if meta.uid in self._gone:
+            self._deleted_uids.pop(meta.uid, None)
+        if meta.uid in self._deleted_uids:
             return None
         place, version, owner = (kind, meta.namespace, meta.name), _version(meta), (meta.namespace, reference.uid)
         known = self._known.get(place)
         if known is not None and known.uid != meta.uid:
             known = None
-        seen = not answer or (known is not None and known.watch is None)
+        shown = not answer or (known is not None and known.watch is None)
         newest = version if known is None else max(version, known.version)
-        self._known[place] = _Child(owner, meta.uid, newest, None if seen else owners_kind.child_labels.job)
+        self._known[place] = _Child(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
     def _forget(self, uid: str) -> None:
-        self._gone[uid] = None
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self._deleted_uids[uid] = None
+        if len(self._deleted_uids) > _REMEMBERED:
+            self._deleted_uids.popitem(last=False)
 
     def _look_at(self, owner: _Owner) -> None:
         if (key := self._keys.get(owner)) is not None:

@@ -82,11 +82,11 @@ class JobController:
         """Decide on one job and write what follows. What it raises means that the job has to be tried again."""
         if (found := self._cache.job(key)) is None:
             return
-        raw, seen = found
+        raw, known = found
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
             now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
-            outcome = reconcile(kind, raw, replace(seen, jumped_s=self._moment.jumped_s), now_s, self._setup)
+            outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
         self._tell(kind, raw, outcome.says)
         try:
@@ -98,8 +98,8 @@ class JobController:
             self._tell(kind, raw, [Say(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
         self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
-        if outcome.again_s is not None:
-            self._queue.add_after(key, outcome.again_s)
+        if outcome.requeue_s is not None:
+            self._queue.add_after(key, outcome.requeue_s)
 
     def _refuse(self, key: JobKey, error: Exception) -> None:
         """Tell that a fault of ours has kept a job from what it needs. It comes again after a back-off of its own."""
@@ -118,7 +118,7 @@ class JobController:
         for each in says:
             type_ = "Warning" if each.warning else "Normal"
             self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
-            self._metrics.told.labels(kind.called, each.reason.value).inc()
+            self._metrics.events.labels(kind.full_name, each.reason.value).inc()
             log.info("told", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value})
 
 

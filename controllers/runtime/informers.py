@@ -76,8 +76,8 @@ class ControllerInformers(InformerFactory):
         def put(obj: JobObject) -> None:
             cache.put_job(api, kind.kind, obj)
 
-        def drop(gone: Key) -> None:
-            cache.drop_job(api, gone)
+        def drop(key: Key) -> None:
+            cache.drop_job(api, key)
 
         path = child_paths.collection((api, kind.plural), self._namespace)
         self.watch(f"{api}/{kind.plural}", path, JobObject, CallbackSink(put, drop), optional=True)
@@ -96,8 +96,8 @@ class ControllerInformers(InformerFactory):
             else:
                 cache.put_other(kind, obj)
 
-        def drop(gone: Key) -> None:
-            cache.drop_child(kind, gone)
+        def drop(key: Key) -> None:
+            cache.drop_child(kind, key)
 
         def listed(version: str) -> None:
             cache.listed(kind, params.get("labelSelector", ""), version)

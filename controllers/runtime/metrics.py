@@ -36,7 +36,7 @@ class Metrics:
             "Looks at a job or a ScalePlan that a fault of ours has ended.",
             registry=registry,
         )
-        self.told = Counter(
+        self.events = Counter(
             "turnout_controller_told",
             "What jobs and ScalePlans were told, by the word of the Event.",
             ["kind", "reason"],

@@ -39,10 +39,10 @@ class NodeResources:
         """A node as it is now."""
         self._set(node.metadata.name, extended(node.status.allocatable))
 
-    def drop(self, gone: Key) -> None:
+    def drop(self, key: Key) -> None:
         """A node is gone."""
-        self._set(gone.name, frozenset())
-        self._by_node.pop(gone.name, None)
+        self._set(key.name, frozenset())
+        self._by_node.pop(key.name, None)
 
     def synced(self, version: str) -> None:
         """All nodes have been told."""

@@ -13,7 +13,7 @@ from turnout.controllers.observed import JobObject
 from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER
-from turnout.controllers.scale_plan import owner_of, scale, waits
+from turnout.controllers.scale_plan import is_pending, owner_of, scale
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.leased_calls import Calls
@@ -40,15 +40,15 @@ class ScalePlans:
         """A plan as it is now."""
         plan: Object = msgspec.json.decode(msgspec.json.encode(obj))
         key = JobKey(PATH, obj.metadata.namespace, obj.metadata.name)
-        if waits(plan):
+        if is_pending(plan):
             self._waiting[key] = plan
             self._queue.add(key)
         else:
             self._waiting.pop(key, None)
 
-    def drop(self, gone: Key) -> None:
+    def drop(self, key: Key) -> None:
         """A plan is gone."""
-        self._waiting.pop(JobKey(PATH, gone.namespace, gone.name), None)
+        self._waiting.pop(JobKey(PATH, key.namespace, key.name), None)
 
     async def run(self) -> None:
         """Carry out what waits and what comes, until cancelled."""
@@ -87,8 +87,8 @@ class ScalePlans:
         except (NotFound, Conflict):
             log.debug("scale_plan_gone", extra={"plan": f"{key.namespace}/{key.name}"})
         self._waiting.pop(key, None)
-        told = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
-        log.info("scale_plan_done", extra={**told, "why": done.status["message"]})
+        fields = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
+        log.info("scale_plan_done", extra={**fields, "why": done.status["message"]})
 
     def _refuse(self, key: JobKey, error: Exception) -> None:
         """Tell that a fault of ours keeps a plan waiting. It comes again after a back-off of its own."""
@@ -99,7 +99,7 @@ class ScalePlans:
         ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
         text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
         self._events.emit(ref, "Warning", Reason.FAULT.value, text, self._clock.wall())
-        self._metrics.told.labels(KIND, Reason.FAULT.value).inc()
+        self._metrics.events.labels(KIND, Reason.FAULT.value).inc()
 
     async def _job(self, path: str) -> Object | None:
         """Return the job as the API server has it, since a plan may be seen before its job; None for none."""

@@ -22,28 +22,30 @@ class WorkQueue:
     alone: no two looks at one namespace side by side, so that what belongs together is done in its order.
     """
 
-    def __init__(self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, alone: bool = False) -> None:
-        self._clock, self._backoff, self._draw, self._alone = clock, backoff, draw, alone
+    def __init__(
+        self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, one_per_namespace: bool = False
+    ) -> None:
+        self._clock, self._backoff, self._draw, self._one_per_namespace = clock, backoff, draw, one_per_namespace
         self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, in their turns
-        self._held: dict[str, dict[JobKey, None]] = {}  # of namespaces that are looked at, where each is alone
-        self._in: set[str] = set()  # those namespaces
+        self._blocked: dict[str, dict[JobKey, None]] = {}  # of namespaces that are looked at, where each is alone
+        self._busy_namespaces: set[str] = set()  # those namespaces
         self._busy: set[JobKey] = set()
-        self._again: set[JobKey] = set()  # busy ones that have changed since
+        self._changed_while_busy: set[JobKey] = set()  # busy ones that have changed since
         self._failures: dict[JobKey, int] = {}
         self._later: list[tuple[float, JobKey]] = []
         self._due: dict[JobKey, float] = {}  # the time that counts of each in `_later`
         self._something, self._sooner = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
-        return sum(map(len, (*self._waiting.values(), *self._held.values())))
+        return sum(map(len, (*self._waiting.values(), *self._blocked.values())))
 
     def add(self, key: JobKey) -> None:
         """Have a job looked at as soon as somebody is free."""
         if key in self._busy:
-            self._again.add(key)
+            self._changed_while_busy.add(key)
         else:
-            there = self._held if key.namespace in self._in else self._waiting
-            there.setdefault(key.namespace, {})[key] = None
+            waiting = self._blocked if key.namespace in self._busy_namespaces else self._waiting
+            waiting.setdefault(key.namespace, {})[key] = None
             self._something.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
@@ -63,10 +65,10 @@ class WorkQueue:
         namespace, mine = self._waiting.popitem(last=False)
         key = next(iter(mine))
         del mine[key]
-        if self._alone:
-            self._in.add(namespace)
+        if self._one_per_namespace:
+            self._busy_namespaces.add(namespace)
         if mine:
-            (self._held if self._alone else self._waiting)[namespace] = mine
+            (self._blocked if self._one_per_namespace else self._waiting)[namespace] = mine
         self._busy.add(key)
         return key
 
@@ -79,15 +81,15 @@ class WorkQueue:
             self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), asked_s))
         else:
             self._failures.pop(key, None)
-        if key in self._again:
-            self._again.discard(key)
+        if key in self._changed_while_busy:
+            self._changed_while_busy.discard(key)
             if not failed:
                 self.add(key)
 
     def _let_in(self, namespace: str) -> None:
         """Give a namespace its next turn, behind all others."""
-        self._in.discard(namespace)
-        if (mine := self._held.pop(namespace, None)) is not None:
+        self._busy_namespaces.discard(namespace)
+        if (mine := self._blocked.pop(namespace, None)) is not None:
             self._waiting[namespace] = mine
             self._something.set()
 

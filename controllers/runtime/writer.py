@@ -45,31 +45,31 @@ class Writer:
 
         Raises CallError, or NameTaken, after everything that can be written was written.
         """
-        if outcome.gone:
+        if outcome.delete_job:
             await self._delete_job(key, uid)
             return
         if outcome.status is not None and outcome.status_first:
             await self._write_status(key, version, outcome.status)
         first = [each for each in outcome.writes if not _is_pod(each)]
-        await self._at_once(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
-        await self._at_once(key, uid, (each for each in first if not _is_secret(each)))
+        await self._write_all(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
+        await self._write_all(key, uid, (each for each in first if not _is_secret(each)))
         await self._write_pods(key, uid, [each for each in outcome.writes if _is_pod(each)])
         if outcome.status is not None and not outcome.status_first:
             await self._write_status(key, version, outcome.status)
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
-        made = [each for each in writes if isinstance(each, Create)]
-        rest = made[1:]
-        first = [*(each for each in writes if not isinstance(each, Create)), *made[:1]]
+        creations = [each for each in writes if isinstance(each, Create)]
+        rest = creations[1:]
+        first = [*(each for each in writes if not isinstance(each, Create)), *creations[:1]]
         try:
-            await self._at_once(key, uid, first)
+            await self._write_all(key, uid, first)
         except Exception:  # never after a cancellation: the Lease may be somebody else's
-            await self._at_once(key, uid, rest)
+            await self._write_all(key, uid, rest)
             raise
-        await self._at_once(key, uid, rest)
+        await self._write_all(key, uid, rest)
 
-    async def _at_once(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
+    async def _write_all(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
         """Write these side by side; the first error is raised once all have ended."""
         ended = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
         for each in ended:
@@ -101,8 +101,8 @@ class Writer:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._calls.get(f"{path}/{name}")
-            there = _other.decode(raw)
-            if not any(each.uid == uid and each.controller for each in there.metadata.owner_references or ()):
+            child = _other.decode(raw)
+            if not any(each.uid == uid and each.controller for each in child.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._take_in(kind, raw)
 
@@ -122,8 +122,8 @@ class Writer:
             return
         if child.kind != "Pod":  # the answer is a Status for most kinds
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
-        elif (there := _pod.decode(raw)).metadata.deletion_timestamp is not None:
-            self._cache.put_pod(there, answer=True)
+        elif (pod := _pod.decode(raw)).metadata.deletion_timestamp is not None:
+            self._cache.put_pod(pod, answer=True)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
         kind = self._kinds[key.api]

@@ -26,8 +26,8 @@ _COLUMNS = (
 
 
 def _object(properties: Object, *required: str) -> dict[str, object]:
-    made: dict[str, object] = {"type": "object", "properties": properties}
-    return {**made, "required": list(required)} if required else made
+    schema: dict[str, object] = {"type": "object", "properties": properties}
+    return {**schema, "required": list(required)} if required else schema
 
 
 def _spec() -> Object:

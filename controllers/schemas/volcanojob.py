@@ -61,7 +61,7 @@ def _task() -> Object:
         minPartitions={**COUNT, "default": 0},
         networkTopology=_topology(),
     )
-    made = _object(
+    schema = _object(
         name=_NAME,
         replicas=COUNT,
         minAvailable=COUNT,
@@ -72,12 +72,12 @@ def _task() -> Object:
         dependsOn=_object(name=_TEXTS, iteration=TEXT),
         partitionPolicy={**partitions, "required": ["partitionSize", "totalPartitions"]},
     )
-    return {**made, "required": ["template"]}
+    return {**schema, "required": ["template"]}
 
 
 def _spec() -> Object:
     volume = {**_object(mountPath=TEXT, volumeClaimName=_LONG_NAME, volumeClaim=ANY), "required": ["mountPath"]}
-    made = _object(
+    schema = _object(
         schedulerName=_NAME,
         minAvailable=COUNT,
         volumes={"type": "array", "items": volume},
@@ -92,7 +92,7 @@ def _spec() -> Object:
         minSuccess={**COUNT, "minimum": 1},
         networkTopology=_topology(),
     )
-    return {**made, "required": ["tasks"], "x-kubernetes-validations": rules(_RULES)}
+    return {**schema, "required": ["tasks"], "x-kubernetes-validations": rules(_RULES)}
 
 
 def _status() -> Object:

@@ -315,7 +315,7 @@ def test_workers_above_the_min_that_find_no_node_are_given_up():
     assert sizes(world([1], made)) == {"a": 3}
 
 
-@pytest.mark.parametrize("more", [{"age_s": 151.0}, {"whole": False}])
+@pytest.mark.parametrize("more", [{"age_s": 151.0}, {"complete": False}])
 def test_an_old_or_partial_observation_changes_nothing(more):
     at = world([8], seen(job("a"), [0]), seen(job("bb", least=3)), **more)
     assert words(at) == {"a": Reason.STALE, "bb": Reason.STALE}

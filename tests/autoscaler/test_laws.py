@@ -70,7 +70,7 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
     pods = [
         dict(wanted.requests)[GPU]
         for waiter in at.jobs
-        if waiter.waits and steps[waiter.job.key].reason in served
+        if waiter.is_waiting and steps[waiter.job.key].reason in served
         for wanted, count in least_of(waiter)
         for _ in range(count)
     ]

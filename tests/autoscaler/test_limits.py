@@ -32,9 +32,9 @@ def why(at, policy=POLICY):
         pytest.param({"age_s": 150.5}, Reason.STALE, "the oldest list is 150 s old", id="an older one"),
         pytest.param({"unready": 0.45}, Reason.IDLE_ROOM, None, id="as many nodes lost as may be"),
         pytest.param({"unready": 0.46}, Reason.NODES_UNREADY, "46% of the nodes are not ready", id="more"),
-        pytest.param({"whole": False}, Reason.STALE, "a list failed", id="a list that failed"),
+        pytest.param({"complete": False}, Reason.STALE, "a list failed", id="a list that failed"),
         pytest.param(
-            {"standing": AdminOverride.PAUSE},
+            {"admin_override": AdminOverride.PAUSE},
             Reason.ALL_PAUSED,
             "an admin has stopped all changes",
             id="an admin's word",
@@ -59,7 +59,7 @@ def test_what_is_seen_is_acted_on_up_to_a_limit(more, reason, detail):
     ],
 )
 def test_an_admin_takes_back_what_is_lent(made, told):
-    step = plan(world([4], seen(made, [0] * made.replicas), standing=AdminOverride.RELEASE))["a"]
+    step = plan(world([4], seen(made, [0] * made.replicas), admin_override=AdminOverride.RELEASE))["a"]
     assert (step.target, step.reason) == told
 
 
@@ -351,8 +351,8 @@ def test_sizes_that_double_grow_step_by_step():
     ("there", "lacks"),
     [
         pytest.param({}, [(shape(1), 2), (shape(4), 3)], id="nobody is told of: all of them"),
-        pytest.param({"beside": (1,)}, [(shape(1), 2), (shape(4), 2)], id="one is there"),
-        pytest.param({"beside": (3,), "done": 1}, [(shape(1), 1)], id="all are, and a worker has ended"),
+        pytest.param({"other_pods": (1,)}, [(shape(1), 2), (shape(4), 2)], id="one is there"),
+        pytest.param({"other_pods": (3,), "finished": 1}, [(shape(1), 1)], id="all are, and a worker has ended"),
     ],
 )
 def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):

@@ -76,25 +76,25 @@ def obeyed(before, steps):
         for name, q in before.queues.items()
     }
     limits = {name: q.limit[GPU] for name, q in before.queues.items() if GPU in q.limit}
-    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].queue_order))
+    order = sorted(range(len(kept)), key=lambda at: (not kept[at].is_waiting, kept[at].queue_order))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
             before = kept[at]
-            while kept[at].placed < wanted:
+            while kept[at].bound_workers < wanted:
                 now = world(nodes, *kept, queues=queues)
                 fits = np.flatnonzero(now.room.fits(kept[at].job.shape))
                 if not len(fits) or not _within_limit(limits, kept[at], kept):
                     break
                 index = len(kept[at].workers)
                 kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
-            if kept[at].waits:
+            if kept[at].is_waiting:
                 kept[at] = before  # a gang starts whole, or holds nothing
     return world(nodes, *kept, queues=queues)
 
 
 def _within_limit(limits, each, jobs):
     gpus = {other.job.key: dict(other.job.shape.requests)[GPU] for other in jobs}
-    held = sum(other.placed * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
+    held = sum(other.bound_workers * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
     return held + gpus[each.job.key] <= limits.get(each.job.queue, held + gpus[each.job.key])
 
 

@@ -97,4 +97,4 @@ def test_a_record_of_the_future_is_not_forgotten(cluster):
     record = model.Record(State.TAINTED, heard, heard)
     raw["metadata"]["annotations"][labels.NODE_RECORD] = model.write(record)
     note = freed(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]
-    assert model.read(note).heard == heard
+    assert model.read(note).handled_until == heard

@@ -58,8 +58,8 @@ def hold(each, reason=Reason.AT_MAX):
 
 
 def look(metrics, *jobs, queues=None, starts=None, steps=None):
-    told = [hold(each, Reason.NEEDS_MORE if each.waits else Reason.AT_MAX) for each in jobs]
-    metrics.seen(world([8, 8], *jobs, queues=queues), told if steps is None else steps, starts)
+    told = [hold(each, Reason.NEEDS_MORE if each.is_waiting else Reason.AT_MAX) for each in jobs]
+    metrics.record_decision(world([8, 8], *jobs, queues=queues), told if steps is None else steps, starts)
 
 
 def grown(name="a", **more):
@@ -77,7 +77,7 @@ def test_promtool_accepts_the_page(metrics):
     promtool = cache.binary("promtool")
     waiting = short()
     look(metrics, grown(), waiting, starts={waiting.job.key: (1.0, 2.0, 3.0)})
-    metrics.became(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
+    metrics.count_outcome(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
     told = subprocess.run([promtool, "check", "metrics"], input=metrics.page(), capture_output=True, timeout=30)
     assert (told.returncode, told.stdout + told.stderr) == (0, b"")
 
@@ -146,7 +146,7 @@ def test_an_expected_start_stays_until_the_next_and_is_absent_if_unknown(metrics
     found = samples(metrics)
     assert found["job_estimated_start_timestamp_seconds", "early", *name] == 10
     assert ("job_estimated_start_timestamp_seconds", "late", *name) not in found
-    metrics.expects({})
+    metrics.set_starts({})
     assert not [key for key in samples(metrics) if "estimated" in key[0]]
 
 
@@ -236,8 +236,8 @@ def test_every_count_of_a_queue_begins_with_nought(metrics):
 
 def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
     look(metrics, grown())
-    metrics.became(Step(grown().job.key, 3, 5, Reason.MAKES_ROOM), "Written")
-    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Refused")
+    metrics.count_outcome(Step(grown().job.key, 3, 5, Reason.MAKES_ROOM), "Written")
+    metrics.count_outcome(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Refused")
     found = samples(metrics)
     assert found["autoscaler_changes_total", "shrink", "Written", "q", "MakesRoom"] == 1
     assert found["autoscaler_changes_total", "grow", "Refused", "q", "IdleRoom"] == 1
@@ -248,7 +248,7 @@ def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
 
 def test_a_change_as_a_job_starts_costs_nothing(metrics):
     look(metrics, grown())
-    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
+    metrics.count_outcome(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
     found = samples(metrics)
     assert found["queue_resized_gpus_total", "grow", "q"] == 6
     assert found["queue_restart_gpu_seconds_total", "q"] == 0
@@ -260,7 +260,7 @@ def test_what_is_only_meant_is_counted_once_while_it_stays_the_same(metrics):
         look(metrics, grown(), steps=steps)
         for step in steps:
             if step.changes:
-                metrics.became(step, "DryRun")
+                metrics.count_outcome(step, "DryRun")
     found = samples(metrics)
     assert found["autoscaler_changes_total", "grow", "DryRun", "q", "IdleRoom"] == 2
     assert found["queue_resized_gpus_total", "grow", "q"] == 0

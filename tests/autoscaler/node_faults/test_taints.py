@@ -15,7 +15,7 @@ from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.taint_writer import SHOWN_WITHIN_S, TaintWriter
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.model import State
-from turnout.autoscaler.settings import Settings, settings
+from turnout.autoscaler.settings import Settings, read_settings
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting
 from turnout.kube.client.apply import MERGE
@@ -111,7 +111,7 @@ async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
 @pytest.mark.contract("DL-82")
 @pytest.mark.asyncio
 async def test_the_taint_has_the_admins_key_and_goes_when_the_node_recovers():  # DL-82
-    rules = settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
+    rules = read_settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
     watched = Watched(Cluster(key=rules.key).says("w2", "n3"))
     await watched.look()
     assert watched.api.keys("n3") == ["team", "example.com/broken"]
@@ -242,5 +242,5 @@ def test_a_rule_that_cannot_be_kept_is_refused(wrong):
 
 
 def test_the_flags_make_the_rules():
-    rules = settings(["--taint-share", "0.2", "--taint-verdicts", "2", "--taint-s", "60", "--taint-slow"]).rules()
+    rules = read_settings(["--taint-share", "0.2", "--taint-verdicts", "2", "--taint-s", "60", "--taint-slow"]).rules()
     assert (rules.key, rules.share, rules.verdicts, rules.taint_s, rules.slow) == (labels.FAULTY, 0.2, 2, 60, True)

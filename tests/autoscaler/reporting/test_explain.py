@@ -36,16 +36,23 @@ def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
     assert queue.holders == (Holder("Job/ns/a", 2, 5),)
     assert [(each.resource, each.needs, each.limit, each.free) for each in told.quota] == [(GPU, 8, 8, 1)]
     room = told.room
-    assert (room.worker, room.nodes, room.admits, room.with_room, room.fits, room.ever) == (f"1 {GPU}", 1, 1, 1, 1, 8)
+    assert (room.worker, room.nodes, room.admits, room.with_room, room.fits, room.fits_when_empty) == (
+        f"1 {GPU}",
+        1,
+        1,
+        1,
+        1,
+        8,
+    )
     gang = told.gang
-    assert (gang.least, gang.has, gang.lacks, gang.done) == (8, 0, 8, 0)
+    assert (gang.least, gang.bound, gang.missing, gang.finished) == (8, 0, 8, 0)
     assert told.size is None
 
 
 def test_a_running_job_is_told_its_size_its_bank_and_its_cooldown():
     made = replace(LENT, job=replace(LENT.job, bank=job("x", resized_s=NOW_S - 100, gained_s=50).bank))
     size = of("a", world([8], made)).size
-    assert (size.size, size.wanted, size.larger, size.elastic) == (7, 7, 8, 5)
+    assert (size.size, size.requested, size.larger, size.elastic) == (7, 7, 8, 5)
     assert (size.cooldown_s, size.changed_s) == (500.0, NOW_S - 100)
     assert size.balance_s > 50
     assert of("a", world([8], LENT)).size.changed_s is None
@@ -55,8 +62,8 @@ def test_who_gives_and_for_whom_is_told_on_both_sides():
     at = world(
         [8], replace(LENT, job=replace(LENT.job, most=8) if False else LENT.job), seen(job("b", least=4, most=4))
     )
-    assert of("b", at).helped_by == (("Job/ns/a", 7, 4),)
-    assert of("a", at).helps == "Job/ns/b"
+    assert of("b", at).shrinking_jobs == (("Job/ns/a", 7, 4),)
+    assert of("a", at).beneficiary == "Job/ns/b"
 
 
 def test_a_queue_that_nobody_describes_is_told_by_its_pods():

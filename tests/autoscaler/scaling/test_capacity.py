@@ -135,7 +135,7 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
         assert room.fits(shape).tolist() == by_hand
         assert room.total(shape) == sum(by_hand)
         rows = {each: [row for row, pods in enumerate(on) for _ in range(pods.count(each))] for each in PORT_SHAPES}
-        emptied = room.given(rows)
+        emptied = room.with_pods_removed(rows)
         assert emptied.total(shape) == sum(fits_by_hand(gpus, [], shape) for gpus in nodes)
 
 

@@ -124,7 +124,7 @@ SHRANK = {"least": 1, "replicas": 2}
     ],
 )
 def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, back):
-    made = old(job("a", **SHRANK, **more), [0] * workers, gave=gave)
+    made = old(job("a", **SHRANK, **more), [0] * workers, size_before=gave)
     assert told(world([9], made, settled=NONE_SETTLED)) == {"a": back}
 
 

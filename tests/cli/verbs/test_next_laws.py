@@ -165,9 +165,9 @@ async def test_who_does_what_is_advised_gets_the_job_started(first):
         for key, chain in (await told_of(Drawn(seed), None)).items():
             drawn, said = Drawn(seed), []
             while chain is not None:
-                (things,) = (things for words, things in DONE.items() if chain.next.startswith(words))
-                again = said.count(chain.next)
+                (things,) = (things for words, things in DONE.items() if chain.advice.startswith(words))
+                again = said.count(chain.advice)
                 assert again < len(things), f"seed {seed}, {key}: the same advice again: {said}"
-                said.append(chain.next)
+                said.append(chain.advice)
                 things[again](drawn, key.name)
                 chain = (await told_of(drawn, key)).get(key)

@@ -118,7 +118,7 @@ def test_a_scheduler_says_why_a_pod_has_no_node(cache, node, waits):
     said = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
     pod = {**child(), "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [said]}}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
-    assert [each.waits for each in cache.job(KEY)[1].pods] == [waits]
+    assert [each.scheduler_message for each in cache.job(KEY)[1].pods] == [waits]
 
 
 def ended(name, began="2026-01-01T00:00:10Z", at="2026-01-01T00:00:40Z"):

@@ -139,7 +139,7 @@ def ended(outcome):
 
 def deleted(outcome):
     """True if the job was deleted."""
-    return outcome.gone
+    return outcome.delete_job
 
 
 def made(outcome):

@@ -195,6 +195,6 @@ class Controller:
         for _ in range(20):
             self.list()
             outcome = await self.look(now_s)
-            if outcome is None or (not outcome.writes and outcome.status is None and not outcome.gone):
+            if outcome is None or (not outcome.writes and outcome.status is None and not outcome.delete_job):
                 return
         raise AssertionError("it writes for ever")
