@@ -58,10 +58,8 @@ async def serve(settings: Settings) -> None:
         fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
         watched, hold_large = (settings.configmap, settings.orders), settings.confirm_large_changes
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
-        namespace, _, name = settings.lease.partition("/")
-        identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        terms, site = lease_settings(settings.lease_seconds), settings.docs_base_url
-        elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
+        elector, namespace = _elector(client, settings, clock), settings.lease.partition("/")[0]
+        site = settings.docs_base_url
         recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock, docs=site)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
@@ -92,8 +90,16 @@ async def serve(settings: Settings) -> None:
                 await run_until_signal(informers.run(), leading, recorder.run(), status.run())
 
 
+def _elector(client: Client, settings: Settings, clock: RealClock) -> Elector:
+    """Return the elector of our Lease, with an identity that no other process has."""
+    namespace, _, name = settings.lease.partition("/")
+    identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    terms = lease_settings(settings.lease_seconds)
+    return Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
+
+
 class ReportSource:
-    """The words written beside sizes, made of the last look. Pods are marked only by an autoscaler that acts."""
+    """The queue statuses and pod annotations of the last decision. Pods get none from an autoscaler that only observes."""
 
     def __init__(self, controller: AutoscalerController, refs: Refs, settings: Settings) -> None:
         self._controller, self._refs, self._settings, self._marked = controller, refs, settings, PodMarks()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -230,35 +230,16 @@ class Cache:
     def observation(
         self, now_s: float, age_s: float = 0.0, complete: bool = True, steady_s: float | None = None
     ) -> Observation:
-        """Everything at this moment. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
+        """Return the observation of now. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
         steady_s = now_s if steady_s is None else steady_s
         self._charge_all()
-        if abs(now_s - steady_s - self._ahead_s) > 1.0:
-            self._ahead_s = now_s - steady_s
-            self._changed.update(self.jobs)  # what waits has waited for as long as before
-        if self._nodes.settle():
-            self._changed.update(self.jobs)  # rows have moved
-        for uid in self._changed & self.jobs.keys():
-            try:
-                job = self.jobs[uid]
-                self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, steady_s))
-            except Exception as error:
-                self._reader.fault(self._keys[uid], error)
-                self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
-        self._changed.clear()
-        if not self._is_sorted:
-            self._states, self._is_sorted = (
-                dict(sorted(self._states.items(), key=lambda each: each[1].queue_order)),
-                True,
-            )
+        self._update_states(now_s, steady_s)
         ends_s = self._override_ends_s
         self._accounts.forget_gangs()
         waiting = self.unmanaged.waiting(self.jobs.keys(), self._nodes.row, self._accounts.payer, self._value)
-        parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
-        jobs = (each for each in self._states.values() if each.job.uid not in parts) if parts else self._states.values()
         leaving = tuple(self._terminating_pods(steady_s))
         queues = self._shares.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
-        states = sorted(as_queues_allow([*jobs, *waiting], queues), key=ORDER)
+        states = sorted(as_queues_allow([*self._resizable_states(), *waiting], queues), key=ORDER)
         return Observation(
             tuple(states),
             queues,
@@ -270,6 +251,30 @@ class Cache:
             leaving,
             is_sorted=True,
         )
+
+    def _update_states(self, now_s: float, steady_s: float) -> None:
+        """Compute the states of the jobs that have changed since the last observation."""
+        if abs(now_s - steady_s - self._ahead_s) > 1.0:
+            self._ahead_s = now_s - steady_s
+            self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
+        if self._nodes.settle():
+            self._changed.update(self.jobs)  # rows have moved
+        for uid in self._changed & self.jobs.keys():
+            try:
+                job = self.jobs[uid]
+                self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, steady_s))
+            except Exception as error:
+                self._reader.fault(self._keys[uid], error)
+                self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
+        self._changed.clear()
+        if not self._is_sorted:
+            self._states = dict(sorted(self._states.items(), key=lambda each: each[1].queue_order))
+            self._is_sorted = True
+
+    def _resizable_states(self) -> Iterable[JobState]:
+        """Return the states of jobs that are not a part of another known job."""
+        parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
+        return (state for uid, state in self._states.items() if uid not in parts) if parts else self._states.values()
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
         """Give a job's kind, API version and uid at the API server; None for a job that is gone."""

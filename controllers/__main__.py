@@ -45,12 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def serve(settings: Settings) -> None:
     """Watch always, write while leading, until the process is told to end."""
-    clock, kinds, setup, rng = (
-        RealClock(),
-        by_api(settings.kinds, settings.master_image),
-        settings.setup(),
-        random.Random(),
-    )
+    clock, rng = RealClock(), random.Random()
+    kinds, setup = by_api(settings.kinds, settings.master_image), settings.setup()
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)
     async with await open_ as client:
         backoff = Backoff(first_s=0.05, max_s=60.0)
@@ -63,10 +59,8 @@ async def serve(settings: Settings) -> None:
 
         cache = Cache(changed, kinds)
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
-        namespace, _, name = settings.lease.partition("/")
-        terms, host = lease_settings(settings.lease_seconds), socket.gethostname()
-        elector = Elector(client, namespace, name, _identity(host), clock=clock, rng=rng, settings=terms)
-        events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=settings.docs_base_url)
+        elector, site = _elector(client, settings, clock, rng), settings.docs_base_url
+        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
         metrics = Metrics(queue.__len__)
         calls = LeasedCalls(client, lambda: elector.is_leading)
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
@@ -90,8 +84,12 @@ async def serve(settings: Settings) -> None:
             await run_until_signal(informers.run(), lead(elector, informers.wait_for_sync, term), events.run())
 
 
-def _identity(host: str) -> str:
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+def _elector(client: Client, settings: Settings, clock: RealClock, rng: random.Random) -> Elector:
+    """Return the elector of our Lease, with an identity that no other process has."""
+    namespace, _, name = settings.lease.partition("/")
+    identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    terms = lease_settings(settings.lease_seconds)
+    return Elector(client, namespace, name, identity, clock=clock, rng=rng, settings=terms)
 
 
 if __name__ == "__main__":

@@ -36,46 +36,58 @@ _OURS_NOT = (None, State.CLEARED, State.SUSPECTED, State.ON_TRIAL)  # in which w
 
 
 def judge(state: NodeState, rules: Rules, now_s: float) -> Plan:
-    """Decide what is done to nodes now.
+    """Return the changes of nodes. now_s: seconds since 1970.
 
     Steps that take a taint away come first. The others follow by the time of the first report.
     """
-    passed_over: list[PassedOver] = []
-    reports = defaultdict[str, list[tuple[Claim, NodeReport]]](list)
-    for claim in state.claims:
-        if (reason := _passed_over(claim, state, rules, now_s)) is not None:
-            passed_over.append(reason)
-        elif (verdict := claim.verdict) is None or verdict.at_s > now_s:
-            continue  # its time is still to come
-        elif not _is_handled(state.nodes[claim.node].record, claim, verdict):
-            reports[claim.node].append((claim, verdict))
+    reports, passed_over = _reports_that_count(state, rules, now_s)
     changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
     for change in changes:
         change.apply_reports(sorted(reports.get(change.name, ()), key=_report_order))
-    steps = []
-    taints, most = state.tainted, rules.most(state.gpu_nodes)
-    tainted_by_one = Counter(
-        namespace for change in changes if change.entry.tainted and (namespace := _sole_namespace(change.entry.record))
-    )
-    for change in sorted(changes, key=lambda turn: (turn.taints, turn.accused_s, turn.name)):
+    steps, taints = [], state.tainted
+    sole = [_sole_namespace(change.entry.record) for change in changes if change.entry.tainted]
+    tainted_by_one = Counter(filter(None, sole))
+    for change in sorted(changes, key=lambda each: (each.taints, each.accused_s, each.name)):
         if not change.changed:
             continue
         if change.taints and not change.entry.tainted:
-            if taints >= most:
-                why = f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {most} may be"
-                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.by)
-                continue
-            if (namespace := _sole_namespace(change.record)) and tainted_by_one[namespace] >= rules.most_alone(
-                state.gpu_nodes
-            ):
-                count = tainted_by_one[namespace]
-                why = f"{count} nodes are tainted by the word of namespace {namespace} alone, as many as may be"
+            namespace = _sole_namespace(change.record)
+            if why := _over_share(state, rules, taints, namespace, tainted_by_one[namespace]):
                 passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.by)
                 continue
             taints += 1
             tainted_by_one[namespace] += 1
         steps.append(change.step())
     return Plan(tuple(steps), tuple(passed_over))
+
+
+def _reports_that_count(
+    state: NodeState, rules: Rules, now_s: float
+) -> tuple[dict[str, list[tuple[Claim, NodeReport]]], list[PassedOver]]:
+    """Return the reports that are new, by node, and the claims that are passed over. A report of the future waits."""
+    passed_over: list[PassedOver] = []
+    reports = defaultdict[str, list[tuple[Claim, NodeReport]]](list)
+    for claim in state.claims:
+        if (reason := _passed_over(claim, state, rules, now_s)) is not None:
+            passed_over.append(reason)
+        elif (verdict := claim.verdict) is None or verdict.at_s > now_s:
+            continue
+        elif not _is_handled(state.nodes[claim.node].record, claim, verdict):
+            reports[claim.node].append((claim, verdict))
+    return reports, passed_over
+
+
+def _over_share(state: NodeState, rules: Rules, taints: int, namespace: str, by_namespace: int) -> str:
+    """Return why one more node must not be tainted, "" if it may.
+
+    taints: GPU nodes that are tainted. by_namespace: those that only `namespace` has reported, "" for several ones.
+    """
+    most = rules.most(state.gpu_nodes)
+    if taints >= most:
+        return f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {most} may be"
+    if namespace and by_namespace >= rules.most_alone(state.gpu_nodes):
+        return f"{by_namespace} nodes are tainted by the word of namespace {namespace} alone, as many as may be"
+    return ""
 
 
 def _report_order(report: tuple[Claim, NodeReport]) -> tuple[float, str]:

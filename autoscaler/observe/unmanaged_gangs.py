@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnout.autoscaler.model import JobState, Worker
 from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
@@ -113,6 +113,14 @@ class TerminatingPods:
             yield uid
 
 
+class _Lookups(NamedTuple):
+    """What a gang's pods refer to by name: the row of a node, the queue that pays, the value of a PriorityClass."""
+
+    row: Callable[[str], int | None]
+    queue: Callable[[Pod | None, PodGroup | None], str]
+    value: Callable[[str], int]
+
+
 class UnmanagedGangs:
     """Pods and PodGroups of nobody's job. gpus: does a pod of this shape ask for what is lent?
 
@@ -169,10 +177,12 @@ class UnmanagedGangs:
         queue: Callable[[Pod | None, PodGroup | None], str],
         value: Callable[[str], int],
     ) -> Iterator[JobState]:
-        """The gangs that wait. known: uids of jobs, whose gangs are theirs. row, queue, value: of a node's name, of a
-        pod and its group, of a PriorityClass.
+        """Yield the gangs that wait.
+
+        known: uids of jobs, whose gangs are left out. row: returns the row of a node by its name. queue: returns the
+        queue of a pod and its PodGroup. value: returns the priority of a PriorityClass.
         """
-        self.about = {}
+        self.about, lookups = {}, _Lookups(row, queue, value)
         keys = {key for key, count in self._waiting.items() if count}
         keys |= {key for key, group in self._groups.items() if group.is_waiting and group.shape is not None}
         for key in sorted(keys):
@@ -181,7 +191,7 @@ class UnmanagedGangs:
             owners = {o.uid for pod, _ in members for o in pod.metadata.owner_references or ()}
             owners.update(group.owners if group is not None else ())
             if owners.isdisjoint(known):
-                state = self._job_state(key, group, members, row, queue, value)
+                state = self._job_state(key, group, members, lookups)
                 if state is not None:
                     yield state
 
@@ -197,46 +207,22 @@ class UnmanagedGangs:
             yield name, group, list(self._gangs[key].values())
 
     def _job_state(
-        self,
-        key: GangKey,
-        group: PodGroup | None,
-        members: list[tuple[Pod, PodShape]],
-        row: Any,
-        queue: Any,
-        value: Any,
+        self, key: GangKey, group: PodGroup | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
     ) -> JobState | None:
-        """One gang as a job of one size that lacks workers; None for one that has its min."""
+        """Return a gang as a job of one size that lacks workers; None for a gang that has its min."""
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
         bound = [pod for pod, _ in members if pod.spec.node_name]
         free = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
         least = _least(group, members)
         lacking = least - len(bound)
-        shapes = [shape for _, shape in free[:lacking]]
-        if lacking <= 0 or not (shapes or (group and group.shape)):
+        shapes = _lacking_shapes(group, free, lacking)
+        if not shapes:
             return None
-        main = shapes[0] if shapes else group.shape if group and group.shape else members[0][1]
-        shapes += [main] * (lacking - len(shapes))
-        others = Counter(shape for shape in shapes if shape != main)
-        first = free[0][0] if free else None
-        job = self._job(key, group, first)
-        size = len(bound) + lacking - sum(others.values())
-        described_job = Job(
-            job,
-            group.uid if group is not None else (first.metadata.uid if first else ""),
-            "",
-            queue=queue(first, group),
-            replicas=size,
-            bounds=Bounds(size, size),
-            shape=main,
-            order=Order(first.spec.priority or 0 if first else value(group.priority_class if group else "")),
-            created=_oldest(group, free),
-            other_roles=tuple(others.items()),
-            spread=spread((first.metadata.annotations or {}) if first else {}),
-            foreign=True,
-        )
-        workers = tuple(Worker(at, row(pod.spec.node_name)) for at, pod in enumerate(bound))
+        job_key = self._job_key(key, group, free[0][0] if free else None)
+        job = _job(job_key, group, free, len(bound), shapes, lookups)
+        workers = tuple(Worker(at, lookups.row(pod.spec.node_name)) for at, pod in enumerate(bound))
         why = self._unbindable(group, [pod for pod, _ in free], lacking, max(0, least - len(members)))
-        return JobState(described_job, workers, (0,) * len(others), unbindable=why)
+        return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
     def _unbindable(self, group: PodGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
         """Why no scheduler binds what a gang lacks. to_come: members that nobody has made yet."""
@@ -245,8 +231,8 @@ class UnmanagedGangs:
         reasons = [unbindable(pod, self._schedulers) for pod in free]
         return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
-    def _job(self, key: GangKey, group: PodGroup | None, first: Pod | None) -> JobKey:
-        """The name that it goes by: its PodGroup's, else its gang's as a pod."""
+    def _job_key(self, key: GangKey, group: PodGroup | None, first: Pod | None) -> JobKey:
+        """Return the name of a gang: that of its PodGroup, else of its pods. Events on it go to `first` then."""
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
             self.about[name] = "PodGroup", POD_GROUP_VERSIONS[Dialect(key.dialect)], group.uid
@@ -255,6 +241,48 @@ class UnmanagedGangs:
             if first is not None:
                 self.about[name] = "Pod", "v1", first.metadata.uid
         return name
+
+
+def _lacking_shapes(group: PodGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
+    """Return the shapes of the pods that a gang lacks to its min; empty if it lacks none, or no shape is known.
+
+    Pods that do not exist yet have the shape of the first one, else the PodGroup's.
+    """
+    shapes = [shape for _, shape in free[:lacking]] if lacking > 0 else []
+    main = shapes[0] if shapes else group.shape if group is not None else None
+    return [] if main is None else [*shapes, *[main] * (lacking - len(shapes))]
+
+
+def _job(
+    key: JobKey,
+    group: PodGroup | None,
+    free: list[tuple[Pod, PodShape]],
+    bound: int,
+    shapes: list[PodShape],
+    lookups: _Lookups,
+) -> Job:
+    """Return the job that stands for a gang. free: members without a node. bound: members with a node."""
+    first = free[0][0] if free else None
+    others = Counter(shape for shape in shapes if shape != shapes[0])
+    size = bound + len(shapes) - others.total()
+    if first is not None:
+        uid, priority, notes = first.metadata.uid, first.spec.priority or 0, first.metadata.annotations or {}
+    else:
+        uid, priority, notes = "", lookups.value(group.priority_class if group is not None else ""), {}
+    return Job(
+        key,
+        uid if group is None else group.uid,
+        "",
+        queue=lookups.queue(first, group),
+        replicas=size,
+        bounds=Bounds(size, size),
+        shape=shapes[0],
+        order=Order(priority),
+        created=_oldest(group, free),
+        other_roles=tuple(others.items()),
+        spread=spread(notes),
+        foreign=True,
+    )
 
 
 def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:

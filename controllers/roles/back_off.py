@@ -50,6 +50,11 @@ class BackOff:
             return 0.0
         return max(least_s, min(at_s, self.now_s) + pause - self.now_s)
 
+    def waiting_s(self, size: int, least_s: float) -> dict[int, float]:
+        """Return the seconds that each index in a back-off still waits. size: of the role. least_s: as for `left_s`."""
+        left_s = {index: self.left_s(index, least_s) for index in self.last_s if index < size}
+        return {index: wait_s for index, wait_s in left_s.items() if wait_s > 0}
+
     def status_fields(self, size: int) -> Object:
         """Return what the status has to remember. size: of the role: what is above it is forgotten."""
         known = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]

@@ -24,25 +24,22 @@ from turnout.controllers.model import (
     Write,
 )
 from turnout.controllers.portion import Portion
-from turnout.controllers.roles import replicas
 from turnout.controllers.roles.back_off import BackOff
+from turnout.controllers.roles.replicas import Past
 
 _NAMED = 8  # indices in a text
 
 
 @dataclass(frozen=True, slots=True)
 class RoleDecision:
-    """The pods of one role. kept: what its status remembers. failure: why the job fails by them, "" if it does not.
-
-    again_s: until the first index that waits may have a pod, None where none waits.
-    """
+    """The decision on the pods of one role."""
 
     writes: Sequence[Write]
     counts: Counts
-    restarted: bool
-    failure: str
-    status_fields: Object
-    requeue_s: float | None = None
+    restarted: bool  # failed pods are recreated
+    failure: str  # why the job fails by these pods, "" if it does not
+    status_fields: Object  # what the role's part of the status has to remember
+    requeue_s: float | None = None  # until the first index in a back-off may have a pod, None if none is
     says: Sequence[Say] = ()
 
 
@@ -63,35 +60,25 @@ def decide_role(
     now_s: float,
     portion: Portion,
 ) -> RoleDecision:
-    """Decide on the pods of one role. before: its part of the status. portion: what this look may still make."""
+    """Decide on the pods of one role. before: its part of the status. portion: what this reconciliation may create."""
     mine = sorted((pod for pod in known.pods if pod.role == role.label), key=lambda pod: pod.index)
     old = [pod for pod in mine if kind.outdated(view, pod)]
-    # One of a numbered kind that is deleted has its successor already, and was counted if we deleted it.
-    leaving = [*old, *(pod for pod in mine if kind.numbered and pod.deleting)]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in leaving]
-    past = replicas.Past.read(
-        role, before, mine, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code
-    )
+    # A deleted pod of a numbered kind has its successor already, and was counted if we deleted it.
+    replaced = [pod for pod in mine if kind.numbered and pod.deleting]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in old and pod not in replaced]
+    past = Past.read(role, before, mine, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code)
     recreated = [pod for pod in failed if past.may(pod) and _is_recreated(kind, view, role, pod)]
-    failure = ""
-    if any(not past.may(pod) for pod in failed):
-        failure = f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
-    elif any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):
-        failure = f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
+    failure = _failure(kind, view, role, past, failed, recreated)
     fresh = past.fresh(recreated)
     past, back_off = past.counted(recreated), BackOff.read(before, now_s).failed(fresh)
     leave = [pod for pod in (*diff.surplus(role, mine), *recreated, *old) if not pod.deleting]
     writes: list[Write] = [diff.delete_pod(pod) for pod in leave]
-    staying = [pod for pod in mine if not (kind.numbered and pod.deleting)]
-    least_s = JUMP_S if known.jumped_s else 0.0
-    lefts_s = {index: back_off.left_s(index, least_s) for index in back_off.last_s if index < role.replicas}
-    waiting_s = {index: left_s for index, left_s in lefts_s.items() if left_s > 0}
-    if role.name not in kind.waiting_roles(view, known) and (
-        role.outside_gang or not diff.waits_for_admission(known, setup)
-    ):
-        for index in diff.missing(role, staying):
-            if index in waiting_s:
-                continue
+    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if known.jumped_s else 0.0)
+    is_admitted = role.outside_gang or not diff.waits_for_admission(known, setup)
+    if is_admitted and role.name not in kind.waiting_roles(view, known):
+        staying = [pod for pod in mine if pod not in replaced]
+        missing = [index for index in diff.missing(role, staying) if index not in waiting_s]
+        for index in missing:
             if portion.is_full():
                 break
             replica, past = past.replica(index)
@@ -104,8 +91,19 @@ def decide_role(
     )
 
 
+def _failure(
+    kind: Kind, view: JobView, role: Role, past: Past, failed: Sequence[PodState], recreated: Sequence[PodState]
+) -> str:
+    """Return why the job fails by the failed pods of a role, "" if it does not."""
+    if any(not past.may(pod) for pod in failed):
+        return f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
+    if any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):
+        return f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
+    return ""
+
+
 def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[Say]:
-    """Tell, once a failure, who is made anew later."""
+    """Return one Event for each new failure whose pod is recreated after a back-off."""
     late = sorted({pod.index for pod in fresh} & waiting_s.keys())
     if not late:
         return []
