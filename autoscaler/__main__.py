@@ -99,7 +99,7 @@ def _elector(client: Client, settings: Settings, clock: RealClock) -> Elector:
 
 
 class ReportSource:
-    """The queue statuses and pod annotations of the last decision. Pods get none from an autoscaler that only observes."""
+    """Queue statuses and pod annotations of the last decision. An autoscaler that only observes annotates no pods."""
 
     def __init__(self, controller: AutoscalerController, refs: Refs, settings: Settings) -> None:
         self._controller, self._refs, self._settings, self._marked = controller, refs, settings, PodMarks()

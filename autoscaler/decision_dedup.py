@@ -29,7 +29,7 @@ def as_record(step: Step) -> dict[str, Any]:
     """A decision as a log line has it."""
     record: dict[str, Any] = {
         "job": str(step.key),
-        "was": step.current,
+        "workers_before": step.current,
         "workers": step.target,
         "reason": step.reason.value,
     }

@@ -56,7 +56,7 @@ def _is(kind: str, wanted: str) -> bool:
 def title(chain: Chain) -> str:
     """The job, how it stands, and the word for it."""
     since = "" if chain.since_s is None else f" for {lasting(chain.now_s - chain.since_s)}"
-    stands = {"waits": f"has waited{since}", "runs": f"has run{since}", "suspended": "is suspended"}[chain.state]
+    stands = {"waiting": f"has waited{since}", "running": f"has run{since}", "suspended": "is suspended"}[chain.state]
     return f"{chain.job} {stands}: {chain.reason.value}"
 
 
@@ -104,9 +104,9 @@ def _quota(chain: Chain) -> list[Row]:
     """Tell what a job asks of its queue, resource by resource where that is bounded."""
     if not chain.queue.known:
         return [("quota", "none")]
-    if chain.state != "waits" and (chain.size is None or chain.size.larger is None):
+    if chain.state != "waiting" and (chain.size is None or chain.size.larger is None):
         return [("quota", "it asks for nothing more")]
-    what = "its min lacks" if chain.state == "waits" else "its next step takes"
+    what = "its min lacks" if chain.state == "waiting" else "its next step takes"
     bound = [each for each in chain.quota if each.limit is not None]
     if not bound:
         return [("quota", "no limit on what it asks for")]
@@ -137,7 +137,7 @@ def _room(room: RoomLink) -> str:
 
 def _gang(chain: Chain) -> str:
     gang = chain.gang
-    if chain.state == "waits":
+    if chain.state == "waiting":
         text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
         if gang.bound < gang.existing < gang.least:
             text += f"; {gang.existing} exist"

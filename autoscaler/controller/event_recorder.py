@@ -96,7 +96,7 @@ class DecisionEvents:
             self._recorder.emit(ref, "Warning", UNKNOWN, text, time.time())
 
     def report_outcome(self, step: Step, word: str) -> None:
-        """Tell the outcome of a change: Written, DryRun, NotLeading, Overtaken or Refused. An outcome is told once."""
+        """Tell the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused. An outcome is told once."""
         self._metrics.count_outcome(step, word)
         if self._last_outcomes.get(step.key) == (step, word):
             return
@@ -134,8 +134,10 @@ class NodeEvents:
         """Count where nodes stand, and tell once what is passed over. faults: records that cannot be read, by node."""
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         of = {state.value: states[state] for state in (State.SUSPECTED, State.ON_TRIAL)}
-        most = self._rules.most(node_state.gpu_nodes)
-        self._metrics.set_counts({**of, "tainted": node_state.tainted, "most": most, "gpus": node_state.gpu_nodes})
+        limit = self._rules.most(node_state.gpu_nodes)
+        self._metrics.set_counts(
+            {**of, "tainted": node_state.tainted, "limit": limit, "gpu_nodes": node_state.gpu_nodes}
+        )
         for each in plan.passed_over:
             self._passed_over(each)
         for node, why in faults.items():

@@ -27,21 +27,21 @@ _QUEUE = ("queue",)
 _JOB = ("queue", "job_kind", "job_namespace", "job_name")  # a scrape has a `job` and a `namespace` of its own
 FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "queue_gpus": ("GPUs of a queue: its limit, its own (deserved), used, free.", (*_QUEUE, "what")),
-    "queue_jobs": ("Jobs of a queue that run, that wait for their min, and that are suspended.", (*_QUEUE, "state")),
+    "queue_jobs": ("Jobs of a queue: running, waiting for their min, suspended.", (*_QUEUE, "state")),
     "queue_worker_gpus": ("GPUs of running workers up to the min, and above it.", (*_QUEUE, "part")),
-    "queue_lacking_gpus": ("GPUs that the waiting jobs of a queue lack to their min.", _QUEUE),
+    "queue_missing_gpus": ("GPUs that are missing to the mins of the waiting jobs of a queue.", _QUEUE),
     "queue_reasons": ("Jobs of a queue by the reason of the last decision.", (*_QUEUE, "reason")),
-    "queue_jobs_left_out": ("Jobs of a queue that have no series of their own here.", _QUEUE),
+    "queue_jobs_without_series": ("Jobs of a queue that have no series of their own.", _QUEUE),
     "job_gpus": ("GPUs of a job's running workers up to the min, and above it.", (*_JOB, "part")),
     "job_reason": ("1 for the reason of the last decision on a job.", (*_JOB, "reason")),
-    "job_lacking_gpus": ("GPUs that a waiting job lacks to its min.", _JOB),
+    "job_missing_gpus": ("GPUs that are missing to the min of a waiting job.", _JOB),
     "job_waiting_since_timestamp_seconds": ("Since when a job waits for its min, in seconds since 1970.", _JOB),
     "job_estimated_start_timestamp_seconds": (
         "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
         (*_JOB, "bound"),
     ),
-    "autoscaler_observation_age_seconds": ("How long ago nodes or pods were last heard of.", ()),
-    "autoscaler_last_look_timestamp_seconds": ("When it last decided, in seconds since 1970.", ()),
+    "autoscaler_observation_age_seconds": ("Age of the last message about nodes or pods.", ()),
+    "autoscaler_last_decision_timestamp_seconds": ("Time of the last decision, in seconds since 1970.", ()),
 }
 
 
@@ -87,7 +87,7 @@ def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: in
     shown = _shown(look.jobs, gpus, most)
     yield from _of_queues(look, gpus)
     yield from _sums(look, gpus, shown)
-    yield "autoscaler_last_look_timestamp_seconds", (), look.now_s
+    yield "autoscaler_last_decision_timestamp_seconds", (), look.now_s
     keys = {each.job.key for each in shown}
     reasons = {step.key: step.reason for step in look.steps if step.key in keys}
     for each in shown:
@@ -120,7 +120,7 @@ def _of_queues(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
 class _Sums:
     """Sums over the jobs of one queue."""
 
-    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("runs", "waits", "suspended"), 0))
+    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("running", "waiting", "suspended"), 0))
     least_gpus: int = 0
     elastic_gpus: int = 0
     lacking_gpus: int = 0
@@ -142,8 +142,8 @@ class _Sums:
             yield "queue_jobs", (name, state), jobs
         yield "queue_worker_gpus", (name, "min"), self.least_gpus
         yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
-        yield "queue_lacking_gpus", (name,), self.lacking_gpus
-        yield "queue_jobs_left_out", (name,), self.left_out
+        yield "queue_missing_gpus", (name,), self.lacking_gpus
+        yield "queue_jobs_without_series", (name,), self.left_out
         for reason, jobs in self.reasons.items():
             yield "queue_reasons", (name, reason), jobs
 
@@ -173,7 +173,7 @@ def _of_job(
         yield "job_reason", (*labels, reason.value), 1
     if not state.is_waiting:
         return
-    yield "job_lacking_gpus", labels, _missing_gpus(state, gpus)
+    yield "job_missing_gpus", labels, _missing_gpus(state, gpus)
     if since_s is not None:
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
@@ -209,7 +209,7 @@ def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
 def _state(state: JobState) -> str:
     if state.job.life is Life.SUSPENDED:
         return "suspended"
-    return "waits" if state.is_waiting else "runs"
+    return "waiting" if state.is_waiting else "running"
 
 
 def _parts(state: JobState, gpus: Gpus) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.server.probes import build_info
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")
+_OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")
 _CHANGES = (
     ("grow", Reason.IDLE_ROOM),
     ("shrink", Reason.MAKES_ROOM),
@@ -162,7 +162,9 @@ class _NodeMetrics:
     """Counts of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        text = "Nodes that are tainted, suspected or on trial, how many may be tainted, and how many offer GPUs."
+        text = (
+            "Nodes that are tainted, suspected or on trial, the limit of tainted nodes, and the nodes that offer GPUs."
+        )
         self._now = Gauge("turnout_autoscaler_faulty_nodes", text, ("what",), registry=registry)
         self._changes = Counter(
             "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry

@@ -204,7 +204,7 @@ class ScaleWriter:
         except CallError as error:
             log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
             return False
-        log.info("wish_noted", extra={"job": str(key), "was": size})
+        log.info("wish_noted", extra={"job": str(key), "workers_before": size})
         return True
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
@@ -252,7 +252,7 @@ class ScaleWriter:
         try:
             await self._patch(step, raw, change, change_of)
         except (Conflict, NotFound):
-            self._report_outcome(step, "Overtaken")  # somebody changed it under our hands: the next look sees how
+            self._report_outcome(step, "Conflict")  # somebody changed it under our hands: the next look sees how
             self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
             if times >= MAX_CONSECUTIVE_CONFLICTS:
                 self._remember_refusal(step.key, raw, "it is changed by others faster than it can be written", now_s)

@@ -58,7 +58,7 @@ class NodeReporter(Protocol):
         """Each look, before anything is done. faults: records that cannot be read, by node."""
 
     def report_outcome(self, step: Step, outcome: str) -> None:
-        """Tell the outcome of a step: Written, DryRun, NotLeading, Overtaken or Refused."""
+        """Tell the outcome of a step: Written, DryRun, NotLeading, Conflict or Refused."""
 
 
 class TaintWriter:
@@ -132,7 +132,7 @@ class TaintWriter:
         try:
             outcome = await self._write(step, decided_on)
         except (Conflict, NotFound):
-            outcome = "Overtaken"  # the next look sees how
+            outcome = "Conflict"  # the next look sees how
         except (CallError, msgspec.DecodeError) as error:
             times = self._refused.get(step.node, (0, 0.0))[0] + 1
             self._refused[step.node] = (
@@ -155,7 +155,7 @@ class TaintWriter:
             return "NotLeading"
         bears = node_health.has_taint(node, key)
         if (node["metadata"]["uid"], bears, _record(node)) != (decided_on.uid, decided_on.tainted, decided_on.record):
-            return "Overtaken"
+            return "Conflict"
         changed = node_health.with_taint(node, key, VALUE) if step.taints else node_health.without_taint(node, key)
         notes = {labels.NODE_RECORD: None if step.record is None else model.write(step.record)}
         body = node_health.node_patch(node, notes, None if bears == step.taints else changed)

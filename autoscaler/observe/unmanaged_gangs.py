@@ -114,7 +114,7 @@ class TerminatingPods:
 
 
 class _Lookups(NamedTuple):
-    """What a gang's pods refer to by name: the row of a node, the queue that pays, the value of a PriorityClass."""
+    """Lookups by name: the row of a node, the queue of a gang, the value of a PriorityClass."""
 
     row: Callable[[str], int | None]
     queue: Callable[[Pod | None, PodGroup | None], str]

@@ -160,7 +160,7 @@ def chain(
 
 
 def _state(state: JobState, step: Step) -> str:
-    return "waits" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "runs"
+    return "waiting" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "running"
 
 
 def _since(state: JobState) -> float | None:

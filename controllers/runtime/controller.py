@@ -110,7 +110,7 @@ class JobController:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
                 self._tell(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
         except Exception:
-            log.exception("fault_not_told", extra={"job": f"{key.namespace}/{key.name}"})
+            log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
     def _tell(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
         meta = raw["metadata"]
@@ -119,7 +119,9 @@ class JobController:
             type_ = "Warning" if each.warning else "Normal"
             self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
             self._metrics.events.labels(kind.full_name, each.reason.value).inc()
-            log.info("told", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value})
+            log.info(
+                "event_recorded", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value}
+            )
 
 
 _NAME_AGAIN_S = 30.0

@@ -37,8 +37,8 @@ class Metrics:
             registry=registry,
         )
         self.events = Counter(
-            "turnout_controller_told",
-            "What jobs and ScalePlans were told, by the word of the Event.",
+            "turnout_controller_events",
+            "Events on jobs and ScalePlans, by reason.",
             ["kind", "reason"],
             registry=registry,
         )

@@ -191,7 +191,7 @@ async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
         assert parallelism((await api.get(JOBS))["items"]) == {"a": 2}
         status, page = await asyncio.to_thread(get, f"{url}/metrics")
         assert status == 200
-        assert re.search(r'^turnout_queue_jobs\{queue="namespace/default",state="runs"\} 2.0', page, re.M)
+        assert re.search(r'^turnout_queue_jobs\{queue="namespace/default",state="running"\} 2.0', page, re.M)
         assert re.search(r'^turnout_autoscaler_changes_total\{[^}]*outcome="Refused"[^}]*\} [1-9]', page, re.M)
 
         for each in yaml.safe_load_all((PARTS["acting autoscaler"] / "resize-job.yaml").read_text()):

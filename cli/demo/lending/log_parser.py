@@ -25,7 +25,7 @@ def decision(line: str, players: Sequence[Player]) -> Said | None:
         return None
     return Said(
         letter,
-        was=told["was"],
+        was=told["workers_before"],
         workers=told["workers"],
         reason=Reason(told["reason"]),
         detail=told.get("detail", ""),

@@ -45,7 +45,7 @@ def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
     ]
 
 
-@pytest.mark.parametrize("word", ["DryRun", "Refused", "Overtaken", "NotLeading"])
+@pytest.mark.parametrize("word", ["DryRun", "Refused", "Conflict", "NotLeading"])
 def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, caplog):
     recorder, events = told
     with caplog.at_level("INFO"):

@@ -93,16 +93,16 @@ def test_a_queue_is_told_in_full(metrics):
             ("queue_gpus", "q", "used"): 10,
             ("queue_gpus", "q", "free"): 2,
             ("queue_gpus", "idle", "free"): 3,
-            ("queue_jobs", "q", "runs"): 1,
-            ("queue_jobs", "q", "waits"): 1,
-            ("queue_jobs", "idle", "waits"): 0,
+            ("queue_jobs", "q", "running"): 1,
+            ("queue_jobs", "q", "waiting"): 1,
+            ("queue_jobs", "idle", "waiting"): 0,
             ("queue_worker_gpus", "min", "q"): 4,
             ("queue_worker_gpus", "elastic", "q"): 6,
             ("queue_worker_gpus", "elastic", "idle"): 0,
-            ("queue_lacking_gpus", "q"): 4,
+            ("queue_missing_gpus", "q"): 4,
             ("queue_reasons", "q", "NeedsMore"): 1,
             ("queue_reasons", "q", "AtMax"): 1,
-            ("queue_jobs_left_out", "q"): 0,
+            ("queue_jobs_without_series", "q"): 0,
         }.items()
     )
 
@@ -131,7 +131,7 @@ def test_a_job_is_told_by_name(metrics):
         ("job_gpus", *w, "elastic", "q"): 0,
         ("job_reason", *a, "q", "AtMax"): 1,
         ("job_reason", *w, "q", "NeedsMore"): 1,
-        ("job_lacking_gpus", *w, "q"): 4,
+        ("job_missing_gpus", *w, "q"): 4,
         ("job_waiting_since_timestamp_seconds", *w, "q"): NEVER,
         ("job_estimated_start_timestamp_seconds", "early", *w, "q"): 10,
         ("job_estimated_start_timestamp_seconds", "likely", *w, "q"): 20,
@@ -177,8 +177,8 @@ def test_it_is_told_since_when_a_job_waits(metrics, clock, waiting, since_s):
 def test_a_suspended_job_waits_for_nobody(metrics):
     look(metrics, short("s", life=Life.SUSPENDED))
     found = samples(metrics)
-    assert [found["queue_jobs", "q", state] for state in ("suspended", "waits", "runs")] == [1, 0, 0]
-    assert found["queue_lacking_gpus", "q"] == 0
+    assert [found["queue_jobs", "q", state] for state in ("suspended", "waiting", "running")] == [1, 0, 0]
+    assert found["queue_missing_gpus", "q"] == 0
     assert not [key for key in found if "waiting_since" in key[0]]
 
 
@@ -193,9 +193,9 @@ def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics)
     sizes = {each.job.key.name: len(each.workers) for each in crowd}
     left = sizes.keys() - {key[2] for key in told}
     assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in told if key[2] in sizes)
-    assert found["queue_jobs_left_out", "q"] == 301 + 5 - MOST_JOBS == len(left)
-    assert found["queue_jobs_left_out", "p"] == 0
-    assert found["queue_jobs", "q", "runs"] == 300
+    assert found["queue_jobs_without_series", "q"] == 301 + 5 - MOST_JOBS == len(left)
+    assert found["queue_jobs_without_series", "p"] == 0
+    assert found["queue_jobs", "q", "running"] == 300
 
 
 def test_time_is_lent_as_long_as_workers_above_the_min_run(metrics, clock):
@@ -271,7 +271,7 @@ def test_what_is_seen_grows_old_between_looks(metrics, clock):
     clock.now_s += 7
     found = samples(metrics)
     assert found["autoscaler_observation_age_seconds",] == 7
-    assert found["autoscaler_last_look_timestamp_seconds",] == NOW_S + 50
+    assert found["autoscaler_last_decision_timestamp_seconds",] == NOW_S + 50
 
 
 def test_a_job_that_is_gone_leaves_no_series(metrics):

@@ -92,7 +92,7 @@ async def test_a_version_is_written_over_once():
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (Conflict("PATCH", "/x", 409, "changed"), "Overtaken"),
+        (Conflict("PATCH", "/x", 409, "changed"), "Conflict"),
         (Rejected("PATCH", "/x", 403, "a webhook says no"), "Refused"),
     ],
 )
@@ -285,7 +285,7 @@ async def test_a_job_that_is_always_changed_by_others_is_no_giver():
     for _ in range(MAX_CONSECUTIVE_CONFLICTS):
         assert doing.refused_jobs(there, 0.0) == {}
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Overtaken")] * MAX_CONSECUTIVE_CONFLICTS
+    assert told == [("a", "Conflict")] * MAX_CONSECUTIVE_CONFLICTS
     why = "it is changed by others faster than it can be written"
     assert doing.refused_jobs(there, 0.5) == {JobKey("Job", "ns", "a"): why}
 
@@ -306,7 +306,7 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
     doing = writer(api, told)
     for _ in range(2):
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Overtaken"), ("a", "Written")]
+    assert told == [("a", "Conflict"), ("a", "Written")]
     assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
 
 

@@ -167,7 +167,7 @@ async def test_a_node_that_is_not_as_it_was_decided_on_is_left_as_it_is(change):
     change(watched.api.nodes["n3"])
     assert await watched.look() == 0
     assert watched.api.asked == ["get"]
-    assert watched.count("NodeTainted", "Overtaken") == 1
+    assert watched.count("NodeTainted", "Conflict") == 1
 
 
 @pytest.mark.asyncio
@@ -190,7 +190,7 @@ async def test_what_is_refused_is_tried_again_less_and_less_often():
 async def test_what_somebody_else_has_changed_is_looked_at_anew_at_once(error):
     watched = Watched(Cluster().says("w2", "n3"), error=error)
     await watched.look()
-    assert watched.count("NodeTainted", "Overtaken") == 1
+    assert watched.count("NodeTainted", "Conflict") == 1
     watched.api.error = None
     assert await watched.look() == 1
 
@@ -206,7 +206,7 @@ async def test_what_was_written_counts_before_the_watch_has_shown_it():
     assert len(tainted) == 1
     await watched.look(after_s=SHOWN_WITHIN_S)
     assert watched.count("NodeTainted", "Written") == 1
-    assert watched.count("NodeTainted", "Overtaken") == 1, "by then the node itself says that it is tainted"
+    assert watched.count("NodeTainted", "Conflict") == 1, "by then the node itself says that it is tainted"
 
 
 @pytest.mark.asyncio
@@ -221,9 +221,10 @@ async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once
         return watched.metrics.registry.get_sample_value(name, of)
 
     counts = {
-        what: value("turnout_autoscaler_faulty_nodes", what=what) for what in ("tainted", "most", "gpus", "on_trial")
+        what: value("turnout_autoscaler_faulty_nodes", what=what)
+        for what in ("tainted", "limit", "gpu_nodes", "on_trial")
     }
-    assert counts == {"tainted": 1, "most": 2, "gpus": 20, "on_trial": 0}
+    assert counts == {"tainted": 1, "limit": 2, "gpu_nodes": 20, "on_trial": 0}
     assert value("turnout_node_verdicts_skipped_total", reason="OnlySlow") == 1
     assert [told[:4] for told in watched.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
 

@@ -155,7 +155,7 @@ async def told_of(drawn, wanted):
     view = await look(Served(drawn.items), settings, "default")
     keys = {each.job.key for each in view.seen.jobs} | set(view.gangs)
     told = {key: found(settings, view, key) for key in sorted(keys) if wanted in (None, key)}
-    return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waits"}
+    return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waiting"}
 
 
 @pytest.mark.asyncio

@@ -210,7 +210,7 @@ async def test_one_decision_has_one_word_in_log_event_and_metric(raw, reason, ca
     async with running(world.controller.run()):
         await world.clock.advance(0.5)
     assert [each[1] for each in world.events.told] == [reason]
-    assert [record.reason for record in caplog.records if record.msg == "told"] == [reason]
+    assert [record.reason for record in caplog.records if record.msg == "event_recorded"] == [reason]
     labels = {"kind": "PyTorchJob", "reason": reason}
-    assert world.metrics.registry.get_sample_value("turnout_controller_told_total", labels) == 1
+    assert world.metrics.registry.get_sample_value("turnout_controller_events_total", labels) == 1
     assert reason in {each.value for each in Reason}
