@@ -1,4 +1,4 @@
-"""The autoscaler as a program: watches always, decides and acts while it holds its Lease."""
+"""Run the autoscaler as a program: it watches always, and decides and writes while it holds its Lease."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ReportSource:
         self._controller, self._refs, self._settings, self._marked = controller, refs, settings, PodMarks()
 
     def pages(self) -> dict[str, dict[str, str]]:
-        """Each queue's status, by queue."""
+        """Return the status of each queue, by queue."""
         controller, settings = self._controller, self._settings
         if controller.observation is None:
             return {}
@@ -119,21 +119,20 @@ class ReportSource:
 
 
 def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
-    """The decision log, if one is wanted."""
+    """Return the decision log at a path; None without a path."""
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 
 async def settled(informers: AutoscalerInformers) -> None:
-    """Wait until everything is seen."""
+    """Wait until all watches have shown their lists."""
     await informers.wait_for_sync()
     settle()
 
 
 def settle() -> None:
-    """Tell the garbage collector that all objects of now stay.
+    """Exclude all present objects from garbage collection, and collect less often.
 
-    It need not walk them again then. Its thresholds are raised, since a look makes many objects that soon end by
-    themselves.
+    Each observation creates many objects that are freed by reference counting.
     """
     gc.collect()
     gc.freeze()

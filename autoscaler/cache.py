@@ -1,4 +1,4 @@
-"""Keeps what the watches have shown, and makes an observation of it: jobs with their pods, queues with their usage."""
+"""Keeps what the watches have shown, and makes observations of it: jobs with their pods, queues with their usage."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ MOST_BEGAN = 10_000  # jobs of which it is remembered that they began, should th
 
 
 class Cache:
-    """Changed by the watches, between decisions and never within one. kinds: by name.
+    """The jobs, pods, nodes and queues that the watches have shown. Watches change it between decisions only.
 
-    schedulers: those that are known to run here.
-
-    What a look needs is kept up to date change by change: a look costs no more than what has changed since the last.
+    kinds: by name. schedulers: the schedulers that run in this cluster. State is updated with each change, so an
+    observation costs no more than the changes since the last one.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Cache:
         self.raw: dict[JobKey, Object] = {}
 
     def put_job(self, kind: str, raw: Object) -> None:
-        """A job as it is now."""
+        """Store a job."""
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
@@ -102,46 +101,49 @@ class Cache:
 
     @property
     def unknown(self) -> Mapping[JobKey, tuple[str, ...]]:
-        """Annotations that nobody reads, by job."""
+        """Return the unknown annotations with our prefix, by job."""
         return self._reader.unknown
 
     @property
     def ungranted(self) -> Mapping[JobKey, str]:
-        """Why the name of a queue does not count, by job or by gang that waits."""
+        """Return why the name of a queue does not count, by job or by waiting gang."""
         return self._accounts.ungranted
 
     def note_written(self, key: JobKey, notes: Mapping[str, str]) -> None:
-        """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
+        """Take over the annotations that we have written on a job.
+
+        From now on these count, whatever the job's owner writes.
+        """
         if (uid := self._uids.get(key)) is not None:
             self._reader.note_written(uid, notes)
 
     def led_by_another(self) -> None:
-        """Somebody else has led since: what we wrote may not be the last word."""
+        """Forget what we have written, since another leader may have written after us."""
         self._reader.led_by_another()
 
     def lent_terms(self, growing: Collection[JobKey]) -> dict[str, Terms]:
-        """Return the terms of the jobs that have more than their min, and of those that are about to, by uid."""
+        """Return the lending terms of jobs above their min and of growing jobs, by uid."""
         return self._reader.lent_terms(self.jobs, {self._uids[key] for key in growing if key in self._uids})
 
     def recall(self, terms: Mapping[str, Terms]) -> None:
-        """Take in on which terms the leader before has lent, and read those jobs again."""
+        """Take over the lending terms of the previous leader, and read those jobs again."""
         for uid in terms.keys() & self._keys.keys():
             self._reader.recall(uid, terms[uid])
             self._read_again(self._keys[uid])
 
     def _read_again(self, key: JobKey) -> None:
-        """More is known of a job, should it be there."""
+        """Read the object of a job again, if the job exists."""
         if raw := self._unreadable.get(self._uids.get(key, "")) or self.raw.get(key):
             self.put_job(key.kind, raw)
 
     def drop_job(self, uid: str) -> None:
-        """A job is gone."""
+        """Drop a deleted job."""
         self._reader.forget(uid, self._keys.get(uid))
         self._unreadable.pop(uid, None)
         self._forget_job(uid)
 
     def put_pod(self, pod: Pod) -> None:
-        """A pod as it is now. Raises KubeError for one whose requests cannot be read."""
+        """Store a pod. Raises KubeError if its requests cannot be read."""
         uid, shape = pod.metadata.uid, shape_of(pod)
         pod = job_pods.owned(pod, self._naming, self._uids)
         self._pods[uid], self._shapes[uid] = pod, shape
@@ -165,7 +167,7 @@ class Cache:
             del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
-        """A pod is gone."""
+        """Drop a deleted pod."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
@@ -183,37 +185,37 @@ class Cache:
         self.unmanaged.drop_pod(uid)
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now."""
+        """Store a node."""
         self._mark_owners_changed(self._nodes.put_node(node))
 
     def drop_node(self, name: str) -> None:
-        """A node is gone; its row stays, without room."""
+        """Drop a deleted node. Its row stays, without room."""
         self._mark_owners_changed(self._nodes.drop_node(name))
 
     def put_queue(self, queue: QueueSpec, at: str = "") -> None:
-        """A queue as it is now. at: the object that says so, where several may speak of one queue."""
+        """Store a queue. at: the object that describes it, if several objects may describe one queue."""
         self._names_lead_elsewhere |= self._shares.put(queue, at or queue.name)
 
     def use_map(self, fabric: Fabric) -> None:
-        """Go by this map from the next look on."""
+        """Use this map of switches from the next observation on."""
         self._nodes.use_map(fabric)
 
     def put_admin_override(self, data: Mapping[str, str]) -> None:
-        """Take in what an admin says of all jobs. An unknown word stops all changes, which harms least."""
+        """Store an admin's order for all jobs. An unknown word stops all changes."""
         self._admin_override, self._override_ends_s = admin_override.read(data)
 
     def put_class(self, name: str, value: int | None) -> None:
-        """A PriorityClass as it is now; None for one that is gone."""
+        """Store the value of a PriorityClass; None for a deleted one."""
         if self._classes.get(name) != value:
             self._changed.update(uid for uid, job in self.jobs.items() if job.priority_class == name)
         self._classes[name] = value or 0
 
     def drop_queue(self, at: str) -> None:
-        """The object of a queue is gone."""
+        """Drop a queue whose object was deleted."""
         self._names_lead_elsewhere |= self._shares.drop(at)
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
-        """A LocalQueue of Kueue leads to a ClusterQueue; "" for one that is gone."""
+        """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue."""
         stopped = cluster_queue and not open
         leads = self._shares.stop(name, cluster_queue) if stopped else self._shares.resume(name, cluster_queue)
         self._names_lead_elsewhere |= self._accounts.lead(name, leads)
@@ -284,21 +286,21 @@ class Cache:
         return kind.object_kind or kind.kind, kind.api_version, uid
 
     def pods_of(self, key: JobKey) -> list[Pod]:
-        """The pods of a job."""
+        """Return the pods of a job."""
         return self._pods_of(self._uids.get(key, ""))
 
     def leaving(self, key: JobKey, size: int) -> list[Pod]:
-        """The pods that go when a job gets this size."""
+        """Return the pods that leave when a job gets this size."""
         state = self._states.get(self._uids.get(key, ""))
         names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
 
     def nodes(self) -> Sequence[str]:
-        """The names of the nodes, by their rows in the last observation."""
+        """Return the names of the nodes, by their rows in the last observation."""
         return self._nodes.names()
 
     def _terminating_pods(self, steady_s: float) -> Iterator[TerminatingPod]:
-        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know."""
+        """Yield the terminating pods of jobs that are deleted, over, or of an unknown kind."""
         for uid in self._going.at(steady_s):
             pod = self._pods[uid]
             row = self._nodes.row(pod.spec.node_name)
@@ -310,7 +312,7 @@ class Cache:
         return self._classes.get(name, 0)
 
     def _job_state(self, job: Job, now_s: float, steady_s: float) -> JobState:
-        """A job with its workers by index; pods of its other roles are told from them by their role."""
+        """Return the state of a job: its workers by index, and the pods of its other roles."""
         pods = self._pods_of(job.uid)
         marks = self._kinds[job.key.kind].pods
         mine, rest = job_pods.split(marks, job.role, pods)
@@ -337,13 +339,16 @@ class Cache:
         )
 
     def _worker_without_node(self, job: Job, worker: Worker, now_s: float, steady_s: float) -> Worker:
-        """A worker without a node, which lacks one for as long as the steady clock says, whatever the other does."""
+        """Return a worker without a node, with the time since when it has none by the steady clock."""
         age_s = max(0.0, now_s - worker.since_s)
         known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), steady_s - age_s)
         return replace(worker, since_s=now_s - (steady_s - known_s))
 
     def _unbindable(self, state: JobState, mine: Collection[Pod], rest: Collection[Pod]) -> str:
-        """Why no scheduler binds what a job lacks to its min. mine, rest: its workers, and pods of other roles."""
+        """Return why no scheduler binds what a job lacks to its min, "" if one can.
+
+        mine: its workers. rest: pods of its other roles.
+        """
         reasons = [unbindable(pod, self._schedulers) for pod in mine if not pod.spec.node_name]
         bindable = state.bound_workers + state.finished + reasons.count("") + max(0, state.job.replicas - len(mine))
         if bindable >= state.job.bounds.least:
@@ -352,13 +357,13 @@ class Cache:
         return next(filter(None, reasons), "")
 
     def started(self, key: JobKey) -> bool:
-        """True if a job that waits no more has taken its room, also when it came and went between two looks."""
+        """True if a job that is no longer waiting has taken its room, also between two observations."""
         return (
             self.unmanaged.started(key) if key.kind in ("Pod", "PodGroup") else key in self._uids or key in self._began
         )
 
     def _set_state(self, uid: str, state: JobState | None) -> None:
-        """A job as it is seen from now on; None for one that is over."""
+        """Store the state of a job; None for a job that is over."""
         if (before := self._states.get(uid)) is not None:
             self._shares.count_min(before, -1)
         if state is None:
@@ -371,7 +376,7 @@ class Cache:
         self._is_sorted &= before is not None and before.queue_order == state.queue_order
 
     def _set_unreadable(self, uid: str, key: JobKey, raw: Object) -> None:
-        """Leave a job alone which cannot be read as it is now, whoever's fault that is: all others go on."""
+        """Set a job aside whose object cannot be read, so that all other jobs are decided on."""
         self._forget_job(uid)
         self._unreadable[uid] = Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
@@ -389,12 +394,12 @@ class Cache:
             self._charge_pods_of(uid)
 
     def _mark_owners_changed(self, pods: Collection[str]) -> None:
-        """Their node is one that we know now, or no more."""
+        """Mark the owners of these pods as changed, because the node of the pods was added or removed."""
         for uid in self._pods.keys() & pods:
             self._changed.update(owner.uid for owner in self._pods[uid].metadata.owner_references or ())
 
     def _pods_of(self, job: str) -> list[Pod]:
-        """The pods of a job by its uid, without those that only say so."""
+        """Return the pods of a job by its uid. Pods that name the job without being its own are left out."""
         pods = (self._pods[uid] for uid in self._of.get(job, ()) if uid in self._pods)
         return [pod for pod in pods if (found := job_pods.owner(pod, self.jobs)) is not None and found.uid == job]
 
@@ -404,7 +409,7 @@ class Cache:
             self._assign_pod(uid)
 
     def _assign_pod(self, uid: str) -> None:
-        """File a pod under its job, for which it may report, or among the pods that belong to no job."""
+        """Assign a pod to its job, whose step times it may report, or to the pods without a job."""
         pod = self._pods.get(uid)
         job = None if pod is None else job_pods.owner(pod, self.jobs)
         if pod is not None and job is not None:

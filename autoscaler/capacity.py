@@ -1,7 +1,7 @@
-"""Room on nodes: what is free, what a pod takes, how many of a shape still fit, and under which switch.
+"""The free room of nodes: what a pod takes, how many pods of a shape fit, and under which switch.
 
-A Room is charged and given back while one decision is made; `copied` before it, so that what was seen stays. How many
-of a shape fit is counted once for all nodes, and then only for those that change, when that shape is asked about.
+A Capacity is charged and given back during one decision, on a copy, so that the observation does not change. The pods
+of a shape that fit are counted once for all nodes, and later only for nodes that changed.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ class Capacity:
 
     @property
     def takes(self) -> Mapping[PodShape, Rows]:
-        """Give what one pod of each shape takes."""
+        """Return the resources that one pod of each shape takes."""
         return self._takes
 
     @property
     def admits(self) -> Mapping[PodShape, NDArray[np.bool_]]:
-        """Which nodes let a shape in."""
+        """Return the nodes that admit each shape."""
         return self._admits
 
     def copied(self) -> Capacity:
-        """Copy the room, so that the copy can be charged."""
+        """Return a copy that can be charged."""
         other = Capacity(self.names, self.free, self._takes, self._admits, self.switches, self._ports_held)
         other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
         other._counts = self._counts
@@ -102,7 +102,7 @@ class Capacity:
         return other
 
     def fits(self, shape: PodShape) -> Rows:
-        """How many more pods of a shape each node holds."""
+        """Return how many more pods of a shape each node holds."""
         now = self._current_count(shape)
         found = np.array(self._counts[shape].base, dtype=np.int64)
         for row, count in now.changed.items():
@@ -110,13 +110,13 @@ class Capacity:
         return found
 
     def total(self, shape: PodShape) -> int:
-        """How many more pods of a shape all nodes hold together."""
+        """Return how many more pods of a shape all nodes hold together."""
         return self._current_count(shape).total
 
     def take(self, shape: PodShape, pods: int) -> Charges | None:
-        """Charge so many pods, on the fullest nodes first; None, and nothing charged, when they do not fit.
+        """Charge pods, on the fullest nodes first. Return None, with nothing charged, if the pods do not fit.
 
-        Only the nodes that are looked at are counted anew: the others wait until somebody asks for the total.
+        Only the nodes that are tried are counted again. The others are counted when somebody asks for the total.
         """
         now = self._now.get(shape) or self._current_count(shape)
         if now.total < pods:
@@ -149,7 +149,7 @@ class Capacity:
         return charged
 
     def _fitting(self, row: int, count: _Count) -> int:
-        """How many pods fit on a node that lets them in, as it is now."""
+        """Return how many pods fit on a node now. The node must admit the shape."""
         left = self._left.get(row)
         if left is None:
             return count.base[row]
@@ -168,7 +168,7 @@ class Capacity:
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
-        """Charge so many pods on these nodes only, in their order; None, and nothing charged, when they do not fit."""
+        """Charge pods on these nodes only, in order. Return None, with nothing charged, if the pods do not fit."""
         now, charged, left = self._current_count(shape), Charges(), pods
         count = self._counts[shape]
         for row in rows:
@@ -185,20 +185,20 @@ class Capacity:
         return None
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
-        """Take back what `take` has charged."""
+        """Take back a charge of `take`."""
         count = self._counts[shape]
         for row, pods in charges:
             self._charge(row, count.needs, -pods, count.ports)
 
     def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what one pod took on each of these nodes, or with sign=-1 take it."""
+        """Give back what one pod took on each of these nodes. sign: -1 to charge instead."""
         self._current_count(shape)
         count = self._counts[shape]
         for row in rows:
             self._charge(row, count.needs, -sign, count.ports)
 
     def with_pods_removed(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
-        """Another room, in which one pod has left each of these nodes."""
+        """Return another capacity, in which one pod has left each of these nodes."""
         free = self.free.copy()
         for row, left in self._left.items():
             free[row] = left
@@ -213,7 +213,7 @@ class Capacity:
         return other
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
-        """Keep amounts free, on the nodes that have most of each: a headroom."""
+        """Keep amounts free as headroom, on the nodes that have most of each resource."""
         for name, amount in amounts.items():
             if name not in self.names:
                 continue
@@ -229,7 +229,7 @@ class Capacity:
                     break
 
     def _current_count(self, shape: PodShape) -> _Now:
-        """The count of a shape with every charge in it."""
+        """Return the count of a shape with all charges included."""
         now = self._now.get(shape)
         if now is None:
             count = self._counts.get(shape)
@@ -247,7 +247,7 @@ class Capacity:
         return now
 
     def _count_shape(self, shape: PodShape) -> _Count:
-        """How many fit as it was seen."""
+        """Count the pods of a shape that fit without any charge."""
         takes, admits = self._takes[shape], self._admits[shape]
         requested = takes > 0
         counts = (
@@ -268,7 +268,7 @@ class Capacity:
         return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
     def _recount(self, row: int, count: _Count, now: _Now) -> int:
-        """Count one node anew."""
+        """Count one node again."""
         if not count.admits[row]:
             return 0
         fits = self._fitting(row, count)

@@ -31,6 +31,6 @@ def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]
 
 
 def hold(decided: Decision, observation: Observation) -> list[Step]:
-    """Last phase: return every job's step; who has none keeps its size, and the reason lies in the job itself."""
+    """Return every job's step, in the last phase. A job without a step keeps its size, for a reason of its own."""
     steps = decided.steps
     return [step for each in observation.jobs if (step := steps.get(each.token) or each.hold_step) is not None]

@@ -1,4 +1,4 @@
-"""Decisions for people and logs: each told once for as long as it stays the same."""
+"""Removes duplicate decisions: a decision is reported once for as long as it stays the same."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from turnout.jobs.model import JobKey
 
 
 class Decisions:
-    """Which decisions are news."""
+    """The last decision on each job."""
 
     def __init__(self) -> None:
         self._last: dict[JobKey, Step] = {}
 
     def new(self, steps: Iterable[Step]) -> list[Step]:
-        """The steps that differ from the last ones in reason or size; jobs that are gone are forgotten."""
+        """Return the steps that differ from the last ones in reason or size. Deleted jobs are forgotten."""
         before, self._last = self._last, {step.key: step for step in steps}
         return [step for key, step in self._last.items() if not _same(before.get(key), step)]
 
@@ -26,7 +26,7 @@ def _same(one: Step | None, other: Step) -> bool:
 
 
 def as_record(step: Step) -> dict[str, Any]:
-    """A decision as a log line has it."""
+    """Return a decision as a log line has it."""
     record: dict[str, Any] = {
         "job": str(step.key),
         "workers_before": step.current,
@@ -41,7 +41,7 @@ def as_record(step: Step) -> dict[str, Any]:
 
 
 def sentence(step: Step) -> str:
-    """A decision as an Event tells it."""
+    """Return a decision as an Event has it."""
     reason = step.detail or step.reason.value
     if step.changes:
         return f"{step.current} to {step.target} workers: {reason}"

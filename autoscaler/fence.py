@@ -1,6 +1,6 @@
-"""Keeps one job's fault from stopping decisions on the others: a job whose values make a decision fail is left alone.
+"""Keeps a fault of one job from stopping decisions on the others. A job that makes a decision fail is left alone.
 
-No value that an owner may write should get this far. One that does is a defect of this program, and is told as one.
+No value that an owner may write should get this far. If one does, it is a defect of this program and reported as such.
 """
 
 from __future__ import annotations

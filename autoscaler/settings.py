@@ -1,4 +1,4 @@
-"""The settings of the autoscaler: with their defaults, checked when built."""
+"""The settings of the autoscaler, with defaults, validated when constructed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Settings:
             raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MOST_TAINT_S:.0f}")
 
     def rules(self) -> Rules:
-        """When nodes are tainted."""
+        """Return when nodes are tainted."""
         return Rules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
 
     def policy(self) -> Policy:
@@ -152,7 +152,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
-    """The flags that decisions hang on."""
+    """Add the flags on which decisions depend."""
     parser.add_argument(
         "--cooldown-s", type=float, default=default.cooldown_s, help="between two growths of a job (%(default)g)"
     )
@@ -192,7 +192,7 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
 
 
 def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
-    """The flags of nodes that pods have proven faulty."""
+    """Add the flags of nodes that pods have proven faulty."""
     parser.add_argument(
         "--taint-nodes",
         action="store_true",

@@ -1,4 +1,4 @@
-"""The autoscaler at work: whenever something changes, and every few seconds, one look and one plan carried out."""
+"""The loop of the autoscaler: after each change, and every few seconds, observe, decide and write."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ MOST_GATHER_S = 0.5  # and for as long as a look takes others have their turn: w
 
 
 class DecisionReporter(Protocol):
-    """Receives each decision, to tell it to people."""
+    """A receiver of new decisions, which reports them to people."""
 
     def report_decision(self, step: Step) -> None:
-        """A decision that is news."""
+        """Report a decision that differs from the last one on the job."""
 
     def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """A job bears annotations of our prefix that nobody reads."""
+        """Report annotations with our prefix that nobody reads."""
 
 
 class AutoscalerController:
-    """Decides and acts while `run` runs. seen, steps: of the last look."""
+    """The decisions of one leader. Attributes `observation` and `steps` are those of the last decision."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class AutoscalerController:
         self.observation: Observation | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Decide until cancelled."""
         self._metrics.leading.set(1)
         self._view.led_by_another()
         try:
@@ -96,17 +96,13 @@ class AutoscalerController:
             self._metrics.leading.set(0)
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
-        """One look; how many jobs were written. now_s, jumped_s: as kube/client/clock.py has a Moment."""
+        """Observe, decide and write once. Return the number of resized jobs.
+
+        now_s, jumped_s: of a Moment of kube/client/clock.py.
+        """
         steady_s = self._clock.monotonic()
         self._informers.news.clear()
-        refused = self._scale_writer.refused_jobs(self._view.raw, now_s)
-        observation = with_refusals(
-            self._view.observation(now_s, self._informers.oldest_event_age_s(), self._informers.has_synced, steady_s),
-            refused,
-        )
-        observation = replace(observation, jumped_s=jumped_s)
-        for each in (self._idle, self._promises, self._unused):
-            observation = each.update(observation, steady_s)
+        observation = self._observe(now_s, steady_s, jumped_s)
         self._report_faults()
         with self._metrics.decide_s.time():
             steps, undecided = decided(decide, observation, self._policy, now_s)
@@ -115,12 +111,34 @@ class AutoscalerController:
         self._unused.record_decision(observation, steps, steady_s)
         self._metrics.record_decision(observation, steps)
         self.observation, self.steps = observation, steps
+        self._report_news(steps, now_s)
+        await self._write_memory([step.key for step in steps if step.target > step.current], now_s)
+        resized_jobs = await self._write_sizes(observation, steps, now_s)
+        self._metrics.set_starts(
+            self._outlook.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
+        )
+        return resized_jobs
+
+    def _observe(self, now_s: float, steady_s: float, jumped_s: float) -> Observation:
+        """Return the observation to decide on, with refused jobs and with room that is idle, promised or unused."""
+        age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
+        observation = self._view.observation(now_s, age_s, complete, steady_s)
+        observation = with_refusals(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
+        observation = replace(observation, jumped_s=jumped_s)
+        for each in (self._idle, self._promises, self._unused):
+            observation = each.update(observation, steady_s)
+        return observation
+
+    def _report_news(self, steps: Sequence[Step], now_s: float) -> None:
+        """Report the decisions that differ from the last ones."""
         news = self._decisions.new(steps)
         if news and self._journal is not None:
             self._journal.note(now_s, steps)
         for step in news:
             self._reporter.report_decision(step)
-        await self._write_memory([step.key for step in steps if step.target > step.current], now_s)
+
+    async def _write_sizes(self, observation: Observation, steps: Sequence[Step], now_s: float) -> int:
+        """Write the sizes that change. Return the number of resized jobs."""
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
@@ -130,14 +148,10 @@ class AutoscalerController:
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
-        resized_jobs = await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
-        self._metrics.set_starts(
-            self._outlook.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
-        )
-        return resized_jobs
+        return await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
 
     async def _recall(self) -> None:
-        """Take in what the leader before knew and no job says."""
+        """Read what the previous leader knew and no job says."""
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
             self._view.recall(memory.terms)
@@ -152,7 +166,7 @@ class AutoscalerController:
         await self._memory.write_changes(memory, now_s)
 
     def _report_faults(self) -> None:
-        """Tell of jobs that cannot be read, and of words on them that nobody reads: each once, in log and Event."""
+        """Report unreadable jobs, unknown annotations and queue names that do not count, each once."""
         for key, why in self._view.faults.items():
             if self._faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
@@ -169,7 +183,7 @@ class AutoscalerController:
         self._ungranted = dict(self._view.ungranted)
 
     def _ended_jobs(self) -> Iterator[Ended]:
-        """Jobs that are over and still there."""
+        """Yield the jobs that have ended and still exist."""
         for uid, job in self._view.jobs.items():
             if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

@@ -1,4 +1,4 @@
-"""Tells decisions: in the log, and as Events on the jobs, pods and nodes that they are about."""
+"""Reports decisions: in the log, and as Events on jobs, pods and nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.decision_dedup import as_record, sentence
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.node_faults.model import Claim, NodeReason, NodeState, Rules, State
+from turnout.autoscaler.node_faults.model import (
+    Claim,
+    FaultState,
+    NodeObservation,
+    NodePlan,
+    NodeReason,
+    NodeStep,
+    Rules,
+)
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
-from turnout.autoscaler.node_faults.model import Plan as NodePlan
-from turnout.autoscaler.node_faults.model import Step as NodeStep
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -47,7 +53,7 @@ class Refs:
         self._view = view
 
     def job(self, key: JobKey) -> ObjectRef | None:
-        """A job; None for one that is gone."""
+        """Return the reference to a job; None for a deleted job."""
         found = self._view.about(key)
         if found is None:
             return None
@@ -55,21 +61,21 @@ class Refs:
         return ObjectRef(kind, version, key.namespace, key.name, uid)
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
-        """The pods that a step tells to go."""
+        """Yield the pods that leave by a step."""
         for pod in self._view.leaving(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
     def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
-        """The annotations of a job's pods, by name."""
+        """Return the annotations of a job's pods, by name."""
         return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
 
 
 class DecisionEvents:
-    """Writes Events about jobs.
+    """A writer of Events about jobs.
 
-    about: gives the object of an Event on a job, None for a job that is gone. leaving: gives the pods that a step tells
-    to go.
+    about: returns the object of an Event on a job, None for a deleted job. leaving: returns the pods that leave by a
+    step.
     """
 
     def __init__(
@@ -83,20 +89,20 @@ class DecisionEvents:
         self._last_outcomes: dict[JobKey, tuple[Step, str]] = {}
 
     def report_decision(self, step: Step) -> None:
-        """A decision that is news."""
+        """Report a decision that differs from the last one on the job."""
         log.info("decided", extra=as_record(step))
         if step.reason in _EVENT_REASONS:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
 
     def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """A job bears annotations of our prefix that nobody reads: a slip, most often."""
+        """Report annotations with our prefix that nobody reads. Most often the name has a typing error."""
         text = unknown_names_text(names)
         log.warning("annotation_unknown", extra={"job": str(key), "why": text})
         if (ref := self._about(key)) is not None:
             self._recorder.emit(ref, "Warning", UNKNOWN, text, time.time())
 
     def report_outcome(self, step: Step, word: str) -> None:
-        """Tell the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused. An outcome is told once."""
+        """Report the outcome of a change once: Written, DryRun, NotLeading, Conflict or Refused."""
         self._metrics.count_outcome(step, word)
         if self._last_outcomes.get(step.key) == (step, word):
             return
@@ -123,17 +129,20 @@ _QUIET = frozenset(
 
 
 class NodeEvents:
-    """Writes Events about nodes, and about the pods that have reported on one."""
+    """A writer of Events about nodes, and about the pods that have reported on a node."""
 
     def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
         self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
         self._reported: dict[tuple[str, NodeReason, object], None] = {}
         self._faults: dict[str, str] = {}
 
-    def report_plan(self, node_state: NodeState, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Count where nodes stand, and tell once what is passed over. faults: records that cannot be read, by node."""
+    def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
+        """Count the nodes by state, and report each claim that is passed over once.
+
+        faults: records that cannot be read, by node.
+        """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
-        of = {state.value: states[state] for state in (State.SUSPECTED, State.ON_TRIAL)}
+        of = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
         limit = self._rules.most(node_state.gpu_nodes)
         self._metrics.set_counts(
             {**of, "tainted": node_state.tainted, "limit": limit, "gpu_nodes": node_state.gpu_nodes}
@@ -146,7 +155,7 @@ class NodeEvents:
         self._faults = dict(faults)
 
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
-        """Tell the outcome of a step on a node."""
+        """Report the outcome of a step on a node."""
         self._metrics.count_outcome(step.word.value, outcome)
         fields = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
         until = step.record.until if step.record is not None else None

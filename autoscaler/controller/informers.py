@@ -1,4 +1,4 @@
-"""The autoscaler's watches: nodes, pods, jobs of every kind, queues, the map; and how old what they show is."""
+"""The watches of the autoscaler: nodes, pods, jobs of every kind, queues and the map of switches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
 
 
 def _at(path: str, key: Key | ObjectMeta) -> str:
-    """One object that speaks of a queue."""
+    """Return a key for one object that describes a queue."""
     return f"{path} {key.namespace}/{key.name}"
 
 
@@ -77,10 +77,11 @@ class Hpa(Struct):
 
 
 class AutoscalerInformers(InformerFactory):
-    """Every watch of the autoscaler. kinds: those whose jobs are resized.
+    """All watches of the autoscaler.
 
-    configmaps: namespace/name of the topology map, and of what an admin says of all jobs. fault_reports: of nodes that
-    pods have proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for an admin.
+    kinds: those whose jobs are resized. configmaps: namespace/name of the map of switches, and of an admin's order for
+    all jobs. fault_reports: the cache of fault reports, None if no node is tainted. hold_large: a map that moves many
+    hosts needs an admin's confirmation.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class AutoscalerInformers(InformerFactory):
 
     @property
     def map_read(self) -> bool:
-        """True if the map, or that there is none, has been seen."""
+        """True if the map was read, or does not exist."""
         return self._follower.has_synced
 
     def _put_other(self, obj: Hpa) -> None:

@@ -1,6 +1,6 @@
-"""Turns one look into numbers: those of every queue, and of as many single jobs as a page can hold.
+"""Turns one decision into samples of metrics: of every queue, and of a bounded number of jobs.
 
-Nothing is counted over time here; metrics.py does that.
+metrics.py counts over time.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A look at `now_s`: the observation and the decision.
+    """An observation and the decision on it, at `now_s`.
 
-    since: the time from which each waiting job waits, in seconds since 1970.
+    since: the time since when each waiting job waits, in seconds since 1970.
     """
 
     now_s: float = 0.0
@@ -59,22 +59,23 @@ class Snapshot:
     since: Mapping[JobKey, float] = field(default_factory=dict)
 
     def names(self) -> set[str]:
-        """Every queue that exists or that a job names."""
+        """Return the names of all queues that exist or that a job names."""
         described = {name for name in self.queues if not bounds_several(name)}
         return described | {each.job.queue for each in self.jobs}
 
 
 def waiting_since_s(state: JobState, now_s: float) -> float:
-    """When a job began to wait: when it was made, or, if it has run in part, when its oldest lost worker was made.
+    """Return the time since when a job waits, in seconds since 1970.
 
-    now_s: seconds since 1970, for one of which nothing tells.
+    That is the creation of the job, or, if a part of it runs, the creation of its oldest worker without a node. now_s:
+    returned if neither is known.
     """
     lost = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
     return lost if state.bound_workers or state.finished else unix_s(state.job.created) or lost
 
 
 def lent(jobs: Iterable[JobState], gpus: Gpus) -> Counter[str]:
-    """GPUs of workers above the min, by queue."""
+    """Return the GPUs of workers above the min, by queue."""
     found: Counter[str] = Counter()
     for each in jobs:
         if each.evictable_nodes:
@@ -83,7 +84,11 @@ def lent(jobs: Iterable[JobState], gpus: Gpus) -> Counter[str]:
 
 
 def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
-    """Every number of a look. starts: when waiting jobs may start. gpus: what counts as a GPU. most: jobs by name."""
+    """Yield all samples of a decision.
+
+    starts: when waiting jobs may start. gpus: the resources that count as a GPU. most: the number of jobs with samples
+    of their own.
+    """
     shown = _shown(look.jobs, gpus, most)
     yield from _of_queues(look, gpus)
     yield from _sums(look, gpus, shown)
@@ -97,7 +102,7 @@ def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: in
 
 @lru_cache(maxsize=4096)
 def gpus_of(shape: PodShape, gpus: Gpus) -> int:
-    """How many GPUs one pod asks for."""
+    """Return the GPUs that one pod requests."""
     return shape.gpus(gpus)
 
 
@@ -128,7 +133,7 @@ class _Sums:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, state: JobState, gpus: Gpus) -> None:
-        """One more job, which is not shown so far."""
+        """Add a job. It counts as a job without series of its own."""
         self.states[_state(state)] += 1
         least_gpus, elastic_gpus = _parts(state, gpus)
         self.least_gpus += least_gpus
@@ -137,7 +142,7 @@ class _Sums:
         self.left_out += 1
 
     def samples(self, name: str) -> Iterator[Sample]:
-        """A nought where there is nothing, so that a graph has no holes."""
+        """Yield the samples of the queue. Zeros are included, so that a graph has no gaps."""
         for state, jobs in self.states.items():
             yield "queue_jobs", (name, state), jobs
         yield "queue_worker_gpus", (name, "min"), self.least_gpus
@@ -183,9 +188,9 @@ def _of_job(
 
 
 def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
-    """The jobs with series of their own: of each queue those that wait, by their turn, then those with most GPUs.
+    """Return the jobs with series of their own: of each queue the waiting jobs in order, then those with most GPUs.
 
-    The first of every queue come before the second of any, so that no crowd hides the jobs of another queue.
+    The first job of every queue comes before the second job of any queue, so one queue cannot hide the jobs of another.
     """
     by_queue: dict[str, list[JobState]] = defaultdict(list)
     for each in jobs:
@@ -213,13 +218,13 @@ def _state(state: JobState) -> str:
 
 
 def _parts(state: JobState, gpus: Gpus) -> tuple[int, int]:
-    """GPUs of its running workers up to the min, and above it."""
+    """Return the GPUs of the running workers up to the min, and above it."""
     worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
     return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))
 
 
 def _missing_gpus(state: JobState, gpus: Gpus) -> int:
-    """GPUs of the pods that are missing to the min, those of its other roles included."""
+    """Return the GPUs of the pods that are missing to the min, other roles included."""
     job = state.job
     workers = max(0, job.bounds.least - state.bound_workers - state.finished) * gpus_of(job.shape, gpus)
     roles = zip(state.other_pods or (0,) * len(job.other_roles), job.other_roles, strict=False)

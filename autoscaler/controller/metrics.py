@@ -1,7 +1,7 @@
-"""The autoscaler's metrics page: every queue always, single jobs for as many as a page can bear.
+"""The metrics page of the autoscaler: every queue, and a bounded number of jobs.
 
-Only who leads tells of queues and jobs: two replicas never tell the same GPU twice. What the numbers of a look are
-is known in metric_samples.py.
+Only the leader has series of queues and jobs, so two replicas never count the same GPU. metric_samples.py computes the
+samples of a decision.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _CHANGES = (
 
 
 class Metrics:
-    """One page. gpus: the resources that count as a GPU. restart_s: what a change costs a job that does not say."""
+    """The metrics page.
+
+    gpus: the resources that count as a GPU. restart_s: the cost of a change for a job that states none, in seconds.
+    """
 
     def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -79,10 +82,7 @@ class Metrics:
     def record_decision(
         self, observation: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None
     ) -> None:
-        """Take in a look and the decision on it.
-
-        starts: as for `expects`; None keeps what was expected before.
-        """
+        """Take over an observation and its decision. starts: as for `set_starts`; None keeps the previous ones."""
         self._age_s, self._at_s = observation.age_s, self._clock.monotonic()
         self._lent.set_lent(metric_samples.lent(observation.jobs, self._counts))
         before = self._snapshot.since if self._snapshot is not None else {}
@@ -103,13 +103,13 @@ class Metrics:
             self._begin(name)
 
     def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
-        """When waiting jobs are expected to start: of each the earliest, the likely and the latest moment."""
+        """Set the expected starts of waiting jobs: the earliest, the likely and the latest time of each."""
         self._starts = starts
 
     def count_outcome(self, step: Step, word: str) -> None:
         """Count the outcome of a change.
 
-        An intended change of a dry run is counted once for as long as it stays the same.
+        A change that a dry run intends is counted once for as long as it stays the same.
         """
         if word == "DryRun":
             if self._dry_run_steps.get(step.key) == step:
@@ -127,7 +127,7 @@ class Metrics:
             self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 
     def page(self) -> bytes:
-        """The page as Prometheus reads it."""
+        """Return the page as Prometheus reads it."""
         self._lent.add_elapsed()
         return generate_latest(self.registry)
 
@@ -137,7 +137,7 @@ class Metrics:
             yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
 
     def _stopped(self) -> None:
-        """Somebody else looks after the queues from here on."""
+        """Drop the series of queues, jobs and nodes, because another replica leads now."""
         self._lent.set_lent({})
         self.nodes.clear()
         self._snapshot, self._starts, self._by_key, self._dry_run_steps = None, {}, {}, {}
@@ -148,7 +148,7 @@ class Metrics:
         return self._by_key.get(key)
 
     def _begin(self, queue: str) -> None:
-        """Every count of a queue begins with nought: Prometheus sees no rise in a series that was not there before."""
+        """Set every counter of a queue to 0. Prometheus sees no increase in a series that did not exist before."""
         self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
         self._restarts.labels(queue)
@@ -159,7 +159,7 @@ class Metrics:
 
 
 class _NodeMetrics:
-    """Counts of nodes on which pods have reported faults."""
+    """Counters of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = (
@@ -174,25 +174,25 @@ class _NodeMetrics:
         )
 
     def set_counts(self, counts: Mapping[str, int]) -> None:
-        """How many nodes stand where."""
+        """Set the number of nodes in each state."""
         for what, count in counts.items():
             self._now.labels(what).set(count)
 
     def count_outcome(self, word: str, outcome: str) -> None:
-        """One step."""
+        """Count the outcome of one step."""
         self._changes.labels(word, outcome).inc()
 
     def count_skipped(self, word: str) -> None:
-        """One verdict, for one reason."""
+        """Count a verdict without effect."""
         self._skipped.labels(word).inc()
 
     def clear(self) -> None:
-        """Somebody else looks after the nodes from here on."""
+        """Drop the series, because another replica leads now."""
         self._now.clear()
 
 
 class _Leading:
-    """The gauge of who leads. stopped: called when it is no longer this replica."""
+    """The gauge of the leader. stopped: called when this replica no longer leads."""
 
     def __init__(self, gauge: Gauge, stopped: Callable[[], None]) -> None:
         self._gauge, self._stopped = gauge, stopped
@@ -204,7 +204,7 @@ class _Leading:
 
 
 class _LentTime:
-    """Adds up for how long GPUs are lent, by queue."""
+    """The time for which GPUs are lent, by queue."""
 
     def __init__(self, gpu_seconds: Counter, clock: Clock) -> None:
         self.gpu_seconds, self._clock = gpu_seconds, clock
@@ -212,12 +212,12 @@ class _LentTime:
         self._at_s = 0.0
 
     def set_lent(self, gpus: Mapping[str, int]) -> None:
-        """So many are lent from now on, by queue."""
+        """Set the number of GPUs that are lent from now on, by queue."""
         self.add_elapsed()
         self._gpus, self._at_s = gpus, self._clock.monotonic()
 
     def add_elapsed(self) -> None:
-        """Count what has been lent since it was last counted."""
+        """Count the time since the last count."""
         now_s = self._clock.monotonic()
         for queue, gpus in self._gpus.items():
             self.gpu_seconds.labels(queue).inc(gpus * (now_s - self._at_s))
@@ -225,7 +225,7 @@ class _LentTime:
 
 
 class _SnapshotCollector(Collector):
-    """The numbers of the last look, worked out when somebody reads the page and not at each look."""
+    """The samples of the last decision, computed only when the page is read."""
 
     def __init__(self, samples: Callable[[], Iterable[metric_samples.Sample]]) -> None:
         self._samples = samples

@@ -1,8 +1,8 @@
-"""The one way in which the autoscaler changes anything: a patch of a job's size, valid for one version of it.
+"""Writes the sizes of jobs: a patch of one job that is valid for one version of its object only.
 
-Dry run gates it: then a plan is only told. Who leads is asked before each write, so that a leader that was paused
-and wakes writes nothing. What the API server refuses is tried again, less and less often. A person who scales a job
-before we ever did is noted on it: who comes after us sees it there.
+A dry run reports the plan and writes nothing. The Lease is checked before each write, so a paused leader that continues
+writes nothing. A refused change is retried after a back-off. A size that a person set before our first write is noted
+on the job for the next leader.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class JobCalls(Protocol):
     """The calls that the writer needs of a Client."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """The object as patched. Raises Conflict when its version is not the body's."""
+        """Return the patched object. Raises Conflict if the body has another resourceVersion."""
 
     async def get(self, path: str) -> bytes:
-        """The object. Raises NotFound."""
+        """Return the object. Raises NotFound."""
 
     async def create(self, path: str, body: Any) -> bytes:
-        """The object as made. Raises Conflict when there is one of its name."""
+        """Return the created object. Raises Conflict if the name exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class _Refusal:
     why: str
 
     def holds(self, raw: Object, now_s: float) -> bool:
-        """True if it is too early for the next try on the same object. A clock that was set back makes nobody wait."""
+        """True if it is too early to retry on the same object. A clock that was set back delays no retry."""
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
 class ScaleWriter:
-    """Carries out plans. told: called with every step that changes a job, and the word for what became of it.
+    """The writer of plans.
 
-    term: the number of the term in which we lead, None while we do not. confirm: asks the Lease itself whether that
-    is so; asked where a job bears a later term, which its owner may have written. wrote: called with our notes on a
-    job once they are written.
+    report_outcome: called with every step that changes a job, and its outcome. term: returns the number of our term,
+    None if we do not lead. confirm: reads the Lease itself; called if a job bears a later term, which its owner may
+    have written. wrote: called with the annotations that were written on a job.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ScaleWriter:
         self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
 
     def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """The jobs that the API server lets nobody resize for now, and its words. raw: every job that is there."""
+        """Return the jobs that the API server refuses to resize for now, with its messages. raw: all jobs."""
         for key in self._refused.keys() - raw.keys():
             del self._refused[key]
         return {
@@ -121,10 +121,10 @@ class ScaleWriter:
         now_s: float,
         leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
     ) -> int:
-        """Write what changes, shrinking first; how many jobs were resized. steps: of every job.
+        """Write the changes, shrinks first. Return the number of resized jobs. steps: of every job.
 
-        notes: what is noted on a job that a step changes. leaving: the pods that a shrink means. Of growths, only so
-        many: the next look sees what came.
+        notes: returns the annotations of a changed job. leaving: returns the pods that leave by a shrink. At most
+        MAX_GROWTHS growths are written. The next decision makes the others, if they still fit.
         """
         steps = list(steps)
         by_hand = self._scaled_by_hand(steps, raw)
@@ -146,9 +146,9 @@ class ScaleWriter:
     async def _fenced(
         self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
     ) -> bool:
-        """Write one job. What fails for its sake alone, by a fault of its or of ours, keeps nobody else waiting.
+        """Write one job. An error of one job delays no other job.
 
-        It counts as refused then, so that it is told on the job, and tried again less and less often.
+        It counts as a refusal, so that it is reported on the job and retried after a back-off.
         """
         try:
             return await writing
@@ -159,9 +159,9 @@ class ScaleWriter:
             return False
 
     def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
-        """The jobs whose size somebody has changed since the last look, of those that we have never written.
+        """Return the jobs whose size a person has changed since the last decision, with the previous size.
 
-        With the size that they had. Of all others their own note says it.
+        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote.
         """
         found = {}
         for step in steps:
@@ -193,7 +193,7 @@ class ScaleWriter:
         return found
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
-        """Write the size that it had as if it were ours, so that the one it has now reads as a person's wish."""
+        """Write the previous size as if it were ours, so that the present size is read as set by a person."""
         if await self._leading(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
@@ -237,9 +237,9 @@ class ScaleWriter:
         return False
 
     async def _leading(self, raw: Object, now_s: float) -> int | None:
-        """Our term, asked at the last moment; None when the Lease is not ours.
+        """Return our term, read just before a write; None if the Lease is not ours.
 
-        A later term on the job is believed only if the Lease itself is not ours: an owner may have written it.
+        A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
         """
         term = self._term()
         annotations = raw["metadata"].get("annotations") or {}
@@ -272,9 +272,9 @@ class ScaleWriter:
         return True
 
     async def _patch(self, step: Step, raw: Object, change: Change, change_of: Callable[[Object], Change]) -> None:
-        """Write a change. A shrink that somebody was faster than before is written on the object as it is by now.
+        """Write a change. Retry a shrink that lost an update conflict before, on the newest version of the object.
 
-        Whoever changes his job all the time would keep what he has borrowed otherwise. Raises CallError.
+        Otherwise an owner who changes a job all the time would keep borrowed workers. Raises CallError.
         """
         try:
             await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
@@ -288,7 +288,10 @@ class ScaleWriter:
             await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
 
     async def _create_missing_plan(self, key: JobKey, raw: Object, now_s: float) -> bool:
-        """A job does not follow: what should have come after its last change may have been lost."""
+        """Create the ScalePlan of the last change of a job that does not follow the change.
+
+        The plan may have been lost.
+        """
         recreate = self._kinds[key.kind].recreate
         change = recreate(raw) if recreate is not None and self._may_try(key, raw, now_s) else None
         if change is None or self._created_plans.get(key) == change.body["metadata"]["name"]:
@@ -296,7 +299,7 @@ class ScaleWriter:
         return await self._create_plan(key, raw, change, now_s)
 
     async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
-        """Write what comes after a change, once: that there is one of its name means that it was written."""
+        """Create the object that carries out a change. AlreadyExists means that it was written."""
         try:
             if await self._leading(raw, now_s) is None:
                 return False
@@ -311,21 +314,21 @@ class ScaleWriter:
         return True
 
     def _remember_refusal(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Remember that this did not get through. why: "" when nobody has said no."""
+        """Remember that a change was not written. why: the refusal, "" if the API server has not refused it."""
         uid, last = raw["metadata"].get("uid", ""), self._refused.get(key)
         times = 1 + (last.times if last is not None and last.uid == uid else 0)
         self._refused[key] = _Refusal(uid, times, now_s, RETRY_BACKOFF.wait_s(times, 1.0, retry_after_s), why)
 
 
 def _refusal_message(error: CallError) -> str:
-    """The API server's words; a server that did not answer has not said no."""
+    """Return the message of a refusal; "" for a server that did not answer."""
     return error.message if isinstance(error, Forbidden | Rejected) else ""
 
 
 def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
     """Copy the observation with these jobs as jobs that cannot be resized.
 
-    Nobody counts on them to give workers then, and no room is kept for them.
+    Then no decision counts on their workers, and no room is kept for them.
     """
     if not refused:
         return observation
@@ -339,7 +342,7 @@ def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Ob
 
 
 def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
-    """Steps that are written together: all shrinks first, then some growths."""
+    """Yield the steps that are written together: all shrinks first, then some growths."""
     shrinks = [step for step in steps if step.target < step.current]
     growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]
     for some in (shrinks, growths):
@@ -348,7 +351,7 @@ def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
 
 
 def with_notes(change: Change, notes: Mapping[str, str]) -> Change:
-    """A change with notes on the job."""
+    """Return a change that also writes these annotations on the job."""
     body = json.loads(json.dumps(change.body))
     body["metadata"].setdefault("annotations", {}).update(notes)
     return replace(change, body=body)

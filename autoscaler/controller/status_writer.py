@@ -1,4 +1,4 @@
-"""Writes what is not a job's size: each queue's status, and marks on pods. Neither ever holds a decision up."""
+"""Writes the status of each queue, and annotations on pods. Neither delays a decision."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Store(Putting, Protocol):
     """The calls that the writer needs of a Client."""
 
     async def delete(self, path: str) -> bytes:
-        """Raises NotFound for one that is gone."""
+        """Delete the object. Raises NotFound."""
 
 
 class StatusWriter:
-    """Writes every few seconds while `run` runs. namespace: of the ConfigMaps.
+    """The writer of queue statuses and pod annotations.
 
-    pages: each queue's data, by queue. marks: what pods lack. leads: only a leader writes.
+    namespace: of the ConfigMaps. pages: returns the data of each queue, by queue. marks: returns the annotations that
+    pods lack. leads: True while this replica leads; only a leader writes.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class StatusWriter:
         self._last_pages: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
-        """Until cancelled. A write that fails is told; the next round tries again."""
+        """Write every few seconds until cancelled. A write that fails is logged and retried in the next round."""
         while True:
             await self._clock.sleep(EACH_S)
             if self._leads():

@@ -1,6 +1,6 @@
-"""The nouns of tainted nodes: what is written on a node, what a pod has said of one, what is done about it and why.
+"""The nouns of tainted nodes: the record on a node, pods' reports, the changes of nodes and their reasons.
 
-All memory is the record, an annotation of the node: who comes after us reads it there.
+The record, an annotation of the node, is the only memory. The next leader reads it there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_NAMESPACES = 16  # namespaces of which it is remembered what they said of a 
 MOST_RECORD_BYTES = 16 << 10
 
 
-class State(StrEnum):
-    """The state of a node that was ever proven faulty."""
+class FaultState(StrEnum):
+    """The state of a node that was proven faulty once."""
 
     SUSPECTED = "suspected"  # fewer verdicts than are needed
     TAINTED = "tainted"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 class NodeReason(StrEnum):
-    """The outcome of a node, or of a pod's report on it. The same word stands in log, metric and Event."""
+    """Why a node was changed, or a report passed over. The same word stands in log, metric and Event."""
 
     TAINTED = "NodeTainted"
     TAINTED_AGAIN = "NodeTaintedAgain"
@@ -74,15 +74,15 @@ class Rules:
     slow: bool = False
 
     def most(self, gpu_nodes: int) -> int:
-        """How many nodes may be tainted at once."""
+        """Return how many nodes may be tainted at once."""
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
     def most_alone(self, gpu_nodes: int) -> int:
-        """Return how many nodes one namespace may have tainted by its word alone: half of `most`, rounded up."""
+        """Return how many nodes may be tainted by reports of one namespace only: half of `most`, rounded up."""
         return (self.most(gpu_nodes) + 1) // 2
 
     def lasts_s(self, times: int) -> float:
-        """How long a node is tainted for the time of this number, 1 for the first."""
+        """Return how long a taint lasts, in seconds. times: 1 for the first taint of a node."""
         return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.most_s, self.taint_s))
 
 
@@ -110,7 +110,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     heard: every report up to then is dealt with. told: the same moment for single namespaces.
     """
 
-    state: State
+    state: FaultState
     since: Moment
     handled_until: Moment = msgspec.field(name="heard")
     until: Moment | None = None  # when the state ends by itself
@@ -122,22 +122,22 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def voices(self) -> frozenset[str]:
-        """The namespaces whose pods have proven it."""
+        """Return the namespaces whose pods have proven the node faulty."""
         return frozenset(voice(proof.pod) for proof in self.proofs)
 
     def handled_until_of(self, namespace: str) -> datetime:
-        """Up to when the words of a namespace are dealt with."""
+        """Return the time up to which reports of a namespace are handled."""
         return max([self.handled_until, *(at for name, at in self.handled_by_namespace if name == namespace)])
 
     @property
     def last(self) -> datetime:
-        """When anybody has said something last."""
+        """Return the time of the newest report."""
         return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
     def with_handled(self, namespace: str, at: datetime) -> Record:
-        """Copy the record once a report of a namespace is dealt with.
+        """Copy the record after a report of a namespace was handled.
 
-        Namespaces beyond MOST_TOLD are forgotten, the oldest first; `heard` then covers their reports.
+        Namespaces beyond MAX_NAMESPACES are forgotten, the oldest first. Then `handled_until` covers their reports.
         """
         handled = sorted(
             ({**dict(self.handled_by_namespace), namespace: max(at, self.handled_until_of(namespace))}).items(),
@@ -161,7 +161,7 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def read(text: str) -> Record:
-    """Raises BadRecord."""
+    """Return the record of an annotation's text. Raises BadRecord."""
     raw = text.encode("utf-8", "replace")
     if len(raw) > MOST_RECORD_BYTES:
         raise BadRecord(f"it has {len(raw)} bytes: {MOST_RECORD_BYTES} at most")
@@ -172,7 +172,7 @@ def read(text: str) -> Record:
 
 
 def write(record: Record) -> str:
-    """The annotation's text."""
+    """Return the annotation's text."""
     return msgspec.json.encode(record).decode()
 
 
@@ -202,7 +202,7 @@ class NodeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeObservation:
     """Everything that the taint policy decides on.
 
     nodes: those with a record or a report, by name. claims: reports, also of pods that are gone.
@@ -215,7 +215,7 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NodeStep:
     """One node's change. record: what stands on it from then on, None for nothing. by: the pods that said so."""
 
     node: str
@@ -237,8 +237,8 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NodePlan:
     """steps: one for each node at most."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[NodeStep, ...]
     passed_over: tuple[PassedOver, ...]

@@ -1,9 +1,8 @@
-"""Which nodes are tainted, and which no longer, by what pods have said of them. A pure function of one observation.
+"""Decides which nodes are tainted, and which no longer, by the reports of pods. Pure functions of one observation.
 
-A verdict counts if the API server has bound its pod to that node, if it is fresh, and if nobody has dealt with it. What
-comes later counts more: a check that passes takes back what its own namespace has proven, and nobody else's word. Never
-more than a share of the GPU nodes is tainted by us, and no more than half of it by the word of one namespace.
-Source: DL-82, DL-97
+A verdict counts if the API server has bound its pod to that node, if it is not stale, and if it is not handled yet. A
+later verdict counts more. A check that passes takes back only what its own namespace has proven. At most a share of the
+GPU nodes is tainted by us, and at most half of that share by one namespace. Source: DL-82, DL-97
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ import msgspec
 from turnout.autoscaler.node_faults.model import (
     MOST_PROOFS,
     Claim,
+    FaultState,
     NodeEntry,
+    NodeObservation,
+    NodePlan,
     NodeReason,
-    NodeState,
+    NodeStep,
     PassedOver,
-    Plan,
     Proof,
     Record,
     Rules,
-    State,
-    Step,
     voice,
 )
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
 _NETWORK = "network"  # what such causes begin with
-_OURS_NOT = (None, State.CLEARED, State.SUSPECTED, State.ON_TRIAL)  # in which we have no taint on a node
+_OURS_NOT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)  # in which we have no taint on a node
 
 
-def judge(state: NodeState, rules: Rules, now_s: float) -> Plan:
+def judge(state: NodeObservation, rules: Rules, now_s: float) -> NodePlan:
     """Return the changes of nodes. now_s: seconds since 1970.
 
     Steps that take a taint away come first. The others follow by the time of the first report.
@@ -58,11 +57,11 @@ def judge(state: NodeState, rules: Rules, now_s: float) -> Plan:
             taints += 1
             tainted_by_one[namespace] += 1
         steps.append(change.step())
-    return Plan(tuple(steps), tuple(passed_over))
+    return NodePlan(tuple(steps), tuple(passed_over))
 
 
 def _reports_that_count(
-    state: NodeState, rules: Rules, now_s: float
+    state: NodeObservation, rules: Rules, now_s: float
 ) -> tuple[dict[str, list[tuple[Claim, NodeReport]]], list[PassedOver]]:
     """Return the reports that are new, by node, and the claims that are passed over. A report of the future waits."""
     passed_over: list[PassedOver] = []
@@ -77,7 +76,7 @@ def _reports_that_count(
     return reports, passed_over
 
 
-def _over_share(state: NodeState, rules: Rules, taints: int, namespace: str, by_namespace: int) -> str:
+def _over_share(state: NodeObservation, rules: Rules, taints: int, namespace: str, by_namespace: int) -> str:
     """Return why one more node must not be tainted, "" if it may.
 
     taints: GPU nodes that are tainted. by_namespace: those that only `namespace` has reported, "" for several ones.
@@ -95,19 +94,19 @@ def _report_order(report: tuple[Claim, NodeReport]) -> tuple[float, str]:
 
 
 def _is_handled(record: Record | None, claim: Claim, verdict: NodeReport) -> bool:
-    """True if a report was dealt with before. A report of another namespace never makes it old."""
+    """True if a report was handled before. Reports of other namespaces do not matter."""
     return record is not None and verdict.at <= record.handled_until_of(voice(claim.pod))
 
 
 def _sole_namespace(record: Record | None) -> str:
-    """The namespace whose word alone taints a node, "" where it is that of several."""
-    if record is None or record.state is not State.TAINTED or len(record.voices) != 1:
+    """Return the namespace whose reports alone taint a node, "" if there are several or none."""
+    if record is None or record.state is not FaultState.TAINTED or len(record.voices) != 1:
         return ""
     return next(iter(record.voices))
 
 
-def _passed_over(claim: Claim, state: NodeState, rules: Rules, now_s: float) -> PassedOver | None:
-    """Why this claim says nothing, if it does not."""
+def _passed_over(claim: Claim, state: NodeObservation, rules: Rules, now_s: float) -> PassedOver | None:
+    """Return why this claim has no effect; None if it has one."""
     verdict, entry = claim.verdict, state.nodes.get(claim.node)
     if verdict is None:
         return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
@@ -143,7 +142,7 @@ def _passed_over(claim: Claim, state: NodeState, rules: Rules, now_s: float) -> 
 
 @dataclass(slots=True)
 class _NodeChange:
-    """One node, gone through what is said of it in the order of time."""
+    """The change of one node: its reports are applied in the order of time."""
 
     name: str
     entry: NodeEntry
@@ -156,10 +155,10 @@ class _NodeChange:
     by: tuple[Claim, ...] = ()
 
     def apply_reports(self, reports: Sequence[tuple[Claim, NodeReport]]) -> None:
-        """All that is said, and what time alone has ended."""
+        """Apply all reports, then expire the state if its time is up."""
         self.record = self.entry.record
-        if self._is_in(State.TAINTED) and not self.entry.tainted:
-            self._set_record(State.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
+        if self._is_in(FaultState.TAINTED) and not self.entry.tainted:
+            self._set_record(FaultState.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
             self.record = (
                 msgspec.structs.replace(self.record, handled_until=utc_datetime(self.now_s)) if self.record else None
             )
@@ -176,12 +175,16 @@ class _NodeChange:
                 self.record = self.record.with_handled(voice(claim.pod), verdict.at)
         self._expire()
 
-    def _is_in(self, state: State) -> bool:
+    def _is_in(self, state: FaultState) -> bool:
         return self.record is not None and self.record.state is state
 
     def _apply_pass(self, claim: Claim) -> None:
         record = self.record
-        if record is None or self._is_in(State.CLEARED) or (record.proofs and voice(claim.pod) not in record.voices):
+        if (
+            record is None
+            or self._is_in(FaultState.CLEARED)
+            or (record.proofs and voice(claim.pod) not in record.voices)
+        ):
             return
         left = tuple(proof for proof in record.proofs if voice(proof.pod) != voice(claim.pod))
         if left:
@@ -191,35 +194,37 @@ class _NodeChange:
                 f"{claim.pod} has passed a check, others failed here",
             )
         else:
-            self._set_record(State.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
+            self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
     def _apply_failure(self, claim: Claim, verdict: NodeReport) -> None:
         record = self.record
-        proofs = record.proofs if record is not None and record.state in (State.SUSPECTED, State.TAINTED) else ()
+        proofs = (
+            record.proofs if record is not None and record.state in (FaultState.SUSPECTED, FaultState.TAINTED) else ()
+        )
         proof = Proof(
             claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
         )
         if voice(claim.pod) not in {voice(each.pod) for each in proofs}:
             proofs = (*proofs, proof)[:MOST_PROOFS]
-        times = record.times if record is not None and record.state in (State.TAINTED, State.ON_TRIAL) else 0
+        times = record.times if record is not None and record.state in (FaultState.TAINTED, FaultState.ON_TRIAL) else 0
         why = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
         why = f"{claim.pod} says {why}"
         self.accused_s = self.accused_s or verdict.at_s
-        if record is not None and record.state is State.TAINTED:
+        if record is not None and record.state is FaultState.TAINTED:
             self.record = msgspec.structs.replace(record, proofs=proofs)
             self.word, self.why = self.word or NodeReason.STILL_FAULTY, self.why or why
             return
         enough = times > 0 or len({voice(each.pod) for each in proofs}) >= self.rules.verdicts
         if not enough:
             text = f"{why}; verdicts of {self.rules.verdicts} namespaces are needed"
-            self._set_record(State.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
+            self._set_record(FaultState.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
             return
         word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
-        self._set_record(State.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
+        self._set_record(FaultState.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
 
     def _set_record(
         self,
-        state: State,
+        state: FaultState,
         word: NodeReason,
         why: str,
         lasts_s: float | None = None,
@@ -234,23 +239,23 @@ class _NodeChange:
         self.word, self.why = word, why
 
     def _expire(self) -> None:
-        """A taint's time is up, or there is nothing left to remember."""
+        """Expire a taint whose time is up, and forget a record that says nothing any more."""
         record = self.record
         if record is None:
             return
         over = record.until is not None and self.now_s >= record.until.timestamp()
-        if record.state is State.TAINTED and over:
+        if record.state is FaultState.TAINTED and over:
             trial = utc_datetime(self.now_s + max(self.rules.most_s, self.rules.taint_s))
             since = utc_datetime(self.now_s)
-            self.record = msgspec.structs.replace(record, state=State.ON_TRIAL, since=since, until=trial)
+            self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial)
             self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"
             return
         fresh = self.now_s - record.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
-        if record.state is State.CLEARED and not fresh:
+        if record.state is FaultState.CLEARED and not fresh:
             self.record, self.word, self.why = None, NodeReason.FORGOTTEN, "nothing more was heard of it"
-        elif record.state in (State.SUSPECTED, State.ON_TRIAL) and over:
+        elif record.state in (FaultState.SUSPECTED, FaultState.ON_TRIAL) and over:
             cleared = Record(
-                State.CLEARED,
+                FaultState.CLEARED,
                 utc_datetime(self.now_s),
                 record.handled_until,
                 handled_by_namespace=record.handled_by_namespace,
@@ -268,11 +273,11 @@ class _NodeChange:
 
     @property
     def taints(self) -> bool:
-        """True if the node is to bear the taint from then on. A taint that is not ours stays."""
-        ours = self.entry.record is not None and self.entry.record.state is State.TAINTED
-        return self._is_in(State.TAINTED) or (self.entry.tainted and not ours)
+        """True if the node has the taint from then on. A taint of somebody else stays."""
+        ours = self.entry.record is not None and self.entry.record.state is FaultState.TAINTED
+        return self._is_in(FaultState.TAINTED) or (self.entry.tainted and not ours)
 
-    def step(self) -> Step:
-        """Make the node's step. Only for a turn that changed something."""
+    def step(self) -> NodeStep:
+        """Return the node's step. Only for a change that changed something."""
         assert self.word is not None
-        return Step(self.name, self.entry.uid, self.word, self.taints, self.record, self.why, self.by)
+        return NodeStep(self.name, self.entry.uid, self.word, self.taints, self.record, self.why, self.by)

@@ -11,12 +11,12 @@ STANDING, UNTIL = "standing", "until"
 
 
 def read(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
-    """The word, and when it ends, in seconds since 1970. A word that nobody knows stops everything: it harms least."""
+    """Return the order and its end, in seconds since 1970. An unknown word stops all changes, which is safest."""
     text = data.get(STANDING, AdminOverride.RUN.value).strip()
     words = {each.value: each for each in AdminOverride}
     return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL].strip()) if data.get(UNTIL) else None
 
 
 def config_map_data(override: AdminOverride, until: str = "") -> dict[str, str]:
-    """The ConfigMap's data that says so."""
+    """Return the data of the ConfigMap with this order."""
     return {STANDING: override.value, **({UNTIL: until} if until else {})}

@@ -1,7 +1,7 @@
-"""How long room has been idle: what was free at every look of the last while, on the nodes and in each queue.
+"""Measures how long room has been idle on the nodes and in each queue.
 
-A restart for room that somebody else takes back at once is a restart for nothing, and nobody knows whether room stays.
-Who waits for as long as a restart takes pays at most twice what he would who knew.
+A restart for room that somebody else takes at once is useless, and nobody knows whether room stays idle. Waiting one
+restart time before growing costs at most twice the optimum (ski rental).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _FreeRoom:
     minima: deque[tuple[int, float]] = field(default_factory=deque)
 
     def update(self, free: int, now_s: float, span_s: float) -> int:
-        """Take in what is free now; what has been free all the span, nothing where that is not known."""
+        """Store what is free now. Return what was free for the whole span, 0 if that is not known yet."""
         minima = self.minima
         if minima:
             minima[-1] = minima[-1][0], now_s
@@ -40,19 +40,19 @@ class _FreeRoom:
         return minima[0][0] if now_s - self.since_s >= span_s else 0
 
     def due_s(self, span_s: float) -> float:
-        """When more will have been free for the span, if nothing happens."""
+        """Return when more will have been free for the span, if nothing changes."""
         return max(self.since_s, self.minima[0][1] if len(self.minima) > 1 else self.since_s) + span_s
 
 
 class IdleRoom:
-    """All sightings. span_s: for how long room has to have been idle."""
+    """The free room of each place and resource over time. span_s: how long room has to be idle."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._lines: dict[tuple[str, str], _FreeRoom] = {}
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Take in what was seen; the same, with what has been idle all the while."""
+        """Store the free room of an observation. Return the observation with the room that was idle for the span."""
         before, self._lines = self._lines, {}
         settled: dict[str, dict[str, int]] = {}
         for place, what, free in _free(observation):
@@ -61,7 +61,7 @@ class IdleRoom:
         return replace(observation, settled=settled)
 
     def due_s(self, now_s: float) -> float:
-        """When more will have been idle for long enough if nothing happens; infinity for never."""
+        """Return when more room will have been idle for the span if nothing changes; infinity for never."""
         dues = (line.due_s(self._span_s) for line in self._lines.values())
         return min((due_s for due_s in dues if due_s > now_s), default=_FOREVER_S)
 

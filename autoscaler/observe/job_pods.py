@@ -1,4 +1,4 @@
-"""The pods of a job, as its kind marks them: whose a pod is where its owner does not say it, and its number there."""
+"""Reads the pods of a job as its kind labels them: the owner, if no reference names it, and the index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLAIMS: list[dict[str, Any]] = [{"persistentVolumeClaim": {}}]  # all that is k
 
 
 def slim(pod: Pod) -> Pod:
-    """Drop from a pod, in place, what no decision reads: tens of thousands are held. Nobody else may hold it yet."""
+    """Drop from a pod, in place, what no decision reads, because tens of thousands of pods are kept."""
     claims = not pod.spec.node_name and any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ())
     pod.spec.volumes = _CLAIMS if claims else None
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
@@ -32,14 +32,14 @@ def slim(pod: Pod) -> Pod:
 
 
 def labels_and_annotations(pod: Pod) -> PodValues:
-    """Labels and annotations of a pod."""
+    """Return the labels and annotations of a pod in one mapping."""
     return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
 
 
 def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
-    """The pod with only those among its owners that may speak for it, and the job that its labels name before all.
+    """Return the pod with only the owners that may speak for it. The job that its labels name comes first.
 
-    kinds: those that name one on pods. uids: of the jobs that are known; one that is not known yet goes by its key.
+    kinds: those whose pods name their job. uids: of known jobs; an unknown job is named by its key.
     """
     marks = labels_and_annotations(pod)
     had = pod.metadata.owner_references or []
@@ -63,7 +63,7 @@ def _names(marks: PodValues, ref: OwnerReference) -> bool:
 
 
 def owner(pod: Pod, jobs: Mapping[str, Job]) -> Job | None:
-    """The job that a pod belongs to: its controller, in its namespace, whose selector it meets. jobs: by uid."""
+    """Return the job of a pod: its controller, in its namespace, whose selector matches. jobs: by uid."""
     for ref in pod.metadata.owner_references or ():
         job = jobs.get(ref.uid)
         if job is not None and _meets(pod, job):
@@ -77,12 +77,12 @@ def _meets(pod: Pod, job: Job) -> bool:
 
 
 def naming(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
-    """The kinds of which pods name their job."""
+    """Return the kinds whose pods name their job."""
     return tuple(kind for kind in kinds.values() if kind.pods.job is not DEFAULT_IDENTITY.job)
 
 
 def split(marks: PodIdentity, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """The workers of a job, and its pods of other roles. role: of a worker, "" where there is no other."""
+    """Return the workers of a job, and its pods of other roles. role: of a worker, "" if there are no other roles."""
     mine: list[Pod] = []
     rest: list[Pod] = []
     for pod in pods:
@@ -92,10 +92,10 @@ def split(marks: PodIdentity, role: str, pods: Iterable[Pod]) -> tuple[list[Pod]
 
 
 def count_other_roles(roles: Sequence[tuple[PodShape, int]], pods: Iterable[PodShape]) -> tuple[int, ...]:
-    """Count the pods of each other role that have a node, no more than are wanted of it.
+    """Count the pods of each other role that have a node, at most as many as the role has.
 
-    wanted: by template. A pod differs from its template: API servers add tolerations, a LimitRange requests. Those that
-    are alike count first, then those that ask for the same, then any.
+    roles: (shape, pods) by template. A pod differs from its template, because API servers add tolerations and a
+    LimitRange adds requests. Equal shapes count first, then shapes of the same requests, then any.
     """
     left, counts = Counter(pods), [0] * len(roles)
     for alike in (_equal, _same_requests, _any):
@@ -121,7 +121,7 @@ def _any(pod: PodShape, template: PodShape) -> bool:
 
 
 def workers(marks: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
-    """The workers of a job by index. row: of a node by its name."""
+    """Return the workers of a job by index. row: returns the row of a node by its name."""
     found = [
         Worker(
             marks.index(labels_and_annotations(pod), pod.metadata.name),

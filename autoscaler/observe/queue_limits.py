@@ -1,4 +1,4 @@
-"""Works out what each queue may have at one moment, for every dialect, as a decision is charged against it."""
+"""Works out what each queue may use now, in every dialect, as a decision is charged against it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOPPED = "stopped/"  # what a LocalQueue that takes nothing is called by
 
 
 class Shares:
-    """Queues as their owners wrote them, by where each was seen, and what jobs ask of them."""
+    """The queues as their owners describe them, by object, and the mins that jobs request of them."""
 
     def __init__(self) -> None:
         self._specs: dict[str, QueueSpec] = {}
@@ -26,7 +26,7 @@ class Shares:
         self.of_namespace: Mapping[str, str] = {}  # of pods that name none, but for the namespace's own
 
     def put(self, queue: QueueSpec, at: str) -> bool:
-        """A queue as it is now. at: its object. True if names or namespaces may lead to another queue by it."""
+        """Store a queue. True if names or namespaces may lead to another queue now. at: its object."""
         before = self._specs.get(at)
         renamed = before is not None and before.name != queue.name and self.drop(at)
         self._specs[at] = queue
@@ -35,7 +35,7 @@ class Shares:
         return (queue.dialect is Dialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
 
     def drop(self, at: str) -> bool:
-        """A queue's object is gone. True if names or namespaces may lead to another queue by it."""
+        """Drop a queue whose object was deleted. True if names or namespaces may lead to another queue now."""
         queue = self._specs.pop(at, None)
         if queue is None:
             return False
@@ -51,9 +51,9 @@ class Shares:
         return queue in self._named
 
     def is_cluster_queue(self, queue: str) -> bool:
-        """True if LocalQueues may lead there: to a ClusterQueue, or to what stands for a stopped LocalQueue of one.
+        """True if LocalQueues may lead there: to a ClusterQueue, or to the queue that stands for a stopped LocalQueue.
 
-        Its namespace's admin writes a LocalQueue, so it may name anything.
+        The admin of a namespace writes its LocalQueues, so they may name anything.
         """
         objects = self._named.get(self._stopped.get(queue, queue))
         return objects is not None and all(each.dialect is Dialect.KUEUE for each in objects.values())
@@ -64,18 +64,18 @@ class Shares:
         return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
 
     def stop(self, local_queue: str, cluster_queue: str) -> str:
-        """A LocalQueue takes nothing: it leads to a closed queue of its own, which is within its ClusterQueue."""
+        """Close a LocalQueue: return the name of a closed queue of its own, below its ClusterQueue."""
         name = f"{STOPPED}{local_queue}"
         self._stopped[name] = cluster_queue
         return name
 
     def resume(self, local_queue: str, cluster_queue: str) -> str:
-        """Note that a LocalQueue takes pods again, or is gone; return its ClusterQueue, "" for none."""
+        """Open a LocalQueue again, or forget a deleted one. Return its ClusterQueue, "" for none."""
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
     def count_min(self, state: JobState, times: int) -> None:
-        """A job's min is asked of its queue, or with times -1 no longer."""
+        """Count a job's min in the demand of its queue. times: -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         least = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.least), *job.other_roles):
@@ -87,9 +87,10 @@ class Shares:
             del mins[ask]
 
     def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
-        """Sum up the mins of each queue's jobs. A job that its queue could never hold asks for nothing in Volcano.
+        """Sum up the mins of each queue's jobs. In Volcano a job that its queue can never hold requests nothing.
 
-        Volcano admits it to no queue, so its pods are not made. Source: docs/facts/schedulers.md 3.1, Enqueue
+        Volcano admits such a job to no queue, so its pods are not created. Source: docs/facts/schedulers.md 3.1,
+        Enqueue
         """
         most = {spec.name: spec.capability for spec in self._specs.values() if spec.dialect is Dialect.VOLCANO}
         found: dict[str, Counter[str]] = {}
@@ -104,7 +105,7 @@ class Shares:
         return found
 
     def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
-        """Every queue's share. used: by queue, by pods on nodes; bare: by those of no job. total: of all nodes."""
+        """Return every queue. used: by queue, of pods on nodes. bare: of pods without a job. total: of all nodes."""
         used = {**used}
         for name, above in self._stopped.items():
             used[above] = Counter(used.get(above, {})) + Counter(used.get(name, {}))
@@ -128,7 +129,7 @@ def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts)
 
 
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
-    """Give the jobs; those of queues in which no resize is safe come with the queue's reason as `refused`."""
+    """Return the jobs; those of queues in which no resize is safe get the queue's reason as `refused`."""
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
     return _refused(jobs, unsafe) if unsafe else jobs
 

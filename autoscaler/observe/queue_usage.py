@@ -1,6 +1,6 @@
-"""Which queue pays for which pod, and so what each queue uses: counted pod by pod, never read from a status.
+"""Works out which queue pays for which pod, and what each queue uses. Pods are counted; no status is read.
 
-A name that a tenant wrote counts only where an object of that queue grants it to the tenant's namespace.
+The name of a queue that a tenant wrote counts only if an object of that queue grants it to the tenant's namespace.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _NAMED = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, label
 
 
 class QueueUsage:
-    """jobs: by uid, as they are at any time. shares: the queues, and to whom each grants itself.
+    """The use of each queue.
 
-    used: by queue, of any name, what its pods on nodes ask for.
-
-    bare: what those of them ask for that are of no job. ungranted: why a name does not count, by job or gang.
+    jobs: by uid, always current. shares: the queues and their grants. used: requests of a queue's pods on nodes, by
+    queue. bare: requests of those pods that have no job. ungranted: why a name does not count, by job or gang.
     """
 
     def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
@@ -43,7 +42,7 @@ class QueueUsage:
         self.ungranted: dict[JobKey, str] = {}
 
     def charge(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
-        """Charge a pod to the queue that pays for it now, and to no other; None for one that is gone."""
+        """Charge a pod to the queue that pays for it now, and to no other. pod: None for a deleted one."""
         before = self._charged.pop(uid, None)
         if before is not None:
             self.used[before[0]].subtract(dict(before[1].requests))
@@ -59,26 +58,26 @@ class QueueUsage:
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
     def lead(self, local_queue: str, cluster_queue: str) -> bool:
-        """A LocalQueue of Kueue leads to a ClusterQueue, "" for one that is gone. False when that is known."""
+        """Store the ClusterQueue of a LocalQueue, "" for a deleted one. True if that is new."""
         if self._local.get(local_queue, "") == cluster_queue:
             return False
         self._local[local_queue] = cluster_queue
         return True
 
     def queue_of(self, pod: Pod) -> str:
-        """The queue that pays for a pod: its job's, else what the pod itself says, else its namespace."""
+        """Return the queue that pays for a pod: that of its job, else its own, else that of its namespace."""
         job = owner(pod, self._jobs)
         return self.resolved(pod.metadata.namespace, named(pod) if job is None else job.queue)
 
     def resolved(self, namespace: str, queue: str) -> str:
-        """The queue that a name means: a LocalQueue leads to its ClusterQueue, no name to that of the namespace.
+        """Return the queue that a name means. A LocalQueue leads to its ClusterQueue.
 
-        So does a name that nobody grants to the namespace.
+        A missing name, and a name that is not granted to the namespace, lead to the queue of the namespace.
         """
         return self._granted(namespace, queue) or self._own(namespace)
 
     def queue_for(self, key: JobKey, queue: str) -> str:
-        """The queue that the name on a job or gang means; why it does not count is taken down."""
+        """Return the queue of a job or gang. Note why its name does not count, if so."""
         if why := self._fault(key.namespace, queue):
             self.ungranted[key] = why
         else:
@@ -86,7 +85,7 @@ class QueueUsage:
         return self.resolved(key.namespace, queue)
 
     def payer(self, pod: Pod | None, group: PodGroup | None) -> str:
-        """The queue of a gang that is nobody's job: as its PodGroup names it, else its pod."""
+        """Return the queue of a gang without a job: the one that its PodGroup names, else its pod."""
         own = named(pod) if pod is not None else ""
         if group is not None:
             return self.queue_for(JobKey("PodGroup", group.key.namespace, group.key.name), group.queue or own)
@@ -94,11 +93,11 @@ class QueueUsage:
         return self.queue_for(JobKey("Pod", gang.namespace, gang.name) if gang else JobKey("Pod", "", ""), own)
 
     def forget_gangs(self) -> None:
-        """Forget the faults of gangs that are nobody's job, which each look finds again."""
+        """Forget the faults of gangs without a job. Each observation finds them again."""
         self.ungranted = {key: why for key, why in self.ungranted.items() if key.kind not in ("Pod", "PodGroup")}
 
     def _fault(self, namespace: str, queue: str) -> str:
-        """Say why a name does not count, "" for one that does."""
+        """Return why a name does not count, "" if it counts."""
         own = NAMESPACE + namespace
         if queue in ("", own) or self._granted(namespace, queue):
             return ""
@@ -118,6 +117,6 @@ class QueueUsage:
 
 
 def named(pod: Pod) -> str:
-    """The queue that a pod itself names, "" for none."""
+    """Return the queue that a pod itself names, "" for none."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     return next(filter(None, (notes.get(key) or marks.get(key) for key in _NAMED)), "")

@@ -1,7 +1,7 @@
-"""Whether a scheduler can bind a pod now, as far as the pod itself shows it.
+"""Tells whether a scheduler can bind a pod now, as far as the pod shows it.
 
-A tenant writes a pod's spec; its conditions are written by schedulers alone. What neither shows, such as an affinity to
-nobody, comes out by the room that stays unused: autoscaler/scaling/unused_room.py.
+A tenant writes a pod's spec; only schedulers write its conditions. Other obstacles, such as an affinity that no pod
+matches, show by room that stays unused: autoscaler/scaling/unused_room.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LOOKS_AT_ONCE = (USUAL_SCHEDULER, "koord-scheduler")  # Volcano looks once a Po
 
 
 def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
-    """Why no scheduler binds this pod now, "" when one may. schedulers: those that are known to run here.
+    """Return why no scheduler binds this pod now, "" if one may. schedulers: those that run in this cluster.
 
-    Our own gate is no reason: it is lifted as soon as the gang has room.
+    Our own gate is no reason, because it is removed as soon as the gang has room.
     """
     if any(gate != {"name": PLACEMENT_GATE} for gate in pod.spec.scheduling_gates or ()):
         return f"pod {pod.metadata.name} waits behind a scheduling gate"
@@ -33,7 +33,10 @@ def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
 
 
 def _without_its_claim(pod: Pod, scheduler: str) -> str:
-    """Why a pod waits for a claim and not for room. A claim is believed in once the scheduler has not missed it."""
+    """Return why a pod waits for a volume claim, "" if it does not.
+
+    A claim exists if the scheduler does not report it as missing.
+    """
     if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
         return ""
     message = _no_node(pod)
@@ -45,12 +48,15 @@ def _without_its_claim(pod: Pod, scheduler: str) -> str:
 
 
 def _looked_at(pod: Pod) -> bool:
-    """True if a scheduler has said that it found no node for the pod."""
+    """True if a scheduler has reported that it found no node for the pod."""
     return _no_node(pod) is not None
 
 
 def _no_node(pod: Pod) -> str | None:
-    """Return why a scheduler found no node for the pod, None if none has looked. Nobody else may write conditions."""
+    """Return why a scheduler found no node for the pod; None if no scheduler has tried.
+
+    Only schedulers write conditions.
+    """
     conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
     return next(
         (each.message for each in conditions if each.status == "False" and each.reason == "Unschedulable"), None

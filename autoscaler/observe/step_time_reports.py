@@ -1,4 +1,4 @@
-"""Keeps the step times that a job's pods report, by the number of workers. Learnt curves are made of them."""
+"""Keeps the step times that a job's pods report, by the number of workers. Measured scaling curves are made of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Reports:
         self._seconds: dict[str, dict[int, float]] = {}
 
     def put_pod(self, uid: str, pod: Pod) -> None:
-        """Take in the report of a pod of a job, `workers:seconds`; one that cannot be read is no report.
+        """Store the report of a job's pod, `workers:seconds`. An unreadable report counts as none.
 
-        Of more sizes than MOST_POINTS those that were reported last are kept.
+        The last MOST_POINTS sizes of a job are kept.
         """
         text = (pod.metadata.annotations or {}).get(labels.STEP_SECONDS)
         if text is None:
@@ -37,11 +37,11 @@ class Reports:
             del known[next(iter(known))]
 
     def forget(self, uid: str) -> None:
-        """A job is gone."""
+        """Forget a deleted job."""
         self._seconds.pop(uid, None)
 
     def curve(self, uid: str, noted: Curve) -> Curve:
-        """How fast a job is: what was noted on it before, with what its pods have reported since."""
+        """Return the speed of a job by size: the noted curve, updated with the reports of its pods."""
         now = self._seconds.get(uid)
         if not now:
             return noted

@@ -14,7 +14,10 @@ NOWHERE = -1
 
 
 def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.int32], ...]:
-    """Give the switch of each node, a list a tier from the leaves up; NOWHERE for a node that is not on the map."""
+    """Return the switch of each node, one array for each tier from the leaves up;
+
+    NOWHERE for a node that is not on the map.
+    """
     hosts = [NOWHERE if node is None else _host(fabric, node) for node in nodes]
     if not fabric.mapped_count or not hosts:
         return ()
@@ -29,7 +32,7 @@ def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.i
 
 
 def _host(fabric: Fabric, node: Node) -> int:
-    """A node's place on the map, by its InternalIP or its name."""
+    """Return a node's place on the map, by its InternalIP or its name."""
     for name in (*(a.address for a in node.status.addresses or () if a.type == "InternalIP"), node.metadata.name):
         at = fabric.index.get(name)
         if at is not None and fabric.mapped[at]:

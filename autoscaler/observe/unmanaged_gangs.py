@@ -1,4 +1,4 @@
-"""Gangs of kinds that we do not know, which wait all the same: pods without a node, and PodGroups without pods.
+"""Gangs of unknown kinds that wait: pods without a node, and PodGroups without pods.
 
 They are never resized. While they wait for GPUs, room is made for them as for any job. Source:
 docs/facts/autoscaling.md 6 (act on PodGroups that are Pending or Inqueue); XD-03.
@@ -49,7 +49,7 @@ class PodGroup:
 
 
 def read(dialect: Dialect, raw: Object) -> PodGroup:
-    """A PodGroup of one dialect; what cannot be read of it counts as unsaid."""
+    """Return a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
@@ -69,7 +69,7 @@ def read(dialect: Dialect, raw: Object) -> PodGroup:
 
 
 def _stated(dialect: Dialect, spec: Object) -> Any:
-    """How many members start together, as the PodGroup says it."""
+    """Return how many members start together, as the PodGroup states it."""
     if dialect is Dialect.NATIVE:
         return native_min(spec.get("schedulingPolicy"))
     if dialect is Dialect.KAI:
@@ -78,7 +78,7 @@ def _stated(dialect: Dialect, spec: Object) -> Any:
 
 
 def _member_share(min_resources: Any, members: int) -> PodShape | None:
-    """A member's share of minResources."""
+    """Return the shape of one member, by its share of minResources; None if that cannot be read."""
     if not isinstance(min_resources, dict) or not min_resources:
         return None
     if not all(isinstance(text, str | int | float) for text in min_resources.values()):
@@ -91,20 +91,20 @@ def _member_share(min_resources: Any, members: int) -> PodShape | None:
 
 
 class TerminatingPods:
-    """Pods that have been told to go, by uid: their room counts as free soon, and not for ever."""
+    """Terminating pods by uid. Their room counts as free soon, but not for ever."""
 
     def __init__(self) -> None:
         self._since: dict[str, float | None] = {}  # None until a look has seen it
 
     def put(self, uid: str, going: bool) -> None:
-        """A pod as it is now. going: it is on a node and has been told to go."""
+        """Store a pod. going: it is on a node and terminates."""
         if going:
             self._since.setdefault(uid, None)
         else:
             self._since.pop(uid, None)
 
     def at(self, steady_s: float) -> Iterator[str]:
-        """Give those whose room still counts, by uid. steady_s: of a clock that never jumps."""
+        """Yield the uids of those whose room still counts. steady_s: of a clock that never jumps."""
         for uid, since_s in sorted(self._since.items()):
             if since_s is None:
                 self._since[uid] = steady_s
@@ -122,9 +122,9 @@ class _Lookups(NamedTuple):
 
 
 class UnmanagedGangs:
-    """Pods and PodGroups of nobody's job. gpus: does a pod of this shape ask for what is lent?
+    """Pods and PodGroups without a job.
 
-    schedulers: those that are known to run here.
+    gpus: True for a shape that requests what is lent. schedulers: those that run in this cluster.
     """
 
     def __init__(self, gpus: Callable[[PodShape], bool], schedulers: Collection[str] = SCHEDULERS) -> None:
@@ -137,7 +137,7 @@ class UnmanagedGangs:
         self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
-        """A pod that no job of a known kind owns, as it is now."""
+        """Store a pod that no job of a known kind owns."""
         uid = pod.metadata.uid
         self.drop_pod(uid)
         if pod.status.phase in _OVER or pod.metadata.deletion_timestamp or not self._gpus(shape):
@@ -153,7 +153,7 @@ class UnmanagedGangs:
                 del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
-        """Forget a pod that is gone, or that belongs to a job."""
+        """Drop a pod that was deleted, or that belongs to a job."""
         key = self._of.pop(uid, None)
         if key is None:
             return
@@ -163,11 +163,11 @@ class UnmanagedGangs:
             del self._gangs[key], self._waiting[key]
 
     def put_group(self, group: PodGroup) -> None:
-        """A PodGroup as it is now."""
+        """Store a PodGroup."""
         self._groups[group.key] = group
 
     def drop_group(self, key: GangKey) -> None:
-        """A PodGroup is gone."""
+        """Drop a deleted PodGroup."""
         self._groups.pop(key, None)
 
     def waiting(
@@ -196,7 +196,7 @@ class UnmanagedGangs:
                     yield state
 
     def started(self, key: JobKey) -> bool:
-        """True if any member of a gang has had a node, also a member that is gone since."""
+        """True if any member of a gang has had a node, also a member that was deleted since."""
         return (key.namespace, key.name) in self._began
 
     def all(self) -> Iterator[tuple[JobKey, PodGroup | None, list[tuple[Pod, PodShape]]]]:
@@ -225,7 +225,7 @@ class UnmanagedGangs:
         return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
     def _unbindable(self, group: PodGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
-        """Why no scheduler binds what a gang lacks. to_come: members that nobody has made yet."""
+        """Return why no scheduler binds what a gang lacks, "" if one can. to_come: members that do not exist yet."""
         if not free:
             return "" if group is not None and group.taken_up else "no pod of it is there, and nobody has taken it up"
         reasons = [unbindable(pod, self._schedulers) for pod in free]
@@ -286,7 +286,7 @@ def _job(
 
 
 def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
-    """How many of a gang have to run: as its PodGroup says, else its pods, else all that are there."""
+    """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
     if group is not None and group.least is not None:
         return group.least
     memberships = [membership(pod) for pod, _ in members]
@@ -295,6 +295,6 @@ def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
 
 
 def _oldest(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
-    """Since when it waits."""
+    """Return the time since when a gang waits."""
     times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
     return min(filter(None, times), default="")

@@ -1,6 +1,6 @@
-"""The chain from a queue to a decision, in numbers: queue, quota, room, gang, decision, and when it may start.
+"""The chain from a queue to a decision, in numbers: queue, quota, room, gang, decision, and expected start.
 
-These are facts; the words for them are the console's.
+The console writes the sentences.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def chain(
     start: Estimate | None = None,
     cluster: ClusterContext | None = None,
 ) -> Chain | None:
-    """The chain of one job, None for one that was not seen. gpus: the resources that count as a GPU."""
+    """Return the chain of one job, None for an unknown job. gpus: the resources that count as a GPU."""
     cluster = cluster or ClusterContext()
     found = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
     if found is None:
@@ -164,7 +164,7 @@ def _state(state: JobState, step: Step) -> str:
 
 
 def _since(state: JobState) -> float | None:
-    """When it was made, or when the oldest of its workers was."""
+    """Return the creation time of the job, or of the oldest of its workers."""
     if state.is_waiting or not state.workers:
         return unix_s(state.job.created)
     return min(worker.since_s for worker in state.workers) or None
@@ -213,7 +213,7 @@ def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
 
 
 def _quota(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
-    """List what a job asks of its queue: its min while it waits, else its next step of growth."""
+    """Return what a job requests of its queue: its min while it waits, else its next step of growth."""
     larger = state.job.sizes.larger(state.job.replicas)
     pods = least_of(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
     described = queue or Queue("")
@@ -230,7 +230,7 @@ def _quota(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
 
 
 def worker_of(shape: PodShape, gpus: Gpus) -> str:
-    """Say what one worker asks for, GPUs first."""
+    """Return what one worker requests, GPUs first."""
     requests = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
     return ", ".join(amount_text(what, amount) for what, amount in requests if what != "pods") or "nothing"
 

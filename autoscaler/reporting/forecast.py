@@ -1,9 +1,9 @@
-"""When waiting jobs may start, and how sure that is: twelve possible futures, played through.
+"""Estimates when waiting jobs start, by twelve simulated futures.
 
-Nobody says when a job ends. Each future draws an end for every running job from how long jobs of its queue have run,
-and serves who waits in turn, on whole nodes and within quotas, as they end. The earliest, the middle and the latest
-start of a job over all futures are told: one start in thirteen is earlier than the first, one later than the last.
-The draws hang on the jobs alone, so that an estimate moves only when what it is made of does.
+Nobody knows when a job ends. Each future draws an end for every running job from the run times of its queue, and starts
+waiting jobs in order on whole nodes and within quotas. The earliest, the middle and the latest start over all futures
+are reported: one start in thirteen is earlier than the first, one later than the last. The draws depend on the jobs
+only, so an estimate changes only with its inputs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Estimate:
 
 
 class ForecastCache:
-    """Estimates while the autoscaler works: made anew every so often, and soon when somebody new waits."""
+    """The last estimates. They are made again every few seconds, and soon when a new job waits."""
 
     def __init__(self) -> None:
         self._lives, self._at_s = RuntimeStats(), -math.inf
@@ -75,9 +75,9 @@ class ForecastCache:
         now_s: float,
         acts: bool,
     ) -> Mapping[JobKey, tuple[float, float, float]]:
-        """(early, likely, late), in seconds since 1970, of each job for which all three can be told.
+        """Return (early, likely, late), in seconds since 1970, of each job for which all three are known.
 
-        ended: jobs that have ended and are still there.
+        ended: returns the jobs that have ended and still exist.
         """
         waiting = {each.job.key for each in observation.jobs if each.is_waiting}
         due_s = AGAIN_S if waiting <= self._waiting else SOON_S
@@ -93,9 +93,9 @@ class ForecastCache:
 def forecast(
     observation: Observation, steps: Sequence[Step], lives: RuntimeStats, now_s: float, acts: bool = True
 ) -> dict[JobKey, Estimate]:
-    """An estimate for each job that waits for its min.
+    """Return an estimate for each job that waits for its min.
 
-    steps: of this observation, in its order. acts: sizes are really changed, and not only told.
+    steps: of this observation, in its order. acts: sizes are really changed.
     """
     found: dict[JobKey, Estimate] = {}
     later: list[JobState] = []
@@ -115,7 +115,7 @@ def forecast(
 
 
 def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
-    """Estimate the start of a job without a simulation; None when one is needed."""
+    """Return the estimate of a job that needs no simulation; None if it needs one."""
     match step.reason:
         case Reason.SCHEDULERS_TURN:
             return Estimate(
@@ -174,7 +174,7 @@ def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: boo
 def _room_after_shrinks(
     observation: Observation, shrinking: Collection[str], served: Sequence[JobState]
 ) -> Reservations:
-    """Return the room once these queues' elastic workers have left, and the jobs in `served` have started."""
+    """Return the room after these queues' elastic workers have left and the `served` jobs have started."""
     quota, rows = Quota(observation.queues), dict[PodShape, list[int]]()
     for each in observation.jobs:
         if each.can_shrink or each.promised:
@@ -198,15 +198,15 @@ def _room_after_shrinks(
 
 
 def _shrinking_queues(observation: Observation, later: Sequence[JobState]) -> set[str]:
-    """The queues whose elastic workers leave: somebody waits in them, or they have borrowed."""
+    """Return the queues whose elastic workers leave: a job waits in the queue, or the queue has borrowed."""
     quota = Quota(observation.queues)
     return {each.job.queue for each in later} | {name for name in observation.queues if quota.borrows(name)}
 
 
 def _ends(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
-    """When running jobs end, in seconds from now, float[draws, jobs]; and their ages, float[jobs].
+    """Return when running jobs end, in seconds from now, float[draws, jobs], and their ages, float[jobs].
 
-    running: those of one queue in a row.
+    running: grouped by queue.
     """
     ages = now_s - np.array([each.workers[0].since_s for each in running], dtype=np.float64)
     queues = Counter([each.job.queue for each in running])
@@ -214,7 +214,7 @@ def _ends(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tup
 
 
 def _chances(uids: Sequence[str]) -> Floats:
-    """Numbers in 0..1 that look drawn, float[draws, jobs]; of each job always the same (splitmix64)."""
+    """Return pseudo-random numbers in 0..1, float[draws, jobs], always the same for a job (splitmix64)."""
     seeds = np.array([zlib.crc32(uid.encode()) for uid in uids], np.uint64)
     found = np.empty((DRAWS, len(uids)))
     for draw in range(DRAWS):
@@ -226,7 +226,7 @@ def _chances(uids: Sequence[str]) -> Floats:
 
 
 def _lines(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
-    """Those who ask for the same, in one line each."""
+    """Group waiting jobs by their request."""
     lines: dict[CapacityRequest, DemandGroup] = {}
     life_s: dict[str, Floats] = {}
     chances = _chances([each.job.uid for each in waiters])

@@ -1,6 +1,6 @@
-"""Finds what a waiting job lacks that neither its scheduler nor the end of others' jobs can give it.
+"""Finds what a waiting job lacks that neither its scheduler nor the end of other jobs can give it.
 
-Members that nobody has created, and a place that these nodes do not have even when they are empty.
+That is members that do not exist, or a place that these nodes do not have even when they are empty.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Cause:
 
 
 def cause(state: JobState, step: Step, observation: Observation, cluster: ClusterContext) -> Cause | None:
-    """Find what a job lacks first; None where its step says it well."""
+    """Return what a job lacks first; None if its step explains it well."""
     if not state.is_waiting or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
         return None
     least, tier = state.job.bounds.least - state.finished, state.job.spread.tier
@@ -69,13 +69,13 @@ def cause(state: JobState, step: Step, observation: Observation, cluster: Cluste
 
 
 def members(state: JobState, cluster: ClusterContext) -> int:
-    """Count the pods of a job that exist, with a node or without."""
+    """Return the number of pods of a job that exist, with a node or without."""
     gang = cluster.gangs.get(state.job.key)
     return gang.existing if gang is not None else len(state.living)
 
 
 def most_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
-    """Return how many workers these nodes hold, under one switch where that is asked for, when all else is gone."""
+    """Return how many workers empty nodes hold, under one switch if the job requests that."""
     removed = [
         *((pod.row, pod.shape) for pod in observation.leaving),
         *(each for gang in gangs for each in gang.bound_pods),
@@ -93,7 +93,7 @@ def most_together(state: JobState, observation: Observation, gangs: Collection[U
 
 
 def _emptied(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
-    """Count the pods of a shape on each node once others are gone."""
+    """Return how many pods of a shape each node holds after others are removed."""
     free = room.free.copy()
     for row, other in removed:
         if row != UNKNOWN_NODE:

@@ -1,4 +1,4 @@
-"""Explains what the nodes have for a worker: room, or one word for why a node would not take it, to be counted."""
+"""Explains what the nodes have for a worker: room, or one reason why a node does not admit it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from turnout.kube.pod_shape import PodShape, admits
 
 
 def refusals(nodes: Iterable[Node], shape: PodShape) -> Counter[str]:
-    """How many nodes do not let in a pod of this shape, by why."""
+    """Return how many nodes do not admit a pod of this shape, by reason."""
     return Counter(why for node in nodes if (why := refusal(node, shape)))
 
 
 def refusal(node: Node, shape: PodShape) -> str:
-    """Why this node does not let in a pod of this shape, "" when it does: the first of what stands in the way."""
+    """Return the first reason why this node does not admit a pod of this shape, "" if it admits it."""
     if admits(node, shape):
         return ""
     if any(each.status != "True" for each in node.status.conditions or () if each.type == "Ready"):
@@ -37,7 +37,7 @@ def refusal(node: Node, shape: PodShape) -> str:
 
 
 def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
-    """A taint that it does not tolerate, or a cordon, which is one."""
+    """Return the taint that the pod does not tolerate, or "cordoned"."""
     for taint in node.spec.taints or ():
         if not admits(msgspec.structs.replace(bare, spec=NodeSpec(taints=[taint])), shape):
             return (
@@ -63,7 +63,7 @@ class RoomLink:
 
 
 def room_link(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomLink:
-    """Tell what there is for one more worker, now and if every job were gone. worker: what one asks for."""
+    """Return the room for one more worker, now and without any job. worker: what one requests."""
     shape = state.job.shape
     fits = observation.room.fits(shape)
     why = refusals(nodes, shape)
@@ -79,7 +79,7 @@ def room_link(state: JobState, observation: Observation, nodes: list[Node], work
 
 
 def _emptied(observation: Observation) -> Capacity:
-    """The room if every job were gone."""
+    """Return the room without any job."""
     rows: dict[PodShape, list[int]] = {}
     for each in observation.jobs:
         rows_of_job = [worker.row for worker in each.workers if worker.row is not None and worker.row != UNKNOWN_NODE]

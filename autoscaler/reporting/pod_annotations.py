@@ -1,6 +1,6 @@
-"""Works out annotations that tell other programs which of a job's pods may go. Written only where an admin wants it.
+"""Works out annotations that tell other programs which of a job's pods may be evicted. They are optional.
 
-Volcano takes the lowest task priority first, and only pods that are preemptable. cluster-autoscaler empties no node of
+Volcano evicts pods of the lowest task priority first, and only preemptable pods. cluster-autoscaler drains no node with
 pods that are not safe to evict. Source: VE-32, VE-33; docs/facts/schedulers.md 3, docs/facts/autoscaling.md 4.
 """
 
@@ -26,7 +26,7 @@ class Mark:
 
 
 def worker_annotations(index: int, least: int) -> dict[str, str]:
-    """The annotations of the worker of an index, in a job of so many at least."""
+    """Return the annotations of a worker. least: the min of its job."""
     elastic = "true" if index >= least else "false"
     order = FIRST if index == 0 else MIN if index < least else ELASTIC
     return {
@@ -37,7 +37,7 @@ def worker_annotations(index: int, least: int) -> dict[str, str]:
 
 
 class PodMarks:
-    """Which jobs' pods have their marks, so that each round looks only at those that have changed since."""
+    """The jobs whose pods have their annotations, so that each round checks changed jobs only."""
 
     def __init__(self) -> None:
         self._done: dict[JobKey, JobState] = {}
@@ -45,7 +45,7 @@ class PodMarks:
     def missing(
         self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
     ) -> Iterator[Mark]:
-        """Give the annotations that pods lack. notes: returns the annotations of a job's pods, by name."""
+        """Yield the annotations that pods lack. notes: returns the annotations of a job's pods, by name."""
         before, self._done = self._done, {}
         for each in jobs:
             key = each.job.key
@@ -56,7 +56,7 @@ class PodMarks:
 
 
 def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
-    """Give the annotations that an elastic job's pods lack; those that are there stay. notes: of the pods, by name."""
+    """Yield the annotations that an elastic job's pods lack. notes: of the pods, by name."""
     if not state.job.elastic:
         return
     for at, worker in enumerate(state.living):

@@ -1,7 +1,7 @@
-"""One possible future: running jobs end when they end in it, and who waits is served in turn on what they leave.
+"""Simulates one possible future: running jobs end at given times, and waiting jobs start in order on the free room.
 
-Room is counted on whole nodes and within quotas, as decisions count it. What bounds the cost: only the first ends are
-played, and jobs that ask for the same stand in one line, of which only the head is tried.
+Room is counted on whole nodes and within quotas, as in decisions. To bound the cost, only the first ends are simulated,
+and of jobs with the same request only the first is tried.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DemandGroup:
     ranks: list[int] = field(default_factory=list)
 
     def reserve(self, left: Reservations) -> PodCharges | None:
-        """Charge one of them; what it has taken, None when it does not fit."""
+        """Charge one job. Return what it has taken, None if it does not fit."""
         request, room, quota = self.request, left.room, left.quota
         if request.tier is not None:
             return [] if left.reserve(request) else None  # where it stands is not told: its room is not counted again
@@ -58,7 +58,7 @@ class DemandGroup:
         return reserved
 
     def leave(self, left: Reservations, charges_of_job: PodCharges) -> None:
-        """Give back what one job of the line has held."""
+        """Give back what one job of the group has held."""
         for shape, charges in charges_of_job:
             left.room.undo(shape, charges)
         if charges_of_job:
@@ -93,9 +93,9 @@ def simulate(
     left_s: Floats,
     lines: Sequence[DemandGroup],
 ) -> dict[int, float]:
-    """When waiters start in one future, by rank, in seconds from now.
+    """Return when waiting jobs start in one future, by rank, in seconds from now.
 
-    start: what there is. lent: queues whose elastic workers have left in it. left_s: how long running jobs still run.
+    start: the room now. lent: queues whose elastic workers have left. left_s: how long running jobs still run.
     """
     left, starts, line_of = start.copied(), dict[int, float](), _Lines(lines)
     soonest = np.argpartition(left_s, MOST_ENDS)[:MOST_ENDS] if len(left_s) > MOST_ENDS else np.arange(len(left_s))
@@ -130,7 +130,7 @@ class _Lines:
             self._of.setdefault(line.request.pods[0][0], []).append((line.ranks[0], 0, line))
 
     def served(self, left: Reservations) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
-        """Give the waiting jobs that find room now, in turn. A shape without room is not tried."""
+        """Yield the waiting jobs that find room now, in order. A shape without room is not tried."""
         room = {shape: left.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1
         heads = [head for shape in room if room[shape] for head in self._of[shape]]

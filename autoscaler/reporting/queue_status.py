@@ -1,4 +1,4 @@
-"""Writes what a queue's owner can read with kubectl: one ConfigMap for each queue, with the last decision's words."""
+"""The status of a queue for kubectl: one ConfigMap for each queue, with the reasons of the last decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_JOBS = 100  # told of each sort; the rest is counted
 
 
 def name_of(queue: str) -> str:
-    """The ConfigMap's name: the queue's, as far as names allow, with a digest where it had to be changed."""
+    """Return the ConfigMap's name: the queue's, as far as names allow, with a digest if it was changed."""
     plain = re.sub(r"[^a-z0-9-]+", "-", queue.lower()).strip("-")[:180]
     if plain == queue:
         return PREFIX + plain
@@ -28,7 +28,7 @@ def name_of(queue: str) -> str:
 
 
 def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
-    """The data of each queue's ConfigMap, by queue; nothing in it changes while nothing else does."""
+    """Return the data of each queue's ConfigMap, by queue. Equal input gives equal data."""
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)

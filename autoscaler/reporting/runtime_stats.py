@@ -1,7 +1,7 @@
-"""How long jobs run: what finished ones have shown, and what that says of those that run.
+"""Estimates how long jobs run, by the run times of finished jobs.
 
-The longest lives are seen last, so whoever has outlived all that is known, or of whose queue nothing is known, is
-expected to run as long again as it has run, three times in five within a quarter and four times of that: a guess.
+A job that has run longer than all known jobs, or whose queue has no finished job, is expected to run as long again as
+it has run: in three of five cases within a quarter and four times of that. This is a guess.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RuntimeStats:
         self._sorted: dict[str, Floats] = {}
 
     def add(self, queue: str, lived_s: float) -> None:
-        """A job of this queue has run for so long."""
+        """Add the run time of a finished job of this queue."""
         if lived_s <= 0:
             return
         while len(self._of) >= KEPT_QUEUES and queue not in self._of:
@@ -51,7 +51,7 @@ class RuntimeStats:
         self._sorted.clear()
 
     def look(self, ended: Iterable[Ended]) -> None:
-        """Take in jobs that have ended and are still there, each counted once."""
+        """Add the jobs that have ended and still exist, each once."""
         ended_uids = set()
         for uid, queue, raw in ended:
             ended_uids.add(uid)
@@ -60,7 +60,10 @@ class RuntimeStats:
         self._counted = ended_uids
 
     def of(self, queue: str) -> Floats:
-        """How long jobs of a queue have run, ascending; of all queues where it has shown too few; empty for nothing."""
+        """Return the run times of a queue's jobs, ascending.
+
+        If the queue has too few, the run times of all queues are returned; empty if there are too few of these, too.
+        """
         mine: Sequence[float] = self._of.get(queue, ())
         name = queue if len(mine) >= ENOUGH else ""
         if name not in self._sorted:
@@ -69,10 +72,10 @@ class RuntimeStats:
         return self._sorted[name]
 
     def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
-        """How long jobs still run, float[draws, jobs], for ages float[jobs] and chances in 0..1, float[draws, jobs].
+        """Return how long jobs still run, float[draws, jobs]. ages_s: float[jobs]. chances: 0..1, float[draws, jobs].
 
-        queues: (name, how many of the jobs are its) in their order. Among the known lives longer than a job's age one
-        is as likely as another, and as likely as one beyond them all. A larger chance is never a shorter time.
+        queues: (name, number of its jobs) in the order of the jobs. Each known run time above a job's age is equally
+        likely, and so is a time beyond all of them. A larger chance is never a shorter time.
         """
         ages = np.maximum(ages_s, 0.0)
         ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()
@@ -95,7 +98,7 @@ class RuntimeStats:
         return found
 
     def new_s(self, queue: str, running_s: Floats, chances: Floats) -> Floats:
-        """How long a job runs that has not begun: float[draws]. running_s: ages of those that run."""
+        """Return how long a job runs that has not begun, float[draws]. running_s: ages of running jobs."""
         if len(self.of(queue)):
             return self.remaining_s([(queue, 1)], np.zeros(1), chances[:, None]).reshape(-1)
         usual_s = 2 * float(np.median(running_s)) if len(running_s) else USUAL_S
@@ -103,7 +106,7 @@ class RuntimeStats:
 
 
 def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
-    """Draw how long jobs of these ages still run, in seconds.
+    """Return how long jobs of these ages still run, in seconds.
 
     A job runs x times its age longer with a chance of 1 / (1 + x).
     """
@@ -113,10 +116,10 @@ def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
 
 
 def lived_s(raw: Mapping[str, Any]) -> float | None:
-    """For how long a job that has ended has run, by its own status; None where that says nothing.
+    """Return how long a finished job has run, by its own status; None if the status does not say.
 
-    Jobs of batch and kubeflow write startTime and completionTime, and of one that failed only a condition; Volcano
-    writes its phase, conditions by phase, and runningDuration.
+    Jobs of batch and kubeflow write startTime and completionTime, but only a condition for a failed job. Volcano writes
+    its phase, conditions by phase, and runningDuration.
     """
     status = raw.get("status") or {}
     if (ran := _RAN.fullmatch(str(status.get("runningDuration") or "-"))) is not None:
@@ -130,7 +133,7 @@ def lived_s(raw: Mapping[str, Any]) -> float | None:
 
 
 def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:
-    """When each condition, or phase, began. Volcano's conditions have no type, and their status is a phase."""
+    """Return when each condition, or phase, began. Volcano's conditions have no type, and their status is a phase."""
     found = {}
     for each in [*(status.get("conditions") or ()), status.get("state") or {}]:
         if not isinstance(each, Mapping):

@@ -1,4 +1,4 @@
-"""Makes the notes on a job whose size is changed, so that the next leader knows all that this one knew."""
+"""Makes the annotations of a resized job, so that the next leader knows all that this one knew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
 def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
-    """Annotations: when, what lending has won the job by now, its learnt curve, its conditions."""
+    """Return the annotations: time, seconds won by lending, measured curve and conditions."""
     notes = {
         labels.RESIZED_AT: rfc3339(now_s),
         labels.GAINED: f"{after_change_s(job, policy, now_s, step.at_start):.1f}",
@@ -50,6 +50,6 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 
 def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
-    """True if a leader of a later term has written these notes a moment ago, so that this one no longer leads."""
+    """True if a leader of a later term has written these annotations a moment ago, so that this one no longer leads."""
     term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S

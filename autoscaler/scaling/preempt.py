@@ -51,7 +51,7 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
 
 
 def request_of(state: JobState) -> CapacityRequest:
-    """Ask for the pods that a waiting job lacks to its min, as near to its other pods as its gang demands."""
+    """Return the request of a waiting job: the pods that it lacks to its min, under the switch that it requires."""
     near_rows = tuple(worker.row for worker in state.living if worker.row is not None)
     return CapacityRequest(state.job.queue, least_of(state), state.job.spread.tier, near_rows, state.job.key.namespace)
 
@@ -85,7 +85,7 @@ def _serve(
 
 
 def _with_others(step: Step, before: Step | None) -> Step:
-    """Tell of a job that has already given to somebody else to whom it gave first."""
+    """Return the step of a job that gives to several jobs, with the first of them as beneficiary."""
     if before is None or before.beneficiary is None:
         return step
     detail = f"{_leave(step.current - step.target)} for {before.beneficiary} and others"

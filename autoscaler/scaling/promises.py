@@ -20,7 +20,7 @@ class Promises:
         self._since: dict[JobKey, tuple[int, float]] = {}  # how much room was promised, and since when no more of it
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Take in an observation; return it with those jobs marked `overdue` whose workers stay too long."""
+        """Take over an observation. Return it with jobs marked as `overdue` whose workers stay too long."""
         before, self._since = self._since, {}
         late: set[JobKey] = set()
         for each in observation.jobs:

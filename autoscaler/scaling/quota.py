@@ -34,7 +34,7 @@ class Quota:
         return True
 
     def fits_empty(self, queue: str, needs: Needs) -> bool:
-        """True if the request would fit if nobody used anything."""
+        """True if the request would fit without any use."""
         return holds(self._queues, {}, queue, needs)
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
@@ -64,7 +64,7 @@ class Quota:
         return found is None or found.open
 
     def chain(self, queue: str) -> Iterator[str]:
-        """A queue and what is above it, as far as anybody describes it."""
+        """Yield a queue and the queues above it, as far as they are described."""
         while (found := self._queues.get(queue)) is not None:
             yield queue
             if not found.parent:

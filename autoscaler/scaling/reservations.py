@@ -78,7 +78,7 @@ class Reservations:
         return None
 
     def _domains(self, request: CapacityRequest) -> Iterator[list[int]]:
-        """The nodes of each switch that may hold a wish, the tightest first. Without a map there is none."""
+        """Yield the nodes of each switch that may hold a request, the tightest first. Nothing without a map."""
         tiers = self.room.switches
         if not tiers or request.tier is None:
             return
@@ -114,7 +114,7 @@ class Reservations:
             self.quota.take(pool.queue, pool.needs, -sign * len(rows))
 
     def with_headroom(self, headroom: Mapping[str, int]) -> Reservations:
-        """A copy in which so much is taken, on the nodes and in every queue."""
+        """Return a copy with these amounts taken, on the nodes and in every queue."""
         other = self.copied()
         other.room.keep_free(headroom)
         other.quota.keep(headroom)

@@ -34,7 +34,7 @@ class RoomToGrow:
     distinct: tuple[Reservations, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
-        """Reservations are compared by identity: most often all three are one."""
+        """Collect the different reservations. They are compared by identity: most often all three are one."""
         self.distinct = (
             self.expected,
             *(room for room in (self.free, self.after_headroom) if room is not self.expected),

@@ -69,7 +69,7 @@ class UnusedRoom:
         self._givers: dict[JobKey, _Giver] = {}
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Take in an observation; return it with jobs marked that get no room, or get workers back.
+        """Take over an observation. Return it with jobs marked that get no room, or get workers back.
 
         now_s: seconds of a clock that never jumps.
         """
@@ -104,7 +104,7 @@ class UnusedRoom:
                 self._owners[each.owner] = _Owner(each.times, now_s - each.age_s, until_s)
 
     def record_decision(self, observation: Observation, steps: Iterable[Step], now_s: float) -> None:
-        """Take in a decision: for which jobs room is kept by now, and which jobs give workers."""
+        """Take over a decision: the jobs for which room is kept now, and the jobs that give workers."""
         served = {step.key for step in steps if step.reason is Reason.SCHEDULERS_TURN}
         self._kept_rooms = {key: room for key, room in self._kept_rooms.items() if key in served}
         for each in observation.jobs if served - self._kept_rooms.keys() else ():

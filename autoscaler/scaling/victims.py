@@ -29,9 +29,9 @@ class _Victim:
 
 
 def may_give(state: JobState, now_s: float) -> bool:
-    """True if a job may be told to give workers to a job of its own namespace.
+    """True if a job may have to give workers to a job of its own namespace.
 
-    A pause holds among the jobs of one namespace only. It keeps no borrowed room from others.
+    A pause counts among the jobs of one namespace only. It keeps no borrowed room from others.
     """
     job = state.job
     return state.can_shrink and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))

@@ -52,7 +52,7 @@ _SUSPENDED = Reason.SUSPENDED.value
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _JobAtPhase:
     """A job at one look. before: its status."""
 
     kind: Kind
@@ -79,7 +79,7 @@ class _Job:
 
 def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup) -> Outcome:
     """Return what has to be written for one job."""
-    at = _Job(kind, view, _mapping(raw.get("status")), known, now_s, setup)
+    at = _JobAtPhase(kind, view, _mapping(raw.get("status")), known, now_s, setup)
     if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
         return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
     if at.phase in ENDS:
@@ -100,7 +100,7 @@ def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_
     return _running(at)
 
 
-def _acted(at: _Job, due: policies.Due) -> Outcome:
+def _acted(at: _JobAtPhase, due: policies.Due) -> Outcome:
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
@@ -108,7 +108,7 @@ def _acted(at: _Job, due: policies.Due) -> Outcome:
     return _outcome(at, phase, f"{due.action}: {due.why}", **counted)
 
 
-def _restarting(at: _Job) -> Outcome:
+def _restarting(at: _JobAtPhase) -> Outcome:
     """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
@@ -122,7 +122,7 @@ def _restarting(at: _Job) -> Outcome:
     return _outcome(at, PENDING)
 
 
-def _end(at: _Job) -> tuple[str, str] | None:
+def _end(at: _JobAtPhase) -> tuple[str, str] | None:
     """Return the phase that the pods' results lead to, and why; None when the job goes on.
 
     Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs.
@@ -146,7 +146,7 @@ def _end(at: _Job) -> tuple[str, str] | None:
     return FAILED, f"{good} pods succeeded, {least} are needed"
 
 
-def _running(at: _Job) -> Outcome:
+def _running(at: _JobAtPhase) -> Outcome:
     """Bring the children to what is wanted, and say whether the job runs."""
     kind, view, known = at.kind, at.view, at.known
     group = children.pod_group(view, at.setup)
@@ -168,7 +168,7 @@ def _running(at: _Job) -> Outcome:
     return _outcome(at, _begun(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
 
 
-def _begun(at: _Job) -> str:
+def _begun(at: _JobAtPhase) -> str:
     """Return Running once as many pods as the gang needs have begun, and Pending again when too many wait."""
     counts = _counts(at.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
@@ -179,7 +179,7 @@ def _begun(at: _Job) -> str:
     return RUNNING if begun and begun >= least else PENDING
 
 
-def _ended(at: _Job) -> Outcome:
+def _ended(at: _JobAtPhase) -> Outcome:
     """Delete what still runs, and the PodGroup, which holds room; and the job once its time is over."""
     writes: list[Write] = [*diff.delete_pods(at.alive)]
     writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
@@ -193,7 +193,7 @@ def _ended(at: _Job) -> Outcome:
 
 
 def _outcome(
-    at: _Job,
+    at: _JobAtPhase,
     phase: str,
     why: str = "",
     *,
@@ -227,7 +227,7 @@ def _outcome(
     )
 
 
-def _says(at: _Job, phase: str, why: str) -> tuple[Say, ...]:
+def _says(at: _JobAtPhase, phase: str, why: str) -> tuple[Say, ...]:
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":

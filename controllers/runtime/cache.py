@@ -26,7 +26,7 @@ _REMEMBERED = 20_000  # uids of objects that are gone
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CachedJob:
     """A job as bytes, which take a fifth of what its dicts do."""
 
     uid: str
@@ -35,7 +35,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
+class _CachedChild:
     """watch: the label of the watch that has yet to show it; None once one has."""
 
     owner: _Owner
@@ -52,11 +52,11 @@ class Cache:
         self.nodes = NodeResources()
         self._unread = False
         self._kinds = kinds
-        self._jobs: dict[JobKey, _Job] = {}
+        self._jobs: dict[JobKey, _CachedJob] = {}
         self._keys: dict[_Owner, JobKey] = {}
         self._pods: dict[_Owner, dict[str, PodState]] = {}  # by the pod's name
         self._others: dict[_Owner, dict[ChildKey, ChildState]] = {}
-        self._known: dict[tuple[str, str, str], _Child] = {}  # by kind, namespace and name
+        self._known: dict[tuple[str, str, str], _CachedChild] = {}  # by kind, namespace and name
         self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
@@ -79,7 +79,7 @@ class Cache:
             "spec": obj.spec or {},
             "status": obj.status or {},
         }
-        self._jobs[key] = _Job(meta.uid, version, msgspec.json.encode(raw))
+        self._jobs[key] = _CachedJob(meta.uid, version, msgspec.json.encode(raw))
         self._keys[meta.namespace, meta.uid] = key
         self._changed(key)
 
@@ -179,7 +179,7 @@ class Cache:
             known = None
         shown = not answer or (known is not None and known.watch is None)
         newest = version if known is None else max(version, known.version)
-        self._known[place] = _Child(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
+        self._known[place] = _CachedChild(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
     def _forget(self, uid: str) -> None:

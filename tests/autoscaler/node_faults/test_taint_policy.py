@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster, garbage
 from tests.support.examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.node_faults.model import MAX_NAMESPACES, MOST_PROOFS, BadRecord, Rules, State, read
+from turnout.autoscaler.node_faults.model import MAX_NAMESPACES, MOST_PROOFS, BadRecord, FaultState, Rules, read
 from turnout.kube import node_health
 from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
 from turnout.launcher.health.messages import Found
@@ -24,7 +24,7 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
     assert cluster.tainted == {"n3"}
     assert cluster.last() == ("n3", "NodeTainted")
     record = cluster.record("n3")
-    assert (record.state, record.times, record.proofs[0].pod) == (State.TAINTED, 1, "team/w2")
+    assert (record.state, record.times, record.proofs[0].pod) == (FaultState.TAINTED, 1, "team/w2")
     assert record.until.timestamp() == cluster.now_s + HOUR_S
     assert not cluster.look().steps, "said once, it is dealt with"
 
@@ -329,7 +329,7 @@ def test_laws_of_any_sequence(events, share, verdicts, taint_s):
         assert cluster.tainted <= proven
         for name in cluster.tainted:
             record = cluster.record(name)
-            assert record.state is State.TAINTED
+            assert record.state is FaultState.TAINTED
             assert record.until.timestamp() > cluster.now_s
             assert record.voices
         assert not cluster.look().steps

@@ -14,7 +14,7 @@ from turnout.autoscaler.controller.event_recorder import NodeEvents
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.taint_writer import SHOWN_WITHIN_S, TaintWriter
 from turnout.autoscaler.node_faults import model
-from turnout.autoscaler.node_faults.model import State
+from turnout.autoscaler.node_faults.model import FaultState
 from turnout.autoscaler.settings import Settings, read_settings
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting
@@ -65,7 +65,7 @@ def raw(cluster, name):
     return {"metadata": meta, "spec": {"taints": theirs + ours}}
 
 
-HEARD = model.write(model.Record(State.CLEARED, utc_datetime(0), utc_datetime(0)))
+HEARD = model.write(model.Record(FaultState.CLEARED, utc_datetime(0), utc_datetime(0)))
 
 
 class Watched:
@@ -100,7 +100,7 @@ async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
     assert watched.api.keys("n3") == ["team", labels.FAULTY]
     assert watched.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
     record = model.read(watched.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
-    assert record.state is State.TAINTED
+    assert record.state is FaultState.TAINTED
     assert [told[:4] for told in watched.recorder.told] == [
         ("Node", "n3", "Warning", "NodeTainted"), ("Pod", "w2", "Warning", "NodeTainted"),
     ]  # fmt: skip

@@ -30,7 +30,7 @@ WAITS = seen(job("b", least=8, most=8))
 @pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
 def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
     told = of("b", world([8], LENT, WAITS, queues={"q": {"limit": 8, "deserved": 5}}), nodes=[node()])
-    assert (told.state, told.reason, told.workers) == ("waits", Reason.NEEDS_MORE, 8)
+    assert (told.state, told.reason, told.workers) == ("waiting", Reason.NEEDS_MORE, 8)
     queue = told.queue
     assert (queue.limit, queue.deserved, queue.used, queue.free, queue.headroom) == (8, 5, 7, 1, 0)
     assert queue.holders == (Holder("Job/ns/a", 2, 5),)
