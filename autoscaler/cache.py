@@ -69,7 +69,7 @@ class Cache:
         self._accounts, self._names_lead_elsewhere = QueueUsage(self.jobs, self._shares), False  # since the last look
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.reports = Reports()
-        self._admin_override, self._override_ends_s = admin_override.read({})
+        self._admin_override, self._override_ends_s = admin_override.read_admin_override({})
         self.raw: dict[JobKey, Object] = {}
 
     def put_job(self, kind: str, raw: Object) -> None:
@@ -202,7 +202,7 @@ class Cache:
 
     def put_admin_override(self, data: Mapping[str, str]) -> None:
         """Store an admin's order for all jobs. An unknown word stops all changes."""
-        self._admin_override, self._override_ends_s = admin_override.read(data)
+        self._admin_override, self._override_ends_s = admin_override.read_admin_override(data)
 
     def put_class(self, name: str, value: int | None) -> None:
         """Store the value of a PriorityClass; None for a deleted one."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from turnout.autoscaler.capacity import Capacity
 from turnout.jobs.model import Job, JobKey, Life, Pause
+from turnout.jobs.queues.model import Queue
 from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
@@ -219,26 +220,6 @@ def _hold_reason(job: Job, next_size: int, workers: int, living: int, bound: int
     if workers != size or bound != size:
         return Reason.NOT_READY, f"{bound} of {size} workers have a node"
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """One queue, with its limits and its use. Amounts are by resource, in the units of kube/pod_shape.py."""
-
-    name: str
-    # The most that its pods may ask for together; an absent resource has no limit.
-    limit: Mapping[str, int] = field(default_factory=dict)
-    deserved: Mapping[str, int] = field(default_factory=dict)  # its own; beyond it, it borrows
-    used: Mapping[str, int] = field(default_factory=dict)  # by all its pods, those that leave included
-    open: bool = True
-    headroom: Mapping[str, int] = field(default_factory=dict)  # kept free in it, by its owner's word
-    parent: str = ""  # the queue above it, as in jobs/queues/quota_accounting.py
-    guaranteed: Mapping[str, int] = field(default_factory=dict)  # what it need not ask of the queue above
-    parent_resources: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the queue above
-    refused: str = ""  # why none of its jobs can be resized
-    eviction_risk: str = ""  # why none can but jobs that Kueue lifts above others
-    faults: tuple[str, ...] = ()  # why nothing of it may be changed
-    strict: bool = False  # nobody in it starts before an older job
 
 
 class AdminOverride(Enum):

@@ -69,7 +69,7 @@ def of_all(configmap: str, standing: AdminOverride, ends: str = "") -> Write:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "turnout"}},
-        "data": {**admin_override.config_map_data(standing), admin_override.UNTIL: ends or None},
+        "data": {**admin_override.admin_override_data(standing), admin_override.UNTIL_KEY: ends or None},
     }
     said = {
         AdminOverride.RUN: "jobs are lent to and asked again",

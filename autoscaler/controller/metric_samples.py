@@ -13,9 +13,9 @@ from heapq import nsmallest
 from math import isfinite
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
-from turnout.autoscaler.model import JobState, Queue, QueueOrder, Reason, Step
+from turnout.autoscaler.model import JobState, QueueOrder, Reason, Step
 from turnout.jobs.model import JobKey, Life
-from turnout.jobs.queues.model import bounds_several
+from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from turnout.autoscaler.model import AdminOverride
 from turnout.kube.times import unix_s
 
-STANDING, UNTIL = "standing", "until"
+OVERRIDE_KEY, UNTIL_KEY = "standing", "until"
 
 
-def read(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
+def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
     """Return the order and its end, in seconds since 1970. An unknown word stops all changes, which is safest."""
-    text = data.get(STANDING, AdminOverride.RUN.value).strip()
+    text = data.get(OVERRIDE_KEY, AdminOverride.RUN.value).strip()
     words = {each.value: each for each in AdminOverride}
-    return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL].strip()) if data.get(UNTIL) else None
+    return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL_KEY].strip()) if data.get(UNTIL_KEY) else None
 
 
-def config_map_data(override: AdminOverride, until: str = "") -> dict[str, str]:
+def admin_override_data(override: AdminOverride, until: str = "") -> dict[str, str]:
     """Return the data of the ConfigMap with this order."""
-    return {STANDING: override.value, **({UNTIL: until} if until else {})}
+    return {OVERRIDE_KEY: override.value, **({UNTIL_KEY: until} if until else {})}

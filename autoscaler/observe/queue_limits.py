@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from turnout.autoscaler.model import JobState, Queue
+from turnout.autoscaler.model import JobState
 from turnout.jobs.queues import koordinator
-from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
+from turnout.jobs.queues.model import Amounts, Demand, Dialect, Queue, QueueSpec
 from turnout.jobs.queues.registry import shares
 
 _Ask = tuple[tuple[tuple[str, int], ...], bool]  # a job's min by resource, and whether it waits for that
@@ -113,10 +113,9 @@ class Shares:
         for name, amounts in bare.items():
             demand.setdefault(name, Counter()).update(amounts)
         demand = {name: left for name, amounts in demand.items() if (left := +amounts)}
-        found = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
-        queues = {name: _queue(name, share) for name, share in found.items()}
+        queues = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
         for name, above in self._stopped.items():
-            queues[name] = Queue(name, used=dict(used.get(name, {})), open=False, parent=above)
+            queues[name] = Queue(used=dict(used.get(name, {})), open=False, parent=above)
         return queues
 
     def _update_namespaces(self) -> bool:
@@ -139,21 +138,3 @@ def _refused(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[
         queue = unsafe.get(each.job.queue)
         why = "" if queue is None else queue.refused or ("" if each.job.kueue_boosted else queue.eviction_risk)
         yield replace(each, job=replace(each.job, refused=why)) if why and not each.job.refused else each
-
-
-def _queue(name: str, share: Share) -> Queue:
-    return Queue(
-        name,
-        share.limit,
-        share.deserved,
-        dict(share.used),
-        share.open,
-        share.headroom,
-        share.parent,
-        share.guaranteed,
-        share.parent_resources,
-        share.refused,
-        share.eviction_risk,
-        share.faults,
-        share.strict,
-    )

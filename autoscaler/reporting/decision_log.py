@@ -38,7 +38,7 @@ def encode(decisions: Iterable[Step], now_s: float) -> bytes:
     return msgspec.json.Encoder().encode_lines(_line(step, at) for step in decisions)
 
 
-def read(line: bytes) -> DecisionLine:
+def read_line(line: bytes) -> DecisionLine:
     """Read one line. Raises BadLine."""
     try:
         decision = _DECODER.decode(line)

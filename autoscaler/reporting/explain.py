@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
-from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Reason, Step
+from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.never import ClusterContext, UnmanagedGang, cause, members
 from turnout.autoscaler.reporting.node_rejections import RoomLink, room_link
 from turnout.autoscaler.scaling.cost_model import balance_s
 from turnout.autoscaler.scaling.quota import least_of, total_of
 from turnout.jobs.model import JobKey
+from turnout.jobs.queues.model import Queue
 from turnout.kube.objects import Node
 from turnout.kube.pod_shape import PodShape, amount_text
 from turnout.kube.reasons import AUTOSCALER
@@ -136,7 +137,7 @@ def chain(
     if found is None:
         return None
     job, step = found
-    meaning, better = AUTOSCALER[step.reason.value], cause(job, step, observation, cluster)
+    meaning, better_start = cause(job, step, observation, cluster) or (AUTOSCALER[step.reason.value], None)
     return Chain(
         str(key),
         _state(job, step),
@@ -151,11 +152,11 @@ def chain(
         step.target,
         step.current,
         step.detail,
-        better.means if better else meaning.means,
-        (better and better.next) or meaning.next,
+        meaning.means,
+        meaning.next,
         tuple((str(each.key), each.current, each.target) for each in steps if each.beneficiary == key),
         "" if step.beneficiary is None else str(step.beneficiary),
-        (better and better.start) or start,
+        better_start or start,
     )
 
 
@@ -180,7 +181,7 @@ def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, clus
     )
     holders = [each for each in holders if each.least_gpus or each.elastic_gpus]
     queue = observation.queues.get(name)
-    described = queue or Queue(name)
+    described = queue or Queue()
     used = total(described.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
     return QueueLink(
         name,
@@ -216,7 +217,7 @@ def _quota(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
     """Return what a job requests of its queue: its min while it waits, else its next step of growth."""
     larger = state.job.sizes.larger(state.job.replicas)
     pods = least_of(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
-    described = queue or Queue("")
+    described = queue or Queue()
     return tuple(
         ResourceNeed(
             what,

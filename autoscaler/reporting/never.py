@@ -17,7 +17,7 @@ from turnout.autoscaler.reporting.forecast import Estimate
 from turnout.autoscaler.reporting.queue_simulation import NEVER
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.reasons import AUTOSCALER
+from turnout.kube.reasons import AUTOSCALER, Meaning
 
 BoundPod = tuple[int, PodShape]  # row of a node, and what stands there
 
@@ -40,16 +40,7 @@ class ClusterContext:
     map_read: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A better cause than the decision's own: the sentence, what helps, and when the job may start.
-
-    next "" and start None leave what is told of the decision.
-    """
-
-    means: str
-    next: str = ""
-    start: Estimate | None = None
+Cause = tuple[Meaning, Estimate | None]  # advice "" and start None leave those of the decision
 
 
 def cause(state: JobState, step: Step, observation: Observation, cluster: ClusterContext) -> Cause | None:
@@ -114,7 +105,7 @@ def _without_map(tier: int, map_read: bool) -> Cause:
     else:
         why, help_ = "there is no map of the switches", "The admin writes the map, or its owner asks for no tier."
     means = f"It must stay under one switch of tier {tier}, and {why}."
-    return Cause(means, help_, Estimate(NEVER, NEVER, NEVER, f"nobody can say: {why}"))
+    return Meaning(means, help_), Estimate(NEVER, NEVER, NEVER, f"nobody can say: {why}")
 
 
 def _no_place(least: int, most: int, tier: int | None) -> Cause:
@@ -123,18 +114,18 @@ def _no_place(least: int, most: int, tier: int | None) -> Cause:
     never = f"It can never start as it is: {needs}, even if all else were gone."
     if tier is None:
         help_ = "Lower its min, make its workers smaller, or add nodes: that other jobs end does not help."
-        return Cause(f"{AUTOSCALER[Reason.NEEDS_MORE.value].means} {never}", help_)
-    return Cause(
-        never,
-        "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help.",
+        return Meaning(f"{AUTOSCALER[Reason.NEEDS_MORE.value].means} {never}", help_), None
+    advice = "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help."
+    return (
+        Meaning(never, advice),
         Estimate(NEVER, NEVER, NEVER, f"never: {where} {most} of its {least} workers at most"),
     )
 
 
 def _incomplete(least: int, existing: int) -> Cause:
     more = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
-    return Cause(
-        f"It waits for {more}: {existing} of the {least} that must start together exist, so its scheduler holds them.",
-        "Look at who creates its pods: its controller's Events, a ResourceQuota; or lower its min.",
-        Estimate(NEVER, NEVER, NEVER, f"not before {more} {'exists' if least - existing == 1 else 'exist'}"),
-    )
+    present = f"{existing} of the {least} that must start together exist"
+    meaning = f"It waits for {more}: {present}, so its scheduler holds them."
+    advice = "Look at who creates its pods: its controller's Events, a ResourceQuota; or lower its min."
+    because = f"not before {more} {'exists' if least - existing == 1 else 'exist'}"
+    return Meaning(meaning, advice), Estimate(NEVER, NEVER, NEVER, because)

@@ -73,12 +73,12 @@ def room_link(state: JobState, observation: Observation, nodes: list[Node], work
         len(nodes) - why.total(),
         int(np.count_nonzero(fits)),
         int(fits.sum()),
-        _emptied(observation).total(shape),
+        _without_jobs(observation).total(shape),
         tuple(sorted(why.items(), key=lambda each: (-each[1], each[0]))),
     )
 
 
-def _emptied(observation: Observation) -> Capacity:
+def _without_jobs(observation: Observation) -> Capacity:
     """Return the room without any job."""
     rows: dict[PodShape, list[int]] = {}
     for each in observation.jobs:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
-from turnout.autoscaler.model import JobState, Observation, Queue, Step
+from turnout.autoscaler.model import JobState, Observation, Step
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import bounds_several
+from turnout.jobs.queues.model import Queue, bounds_several
 
 PREFIX = "turnout-queue-"
 LABEL = "turnout.dev/queue-status"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from turnout.autoscaler.model import JobState, Queue
+from turnout.autoscaler.model import JobState
+from turnout.jobs.queues.model import Queue
 from turnout.jobs.queues.quota_accounting import charge, holds
 from turnout.kube.pod_shape import PodShape
 

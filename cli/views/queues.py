@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
-from turnout.autoscaler.model import JobState, Observation, Queue
+from turnout.autoscaler.model import JobState, Observation
 from turnout.autoscaler.reporting.never import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import NAMESPACE, bounds_several
+from turnout.jobs.queues.model import NAMESPACE, Queue, bounds_several
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def rows(seen: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -
 
 
 def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
-    told = queue or Queue(name)
+    told = queue or Queue()
     held = sum(each.bound_workers * each.job.shape.gpus(gpus) + _beside(each, gpus) for each in jobs)
     held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.bound_pods)
     used = total(told.used, gpus) if queue is not None else held

@@ -16,7 +16,7 @@ AT_ONCE = 3  # failures in a row after each of which a pod is made anew at once
 FIRST_S, MOST_S = 10.0, 300.0
 FORGOTTEN_S = 600.0  # a pod that ran for so long begins anew
 _SKEW_S = 60.0  # so much may another controller's clock be ahead of ours
-_MOST = 64  # failures in a row that are told apart
+_MAX_FAILURES = 64  # failures in a row that are told apart
 _MOST_TIME = 2**53
 
 
@@ -31,7 +31,8 @@ class BackOff:
     @classmethod
     def read(cls, before: Object, now_s: float) -> Self:
         """Read it from the role's part of a status. Times that are still to come count for nothing."""
-        failures, last = _numbers(before.get("quickFailures"), _MOST), _numbers(before.get("lastFailures"), _MOST_TIME)
+        failures = _numbers(before.get("quickFailures"), _MAX_FAILURES)
+        last = _numbers(before.get("lastFailures"), _MOST_TIME)
         return cls(now_s, failures, {index: at for index, at in last.items() if at <= now_s + _SKEW_S})
 
     def failed(self, pods: Iterable[PodState]) -> BackOff:
@@ -39,7 +40,7 @@ class BackOff:
         failures, last = dict(self.failures), dict(self.last_s)
         for pod in pods:
             before = 0 if _ran_s(pod, self.now_s) >= FORGOTTEN_S else failures.get(pod.index, 0)
-            failures[pod.index] = min(before + 1, _MOST)
+            failures[pod.index] = min(before + 1, _MAX_FAILURES)
             last[pod.index] = self.now_s
         return BackOff(self.now_s, failures, last)
 

@@ -12,7 +12,7 @@ from turnout.controllers.model import JobView, Object
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
 
-_MOST = 8  # names in a text
+_MAX_NAMES = 8  # names in a text
 
 
 def extended(quantities: Any) -> frozenset[str]:
@@ -55,5 +55,5 @@ def _is_some(name: str, quantity: Any) -> bool:
 
 def _named(names: Iterable[str]) -> str:
     names = [each[:100] for each in names]
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more

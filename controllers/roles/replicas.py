@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from turnout.controllers.model import Object, PodState, Replica, Role
 
-_MOST = 2**31 - 1  # of a number or a count in a status
+_MAX_NUMBER = 2**31 - 1  # of a number or a count in a status
 _MOST_NODES = 16  # that are avoided, the newest
 _STARVED = "OOMKilled"
 
@@ -54,10 +54,10 @@ class Past:
         node_names = before.get("faultyNodes") if faulty_node_exit_code is not None else ()
         nodes = tuple(each for each in node_names if isinstance(each, str)) if isinstance(node_names, list) else ()
         used_numbers = frozenset(map(_number_of, pods)) if numbered else frozenset()
-        noted = _number(before.get("nextNumber"))
+        noted = _number_or_zero(before.get("nextNumber"))
         next_ = max(noted, *(number + 1 for number in used_numbers), 0)
         indices, starved = _by_index(before.get("restartCounts")), _by_index(before.get("memoryKills"))
-        total = _number(before.get("restarts"))
+        total = _number_or_zero(before.get("restarts"))
         return cls(
             role,
             numbered,
@@ -125,9 +125,9 @@ class Past:
 
 def _by_index(counts: Any) -> dict[int, int]:
     return {
-        int(index): _number(count)
+        int(index): _number_or_zero(count)
         for index, count in (counts.items() if isinstance(counts, Mapping) else ())
-        if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 8 and _number(count)
+        if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 8 and _number_or_zero(count)
     }
 
 
@@ -136,5 +136,5 @@ def _number_of(pod: PodState) -> int:
     return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 8 else 0
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else 0
+def _number_or_zero(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER else 0

@@ -17,14 +17,14 @@ _FIXED = {
 }
 
 
-def prefixes(setup: Setup) -> Mapping[str, tuple[str, str]]:
+def path_prefixes(setup: Setup) -> Mapping[str, tuple[str, str]]:
     """Return, by kind, the path of its group and its plural."""
     if setup.dialect not in POD_GROUPS:
         return _FIXED
     return {**_FIXED, "PodGroup": (f"/apis/{POD_GROUPS[setup.dialect]}", "podgroups")}
 
 
-def collection(prefix: tuple[str, str], namespace: str) -> str:
+def collection_path(prefix: tuple[str, str], namespace: str) -> str:
     """Return the path of the children of one kind in one namespace, "" for all of them."""
     group, plural = prefix
     return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"

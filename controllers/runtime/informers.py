@@ -43,12 +43,12 @@ class ControllerInformers(InformerFactory):
         """namespace: the only one that is watched, "" for all."""
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
-        self.watch(_NODES, node_resources.PATH, OfferingNode, cache.nodes)
+        self.watch(_NODES, node_resources.NODES_PATH, OfferingNode, cache.nodes)
         self._loops.append(self._note_reading)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
-        for name, prefix in child_paths.prefixes(setup).items():
-            path = child_paths.collection(prefix, namespace)
+        for name, prefix in child_paths.path_prefixes(setup).items():
+            path = child_paths.collection_path(prefix, namespace)
             if name in _WHOLE:
                 self._watch_children(name, name, path, {})
                 continue
@@ -79,12 +79,12 @@ class ControllerInformers(InformerFactory):
         def drop(key: Key) -> None:
             cache.drop_job(api, key)
 
-        path = child_paths.collection((api, kind.plural), self._namespace)
+        path = child_paths.collection_path((api, kind.plural), self._namespace)
         self.watch(f"{api}/{kind.plural}", path, JobObject, CallbackSink(put, drop), optional=True)
 
     def watch_plans(self, plans: ScalePlans) -> None:
         """Watch ScalePlans too."""
-        path = child_paths.collection((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
+        path = child_paths.collection_path((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
         self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.put, plans.drop), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from turnout.controllers.roles.devices import extended
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 
-PATH = "/api/v1/nodes"
+NODES_PATH = "/api/v1/nodes"
 
 
 class OfferedStatus(Struct):

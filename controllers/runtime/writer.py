@@ -38,7 +38,7 @@ class Writer:
 
     def __init__(self, calls: Calls, cache: Cache, kinds: Mapping[str, Kind], setup: Setup) -> None:
         self._calls, self._cache, self._kinds = calls, cache, kinds
-        self._prefixes = child_paths.prefixes(setup)
+        self._prefixes = child_paths.path_prefixes(setup)
 
     async def carry_out(self, key: JobKey, uid: str, version: str, outcome: Outcome) -> None:
         """Write it all. version: of the job's object on which it was decided.
@@ -148,7 +148,7 @@ class Writer:
             self._cache.put_other(kind, _other.decode(raw), answer=True)
 
     def _collection(self, kind: str, key: JobKey) -> str:
-        return child_paths.collection(self._prefixes[kind], key.namespace)
+        return child_paths.collection_path(self._prefixes[kind], key.namespace)
 
 
 def _is_pod(write: Write) -> bool:

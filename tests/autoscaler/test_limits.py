@@ -7,11 +7,12 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.fence import decided
-from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Queue, Reason, Step, TerminatingPod
+from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason, Step, TerminatingPod
 from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, pays
 from turnout.autoscaler.scaling.job_annotations import conditions, overruled
 from turnout.autoscaler.scaling.quota import least_of
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
+from turnout.jobs.queues.model import Queue
 from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import rfc3339
@@ -409,7 +410,7 @@ def test_who_may_not_shrink_may_grow_to_its_most():
 
 
 def test_a_queue_below_another_is_held_to_both():
-    queues = {"low": Queue("low", {GPU: 4}, parent="top"), "top": Queue("top", {GPU: 3})}
+    queues = {"low": Queue({GPU: 4}, parent="top"), "top": Queue({GPU: 3})}
     at = replace(world([9], seen(job("a", queue="low"), [0])), queues=queues)
     at = replace(at, queues={name: replace(queue, used={GPU: 1}) for name, queue in queues.items()})
     assert plan(at)["a"].target == 3

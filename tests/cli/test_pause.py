@@ -61,7 +61,7 @@ def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
 @pytest.mark.parametrize("standing", list(AdminOverride))
 def test_what_is_written_of_all_is_what_the_autoscaler_reads(standing):
     write = of_all("ns/name", standing)
-    assert admin_override.read(write.body["data"]) == (standing, None)
+    assert admin_override.read_admin_override(write.body["data"]) == (standing, None)
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ READERS = (
     Reader(
         "a line of a decision log",
         (decision_log.encode([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
-        decision_log.read,
+        decision_log.read_line,
         (decision_log.BadLine,),
     ),
     Reader(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
 from tests.support.examples import scaled
-from turnout.autoscaler.model import NODES, Queue
+from turnout.autoscaler.model import NODES
 from turnout.autoscaler.observe.idle import IdleRoom
+from turnout.jobs.queues.model import Queue
 
 SPAN_S = 60.0
 
@@ -18,7 +19,7 @@ SPAN_S = 60.0
 def free(gpus, used=None):
     """A node with so many idle GPUs, and a queue of eight that uses so many."""
     at = world([gpus], seen(job("a")))
-    queues = {"q": Queue("q", {GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
+    queues = {"q": Queue({GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
     return replace(at, queues=queues)
 
 

@@ -152,9 +152,9 @@ def test_what_the_owner_says_counts_before_what_pods_report(view):
     ("data", "now_s", "reason"),
     [
         ({}, 0.0, Reason.NO_FREE_ROOM),
-        (admin_override.config_map_data(AdminOverride.PAUSE), 0.0, Reason.ALL_PAUSED),
-        (admin_override.config_map_data(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 599.0, Reason.ALL_PAUSED),
-        (admin_override.config_map_data(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 600.0, Reason.NO_FREE_ROOM),
+        (admin_override.admin_override_data(AdminOverride.PAUSE), 0.0, Reason.ALL_PAUSED),
+        (admin_override.admin_override_data(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 599.0, Reason.ALL_PAUSED),
+        (admin_override.admin_override_data(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 600.0, Reason.NO_FREE_ROOM),
         ({"standing": "stop!"}, 0.0, Reason.ALL_PAUSED),
     ],
     ids=["nothing", "pause", "pause until then", "then it goes on", "a word that nobody knows harms least as a pause"],
@@ -171,7 +171,7 @@ def test_a_release_takes_back_everything_that_is_lent(view):
     view.put_node(node("a"))
     for index in range(2):
         view.put_pod(pod(index, "a"))
-    view.put_admin_override(admin_override.config_map_data(AdminOverride.RELEASE))
+    view.put_admin_override(admin_override.admin_override_data(AdminOverride.RELEASE))
     (step,) = decide(view.observation(0.0), Policy(), 0.0)
     assert (step.target, step.current, step.reason) == (1, 2, Reason.RELEASED)
 
