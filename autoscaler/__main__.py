@@ -25,7 +25,7 @@ from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.controller.status_writer import StatusWriter
 from turnout.autoscaler.controller.taint_writer import TaintWriter
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.reporting.pod_annotations import Mark, PodMarks
+from turnout.autoscaler.reporting.queue_status import Mark, PodMarks
 from turnout.autoscaler.reporting.queue_status import pages as queue_pages
 from turnout.autoscaler.settings import Settings, read_settings
 from turnout.jobs.kinds.registry import KINDS

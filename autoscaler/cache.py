@@ -6,18 +6,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from turnout.autoscaler.memory import Terms
-from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod, Worker
-from turnout.autoscaler.observe import admin_override, job_pods
-from turnout.autoscaler.observe.job_reader import JobReader, plausible_budget
+from turnout.autoscaler.model import (
+    ORDER,
+    UNKNOWN_NODE,
+    AdminOverride,
+    JobState,
+    Observation,
+    TerminatingPod,
+    Worker,
+    read_admin_override,
+)
+from turnout.autoscaler.observe import job_pods
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, Reports, unbindable
+from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, plausible_budget
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
-from turnout.autoscaler.observe.other_autoscalers import OtherAutoscalers
-from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
-from turnout.autoscaler.observe.queue_usage import QueueUsage
-from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
-from turnout.autoscaler.observe.step_time_reports import Reports
+from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allow
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
-from turnout.autoscaler.packed import Packed
 from turnout.jobs.model import Job, JobKey, JobKind, Life
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
@@ -69,7 +76,7 @@ class Cache:
         self._accounts, self._names_lead_elsewhere = QueueUsage(self.jobs, self._shares), False  # since the last look
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.reports = Reports()
-        self._admin_override, self._override_ends_s = admin_override.read_admin_override({})
+        self._admin_override, self._override_ends_s = read_admin_override({})
         self.raw: dict[JobKey, Object] = {}
 
     def put_job(self, kind: str, raw: Object) -> None:
@@ -202,7 +209,7 @@ class Cache:
 
     def put_admin_override(self, data: Mapping[str, str]) -> None:
         """Store an admin's order for all jobs. An unknown word stops all changes."""
-        self._admin_override, self._override_ends_s = admin_override.read_admin_override(data)
+        self._admin_override, self._override_ends_s = read_admin_override(data)
 
     def put_class(self, name: str, value: int | None) -> None:
         """Store the value of a PriorityClass; None for a deleted one."""
@@ -421,3 +428,25 @@ class Cache:
 
     def _charge(self, uid: str) -> None:
         self._accounts.charge(uid, self._pods.get(uid), self._shapes.get(uid))
+
+
+class Packed(Mapping[str, Any]):
+    """An object that is decoded anew each time a field of it is asked for, as few objects are."""
+
+    __slots__ = ("_json",)
+
+    def __init__(self, obj: Mapping[str, Any]) -> None:
+        self._json = msgspec.json.encode(dict(obj))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.unpacked()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unpacked())
+
+    def __len__(self) -> int:
+        return len(self.unpacked())
+
+    def unpacked(self) -> dict[str, Any]:
+        """Return the object as values of the caller's own."""
+        return dict(msgspec.json.decode(self._json))

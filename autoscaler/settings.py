@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
-from turnout.autoscaler.observe.schedulable import SCHEDULERS
+from turnout.autoscaler.observe.job_pods import SCHEDULERS
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from turnout.autoscaler.reporting.explain import Chain, Holder, QueueLink, ResourceNeed, SizeLink
-from turnout.autoscaler.reporting.forecast import Estimate
-from turnout.autoscaler.reporting.never import UnmanagedGang
-from turnout.autoscaler.reporting.node_rejections import RoomLink
-from turnout.autoscaler.reporting.queue_simulation import NEVER
+from turnout.autoscaler.reporting.forecast import NEVER, Estimate
+from turnout.autoscaler.reporting.why import Chain, Holder, QueueLink, ResourceNeed, RoomLink, SizeLink, UnmanagedGang
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey

@@ -14,17 +14,13 @@ from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_refusals
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.decision_dedup import Decisions
-from turnout.autoscaler.fence import decided
+from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.observe.idle import IdleRoom
-from turnout.autoscaler.reporting.forecast import ForecastCache
-from turnout.autoscaler.reporting.runtime_stats import Ended
-from turnout.autoscaler.scaling.job_annotations import notes_of
-from turnout.autoscaler.scaling.promises import Promises
-from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
+from turnout.autoscaler.reporting.decision_log import Decisions
+from turnout.autoscaler.reporting.forecast import Ended, ForecastCache
+from turnout.autoscaler.scaling.resize_cost import notes_of
 from turnout.jobs.model import JobKey, Life
 from turnout.kube.client.clock import Clock, SteadyTime
 

@@ -14,9 +14,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnout.autoscaler.decision_dedup import Decisions
 from turnout.autoscaler.model import Step
-from turnout.autoscaler.reporting.decision_log import encode
+from turnout.autoscaler.reporting.decision_log import Decisions, encode
 
 log = logging.getLogger("turnout.autoscaler")
 

@@ -10,7 +10,6 @@ from itertools import islice
 
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.decision_dedup import as_record, sentence
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.node_faults.model import (
     Claim,
@@ -22,6 +21,7 @@ from turnout.autoscaler.node_faults.model import (
     Rules,
 )
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
+from turnout.autoscaler.reporting.decision_log import as_record, sentence
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef

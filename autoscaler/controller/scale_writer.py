@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from turnout.autoscaler.model import Observation, Reason, Step
-from turnout.autoscaler.scaling.job_annotations import overruled
+from turnout.autoscaler.scaling.resize_cost import overruled
 from turnout.jobs.model import Change, JobKey, JobKind
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff

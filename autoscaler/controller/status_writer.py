@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
-from turnout.autoscaler.reporting.pod_annotations import Mark
-from turnout.autoscaler.reporting.queue_status import LABEL, name_of
+from turnout.autoscaler.reporting.queue_status import LABEL, Mark, name_of
 from turnout.kube.client.apply import MERGE, apply_object
 from turnout.kube.client.apply import Store as Putting
 from turnout.kube.client.clock import Clock

@@ -1,17 +1,26 @@
-"""Reads the pods of a job as its kind labels them: the owner, if no reference names it, and the index."""
+"""Reads the pods of a job as its kind labels them: owner, index, reported step times, and whether they can be bound.
+
+A tenant writes a pod's spec; only schedulers write its conditions. Obstacles that neither shows, such as an affinity
+that no pod matches, show by room that stays unused (room_history.py).
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from turnout.autoscaler.model import Worker
-from turnout.jobs.model import Job, JobKey, JobKind
+from turnout.jobs.annotations import points
+from turnout.jobs.model import BadJob, Job, JobKey, JobKind
 from turnout.jobs.pod_identity import DEFAULT_IDENTITY, PodIdentity, PodValues
+from turnout.jobs.scaling_curve import Curve, capped
+from turnout.kube import labels
+from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
@@ -136,3 +145,95 @@ def workers(marks: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | 
         return tuple(sorted(found, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
     found.sort(key=lambda worker: (worker.leaving, worker.index, worker.since_s, worker.name))
     return tuple(replace(worker, index=at) for at, worker in enumerate(found))
+
+
+USUAL_SCHEDULER = "default-scheduler"  # where a pod names none, as the API server has it
+SCHEDULERS = (USUAL_SCHEDULER, "volcano", "koord-scheduler")
+# kube-scheduler looks for claims before it looks at any node, so it says this however few GPUs are free.
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]{1,253})" not found')
+_LOOKS_AT_ONCE = (USUAL_SCHEDULER, "koord-scheduler")  # Volcano looks once a PodGroup may go on
+
+
+def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
+    """Return why no scheduler binds this pod now, "" if one may. schedulers: those that run in this cluster.
+
+    Our own gate is no reason, because it is removed as soon as the gang has room.
+    """
+    if any(gate != {"name": PLACEMENT_GATE} for gate in pod.spec.scheduling_gates or ()):
+        return f"pod {pod.metadata.name} waits behind a scheduling gate"
+    name = pod.spec.scheduler_name or USUAL_SCHEDULER
+    if name not in schedulers and not _looked_at(pod):
+        return f"pod {pod.metadata.name} waits for scheduler {name[:63]!r}, which has never looked at it"
+    return _without_its_claim(pod, name)
+
+
+def _without_its_claim(pod: Pod, scheduler: str) -> str:
+    """Return why a pod waits for a volume claim, "" if it does not.
+
+    A claim exists if the scheduler does not report it as missing.
+    """
+    if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
+        return ""
+    message = _no_node(pod)
+    if message is None:
+        unseen = scheduler in _LOOKS_AT_ONCE
+        return f"pod {pod.metadata.name} claims a volume, and its scheduler has not looked for it yet" if unseen else ""
+    missing = _NO_CLAIM.search(message)
+    return f"pod {pod.metadata.name} claims volume {missing[1]!r}, which is not there" if missing else ""
+
+
+def _looked_at(pod: Pod) -> bool:
+    """True if a scheduler has reported that it found no node for the pod."""
+    return _no_node(pod) is not None
+
+
+def _no_node(pod: Pod) -> str | None:
+    """Return why a scheduler found no node for the pod; None if no scheduler has tried.
+
+    Only schedulers write conditions.
+    """
+    conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
+    return next(
+        (each.message for each in conditions if each.status == "False" and each.reason == "Unschedulable"), None
+    )
+
+
+MOST_POINTS = 64  # of a job
+
+
+class Reports:
+    """The last report for each size of each job, by the job's uid."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[int, float]] = {}
+
+    def put_pod(self, uid: str, pod: Pod) -> None:
+        """Store the report of a job's pod, `workers:seconds`. An unreadable report counts as none.
+
+        The last MOST_POINTS sizes of a job are kept.
+        """
+        text = (pod.metadata.annotations or {}).get(labels.STEP_SECONDS)
+        if text is None:
+            return
+        try:
+            reported = points(text, labels.STEP_SECONDS)
+        except BadJob:
+            return
+        known = self._seconds.setdefault(uid, {})
+        for workers, seconds in reported:
+            known.pop(workers, None)
+            known[workers] = seconds
+        while len(known) > MOST_POINTS:
+            del known[next(iter(known))]
+
+    def forget(self, uid: str) -> None:
+        """Forget a deleted job."""
+        self._seconds.pop(uid, None)
+
+    def curve(self, uid: str, noted: Curve) -> Curve:
+        """Return the speed of a job by size: the noted curve, updated with the reports of its pods."""
+        now = self._seconds.get(uid)
+        if not now:
+            return noted
+        points = {**dict(noted), **{workers: 1.0 / seconds for workers, seconds in now.items()}}
+        return capped(tuple(sorted(points.items())[:MOST_POINTS]), 1.0)

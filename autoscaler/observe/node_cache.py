@@ -1,4 +1,4 @@
-"""Keeps the nodes: what is free on each, under which switch it is, and the share of nodes that are not ready."""
+"""Keeps the nodes: what is free on each, under which switch of the map it is, and the share that is not ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState
-from turnout.autoscaler.observe.switch_map import switches
 from turnout.kube.errors import KubeError
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Pod
@@ -121,3 +120,33 @@ def shapes_of(states: Collection[JobState]) -> set[PodShape]:
 
 def _ready(node: Node) -> bool:
     return all(each.status == "True" for each in node.status.conditions or () if each.type == "Ready")
+
+
+NOWHERE = -1
+
+
+def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.int32], ...]:
+    """Return the switch of each node, one array for each tier from the leaves up;
+
+    NOWHERE for a node that is not on the map.
+    """
+    hosts = [NOWHERE if node is None else _host(fabric, node) for node in nodes]
+    if not fabric.mapped_count or not hosts:
+        return ()
+    at = np.array(hosts, dtype=np.intp)
+    known = at >= 0
+    found = []
+    for tier in range(1, fabric.tiers + 1):
+        row = np.full(len(hosts), NOWHERE, dtype=np.int32)
+        row[known] = fabric.switch_of[tier][at[known]]
+        found.append(row)
+    return tuple(found)
+
+
+def _host(fabric: Fabric, node: Node) -> int:
+    """Return a node's place on the map, by its InternalIP or its name."""
+    for name in (*(a.address for a in node.status.addresses or () if a.type == "InternalIP"), node.metadata.name):
+        at = fabric.index.get(name)
+        if at is not None and fabric.mapped[at]:
+            return at
+    return NOWHERE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from turnout.autoscaler.model import JobState, Worker
-from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, unbindable
 from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order

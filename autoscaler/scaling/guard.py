@@ -1,7 +1,7 @@
-"""First phase: settles the jobs that no room can help, and says who waits, who may grow and what room is left.
+"""First phase: settles the jobs that no room can help, and finds who waits, who may grow and what room is left.
 
-Observations that cannot be trusted are not acted on. What no scheduler can bind, a queue that cannot be read, and
-workers without a node are told here, before any room is shared out.
+Observations that cannot be trusted change nothing. Jobs that no scheduler can bind, jobs of unreadable queues and
+workers without a node are settled before any room is shared out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from turnout.autoscaler.model import (
     TerminatingPod,
     pool_of,
 )
-from turnout.autoscaler.scaling.decision import Decision
-from turnout.autoscaler.scaling.quota import Quota
-from turnout.autoscaler.scaling.reservations import Reservations
-from turnout.autoscaler.scaling.victims import may_give
+from turnout.autoscaler.scaling.decision import Decision, may_give
+from turnout.autoscaler.scaling.free_room import Quota, Reservations
 
 
 def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
@@ -56,18 +54,18 @@ def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
 
 
 def in_queue_order(observation: Observation) -> Iterable[JobState]:
-    """Return the jobs, who comes first first."""
+    """Return the jobs in their order."""
     return observation.jobs if observation.is_sorted else sorted(observation.jobs, key=ORDER)
 
 
 def _settled(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
-    """Decide every job alike: nobody is left for the next phases."""
+    """Decide all jobs by one rule, so that no job is left for the next phases."""
     free = Reservations(observation.room, Quota(observation.queues))
     return Decision({each.token: step_of(each) for each in observation.jobs}, (), (), free, free)
 
 
 def _nothing_at_all(observation: Observation, policy: Policy) -> tuple[Reason, str] | None:
-    """Say why nobody is changed, whatever there is to do; None when the observation can be acted on."""
+    """Return why no job is changed; None if the observation can be acted on."""
     if not observation.complete:
         return Reason.STALE, "a list failed"
     if observation.age_s > policy.stale_s:
@@ -92,7 +90,7 @@ def _released(state: JobState) -> Step:
 
 
 def _goes(state: JobState, policy: Policy, now_s: float) -> bool:
-    """True if its workers can be expected to go.
+    """True if the leaving workers of a job can be expected to go.
 
     A controller that has not followed a resize for long may never do so.
     """

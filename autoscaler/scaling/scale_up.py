@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.cost_model import balance_s, pays, starts
-from turnout.autoscaler.scaling.decision import Decision
-from turnout.autoscaler.scaling.reservations import Reservations
-from turnout.autoscaler.scaling.turns import in_turn
+from turnout.autoscaler.scaling.decision import Decision, in_turn
+from turnout.autoscaler.scaling.free_room import Reservations
+from turnout.autoscaler.scaling.resize_cost import balance_s, pays, starts
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain
 

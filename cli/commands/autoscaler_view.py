@@ -13,7 +13,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.model import UNKNOWN_NODE, Observation
 from turnout.autoscaler.observe import job_pods
-from turnout.autoscaler.reporting.never import UnmanagedGang
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.listing import CannotSee, Lists, Once
 from turnout.jobs.gang import membership

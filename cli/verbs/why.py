@@ -13,7 +13,7 @@ from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 
 if TYPE_CHECKING:
-    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.reporting.why import Chain
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import ClusterView
     from turnout.cli.commands.terminal import Page
@@ -119,10 +119,8 @@ def _chain(
 ) -> Chain:
     """The chain of the job, decided as the autoscaler decides."""
     from turnout.autoscaler.decide import decide
-    from turnout.autoscaler.reporting.explain import chain
-    from turnout.autoscaler.reporting.forecast import forecast
-    from turnout.autoscaler.reporting.never import ClusterContext
-    from turnout.autoscaler.reporting.runtime_stats import RuntimeStats
+    from turnout.autoscaler.reporting.forecast import RuntimeStats, forecast
+    from turnout.autoscaler.reporting.why import ClusterContext, chain
 
     view, policy, lives = cluster_view.view, wanted.policy(), RuntimeStats()
     seen, now_s = cluster_view.seen, cluster_view.now_s
@@ -138,7 +136,7 @@ def _chain(
 
 def _partly(cluster_view: ClusterView, key: JobKey) -> Partly:
     """Give what the pods of the job tell by themselves."""
-    from turnout.autoscaler.reporting.never import ClusterContext, members
+    from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.partly import Partly
 
     one = next(each for each in cluster_view.seen.jobs if each.job.key == key)
@@ -155,7 +153,7 @@ def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
 
 def _repair(cluster_view: ClusterView, key: JobKey, told: Told) -> str | None:
     """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
-    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.repaired import repair_of_job
 
     return repair_of_job(_pods(cluster_view, key), told.gang.least) if isinstance(told, Chain) else None
@@ -169,7 +167,7 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import partly, why
     from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate

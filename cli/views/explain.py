@@ -18,9 +18,7 @@ import numpy as np
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import Observation, Policy, Reason
-from turnout.autoscaler.reporting.explain import Chain, chain
-from turnout.autoscaler.reporting.never import ClusterContext, UnmanagedGang
-from turnout.autoscaler.reporting.node_rejections import refusals
+from turnout.autoscaler.reporting.why import Chain, ClusterContext, UnmanagedGang, chain, refusals
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.model import JobKey

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
 from turnout.autoscaler.model import JobState, Observation
-from turnout.autoscaler.reporting.never import UnmanagedGang
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import NAMESPACE, Queue, bounds_several

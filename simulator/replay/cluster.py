@@ -14,7 +14,7 @@ import numpy as np
 
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.scaling.cost_model import after_change_s
+from turnout.autoscaler.scaling.resize_cost import after_change_s
 from turnout.jobs.model import ResizeBudget
 from turnout.jobs.queues.model import Queue
 from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.observe.idle import IdleRoom
+from turnout.autoscaler.observe.room_history import IdleRoom
 from turnout.simulator.replay.cluster import World
 from turnout.simulator.replay.job_run import EPOCH_S
 from turnout.simulator.replay.model import Rules, Submission, Tape

@@ -10,7 +10,7 @@ from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape,
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.scaling.quota import least_of
+from turnout.autoscaler.scaling.free_room import least_of
 
 
 @st.composite

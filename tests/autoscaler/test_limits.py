@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.fence import decided
+from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason, Step, TerminatingPod
-from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, pays
-from turnout.autoscaler.scaling.job_annotations import conditions, overruled
-from turnout.autoscaler.scaling.quota import least_of
+from turnout.autoscaler.scaling.free_room import least_of
+from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, overruled, pays
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.queues.model import Queue
 from turnout.kube import labels

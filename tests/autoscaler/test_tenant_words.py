@@ -15,11 +15,10 @@ from tests.jobs.kinds.manifests import SAMPLES
 from tests.support.examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_notes
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.fence import decided
+from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import Policy, Reason, Step
-from turnout.autoscaler.reporting.runtime_stats import lived_s
-from turnout.autoscaler.scaling.job_annotations import notes_of, overruled
+from turnout.autoscaler.reporting.forecast import lived_s
+from turnout.autoscaler.scaling.resize_cost import notes_of, overruled
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey, JobKind

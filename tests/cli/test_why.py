@@ -7,9 +7,8 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason
-from turnout.autoscaler.reporting.explain import chain
-from turnout.autoscaler.reporting.forecast import Estimate, forecast
-from turnout.autoscaler.reporting.runtime_stats import RuntimeStats
+from turnout.autoscaler.reporting.forecast import Estimate, RuntimeStats, forecast
+from turnout.autoscaler.reporting.why import chain
 from turnout.cli.job_names import BadJobName, read
 from turnout.cli.why import NoSuchJob, known_words, lasting, meant, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause

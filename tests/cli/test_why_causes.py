@@ -7,9 +7,8 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE
-from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate
-from turnout.autoscaler.reporting.never import ClusterContext, UnmanagedGang
+from turnout.autoscaler.reporting.why import ClusterContext, UnmanagedGang, chain
 from turnout.cli.why import rows, title
 from turnout.jobs.model import JobKey, Spread
 

@@ -14,15 +14,12 @@ from typing import Any
 import msgspec
 
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.fence import decided
+from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.memory import Memory, encode, read
 from turnout.autoscaler.model import Policy, Step
 from turnout.autoscaler.observe import unmanaged_gangs
-from turnout.autoscaler.observe.idle import IdleRoom
-from turnout.autoscaler.scaling.job_annotations import notes_of
-from turnout.autoscaler.scaling.promises import Promises
-from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
+from turnout.autoscaler.scaling.resize_cost import notes_of
 from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey

@@ -11,7 +11,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.memory_writer import EACH_S, MemoryWriter
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import MOST_STRIKES, MOST_TERMS, Memory, Strike, Terms, encode, read
-from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.autoscaler.observe.room_history import UnusedRoom
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import labels

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
 from tests.support.examples import scaled
 from turnout.autoscaler.model import NODES
-from turnout.autoscaler.observe.idle import IdleRoom
+from turnout.autoscaler.observe.room_history import IdleRoom
 from turnout.jobs.queues.model import Queue
 
 SPAN_S = 60.0

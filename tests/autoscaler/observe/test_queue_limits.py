@@ -6,7 +6,7 @@ import pytest
 
 from tests.autoscaler.test_cache import GPU, job, node, pod
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.metric_samples import Snapshot, samples
+from turnout.autoscaler.controller.metrics import Snapshot, samples
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy, Reason
 from turnout.autoscaler.reporting.queue_status import pages

@@ -7,8 +7,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.reporting.explain import Holder, chain, worker_of
-from turnout.autoscaler.reporting.node_rejections import refusal, refusals
+from turnout.autoscaler.reporting.why import Holder, chain, refusal, refusals, worker_of
 from turnout.jobs.model import JobKey, Spread
 from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
 from turnout.kube.pod_shape import PodShape, amount_text

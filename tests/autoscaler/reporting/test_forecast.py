@@ -13,8 +13,7 @@ from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.forecast import MOST_WAITERS, ForecastCache, forecast
-from turnout.autoscaler.reporting.runtime_stats import KEPT, RuntimeStats, lived_s
+from turnout.autoscaler.reporting.forecast import KEPT, MOST_WAITERS, ForecastCache, RuntimeStats, forecast, lived_s
 
 
 def told(at, lives=None, now_s=NOW_S, **more):

@@ -8,8 +8,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.controller.status_writer import MOST_MARKS, StatusWriter
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.pod_annotations import Mark, marks_of, worker_annotations
-from turnout.autoscaler.reporting.queue_status import MOST_JOBS, name_of, pages
+from turnout.autoscaler.reporting.queue_status import MOST_JOBS, Mark, marks_of, name_of, pages, worker_annotations
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, Forbidden, NotFound
 

@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.scaling.promises import Promises
+from turnout.autoscaler.observe.room_history import Promises
 
 LATE_S = POLICY.promise_s + 1
 FORGED = job("deaf", replicas=2, resized_s=NOW_S + 3e9)  # by its own word it was resized a hundred years from now

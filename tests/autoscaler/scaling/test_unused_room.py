@@ -9,7 +9,7 @@ from tests.autoscaler.world import NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import Strike
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.scaling.unused_room import FORGET_S, FREE, MOST_KEPT, MOST_S, UnusedRoom
+from turnout.autoscaler.observe.room_history import FORGET_S, FREE, MOST_KEPT, MOST_S, UnusedRoom
 from turnout.jobs.model import JobKey, Life
 
 GIVER = job("giver", least=2, most=8, replicas=8, resized_s=NOW_S - 50)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.autoscaler.world import GPU, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.never import UnmanagedGang
 from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import text
 from turnout.cli.views.queues import listing, rows, written
 from turnout.jobs.model import JobKey
