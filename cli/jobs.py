@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from turnout.cli.views.listing import Column, Listing, text
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import JobView, Object
+from turnout.controllers.model import JobView, Kind, Object
 from turnout.kube.client.logs import printable
 from turnout.kube.labels import SUSPENDED
 from turnout.kube.times import unix_s

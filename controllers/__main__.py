@@ -1,4 +1,4 @@
-"""The job controllers as a program: they watch always, and write while they hold their Lease."""
+"""Run the job controllers as a program: they watch always, and write while they hold their Lease."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
 from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.controller import JobController
+from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.informers import ControllerInformers
-from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import Writer

@@ -1,7 +1,7 @@
-"""Lifecycle policies of a Volcano Job: which event of its pods ends the job or starts it again.
+"""Lifecycle policies of a Volcano Job: which event of its pods ends or restarts the job.
 
-Policies of a task come before those of the job. Events are read from the pods that exist, so a controller that starts
-anew misses none but the end of a pod that was deleted meanwhile. Source: docs/facts/job-kinds.md 1.5
+Policies of a task come before those of the job. Events are read from the pods that exist, so a restarted controller
+misses only the end of a pod that was deleted meanwhile. Source: docs/facts/job-kinds.md 1.5
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from turnout.controllers.diff import by_role
+from turnout.controllers.children import by_role
 from turnout.controllers.model import KnownChildren, Phase, PodState, Role
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part

@@ -1,8 +1,8 @@
-"""Decides what a job needs written, as a pure function of its object, what it owns and the time.
+"""Decides what a job needs written, as a pure function of its object, its children and the time.
 
-In order: an object that cannot be obeyed is told so; a job that has ended is cleaned up; a suspended one owns no pods;
-one past its limits fails; any other gets the children that it lacks, loses those above its size, the highest index
-first, and is judged by its pods. Source: docs/facts/job-kinds.md 1.2, 1.7
+In order: an invalid object gets a condition that names the field; an ended job is cleaned up; a suspended job owns no
+pods; a job past its limits fails; any other job gets its missing children, loses those above its size, the highest
+index first, and gets the conditions that follow from its pods. Source: docs/facts/job-kinds.md 1.2, 1.7
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.controllers import children, conditions, diff
-from turnout.controllers.kind import Kind, Moment
+from turnout.controllers import children, conditions
+from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
     ChildKey,
@@ -20,7 +20,9 @@ from turnout.controllers.model import (
     Counts,
     Delete,
     JobView,
+    Kind,
     KnownChildren,
+    Moment,
     Object,
     Outcome,
     Phase,
@@ -33,9 +35,7 @@ from turnout.controllers.model import (
     Verdict,
     Write,
 )
-from turnout.controllers.portion import Portion
-from turnout.controllers.roles.devices import not_offered
-from turnout.controllers.roles.pods import RoleDecision, decide_role, soonest
+from turnout.controllers.role_pods import RoleDecision, decide_role, not_offered, soonest
 from turnout.kube.times import rfc3339, unix_s
 
 NOTHING = Outcome()
@@ -46,7 +46,7 @@ _TIMES = ("startTime", "completionTime")
 
 @dataclass(slots=True)
 class _Status:
-    """A status as it becomes, in the core's words. raw: as the object has it. was: the same in the core's words."""
+    """The next status of a job, in the core's terms."""
 
     kind: Kind
     raw: Object
@@ -61,17 +61,17 @@ class _Status:
     view: JobView | None = None  # None for an object that is refused
 
     def note(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
-        """Take in a condition."""
+        """Add a condition."""
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
     def end(self, verdict: Verdict, why: Reason | None = None) -> None:
-        """Take in the job's end. why: the reason of its condition, None for the verdict's own."""
+        """Add the job's end. why: the reason of its condition, None for the verdict's own."""
         self.completion = self.completion or rfc3339(self.now_s)
         self.note(verdict.reason, verdict.text, why=why)
 
     def patch(self) -> Object | None:
-        """Return a merge patch of the status, None where the object has it already."""
+        """Return a merge patch of the status, None if the object has it already."""
         core_status: dict[str, Any] = {"conditions": self.conditions}
         if self.replicas or "replicaStatuses" in self.before:
             core_status["replicaStatuses"] = self.replicas
@@ -79,7 +79,7 @@ class _Status:
         words = self.kind.vocabulary
         status = words.write(core_status, self.view, self.known, Moment(self.raw, self.now_s))
         status_before = {name: self.raw[name] for name in words.fields if name in self.raw}
-        return None if status == status_before else diff.merge_patch(status_before, status)
+        return None if status == status_before else children.merge_patch(status_before, status)
 
 
 def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup: Setup = NO_GANGS) -> Outcome:
@@ -113,7 +113,7 @@ def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup
         status.says.append(known.put_off("its end"))
     elif late is not None or _failed_too_often(view, status, known):
         why = late or f"Job {view.name} has failed because it has reached the specified backoff limit"
-        writes = [*diff.delete_pods(known.pods), *diff.delete_others(known)]
+        writes = [*children.delete_pods(known.pods), *children.delete_others(known)]
         status.end(Verdict(Reason.FAILED, why))
         status.says.append(Say(Reason.FAILED, why, warning=True))
         return _outcome(status, writes)
@@ -134,7 +134,7 @@ def _mapping(value: Any) -> Object:
 
 
 def _refused(status: _Status, refused: Refused) -> Outcome:
-    """Tell what cannot be obeyed. A job that has begun keeps its pods: its change is not taken."""
+    """Report an invalid object. A job that has begun keeps its pods, and its change is not carried out."""
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
         status.end(Verdict(Reason.FAILED, refused.why), why)
@@ -148,7 +148,7 @@ def _note_and_say(status: _Status, why: Reason, text: str, *, type_: Reason, on:
 
 
 def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> Outcome:
-    """Clean up after a job. Its PodGroup and HPA go in any case: they hold room and scale nothing."""
+    """Clean up after a job. Its PodGroup and HPA are deleted in any case: they hold room and scale nothing."""
     children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
     writes = [*_cleaned(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
     if conditions.is_true(status.conditions, Reason.SUCCEEDED):
@@ -168,7 +168,7 @@ def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -
 
 
 def _cleaned(view: JobView, known: KnownChildren) -> Iterator[Write]:
-    """Give the deletions of pods, each with the Service of its name, that the job's policy wants after its end."""
+    """Yield the deletions of pods, each with the Service of its name, that the job's policy requires after its end."""
     if view.policy.clean_pods is CleanPods.NONE:
         return
     surviving = {role.label for role in view.roles if role.survives_cleanup}
@@ -177,7 +177,7 @@ def _cleaned(view: JobView, known: KnownChildren) -> Iterator[Write]:
             continue
         if view.policy.clean_pods is CleanPods.ALL or pod.phase in (Phase.RUNNING, Phase.PENDING):
             if not pod.deleting:
-                yield diff.delete_pod(pod)
+                yield children.delete_pod(pod)
             if (other := known.others.get(ChildKey("Service", pod.name))) is not None:
                 yield Delete(other.key, other.uid)
 
@@ -191,11 +191,11 @@ def _suspended(kind: Kind, view: JobView, status: _Status, known: KnownChildren,
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
     if (left := kind.suspended_view(view)) is None:
-        return _outcome(status, [*diff.delete_pods(known.pods), *diff.delete_others(known)])
+        return _outcome(status, [*children.delete_pods(known.pods), *children.delete_others(known)])
     named, decisions = {role.label for role in left.roles}, list[RoleDecision]()
     portion = Portion()
-    writes = [*diff.others(kind.extras(left, known), known, portion)]
-    writes += diff.delete_pods(pod for pod in known.pods if pod.role not in named)
+    writes = [*children.others(kind.extras(left, known), known, portion)]
+    writes += children.delete_pods(pod for pod in known.pods if pod.role not in named)
     for role in left.roles:
         decision = decide_role(
             kind, left, role, known, status.replicas.get(role.name, {}), setup, status.now_s, portion
@@ -214,7 +214,7 @@ def _suspended(kind: Kind, view: JobView, status: _Status, known: KnownChildren,
 
 
 def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> bool:
-    """True if a job's pods and containers have failed as often as it bears."""
+    """True if a job's pods and containers have failed as often as its limit."""
     if view.policy.backoff_limit is None:
         return False
     tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
@@ -225,7 +225,7 @@ def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> b
 
 
 def _too_late(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> str | None:
-    """Say why a job has to fail by the time that has passed; None when it need not."""
+    """Return why a job has to fail by the time that has passed; None if it has not to."""
     policy, began_s = view.policy, unix_s(status.start)
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
         return f"Job {view.name} has failed because it was active longer than specified deadline"
@@ -235,7 +235,7 @@ def _too_late(view: JobView, status: _Status, known: KnownChildren, now_s: float
 
 
 def _starts_too_late(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> bool:
-    """True if too few pods have started in the time that the job gives them. One that ran once has started."""
+    """True if too few pods have started within the job's limit. A job that ran once has started."""
     began_s, policy = unix_s(status.start), view.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False
@@ -246,7 +246,7 @@ def _starts_too_late(view: JobView, status: _Status, known: KnownChildren, now_s
 def _running(kind: Kind, view: JobView, status: _Status, known: KnownChildren, setup: Setup) -> Outcome:
     group, portion = children.pod_group(view, setup), Portion()
     extras = [*([] if group is None else [group]), *kind.extras(view, known)]
-    writes = [*diff.others(extras, known, portion)]
+    writes = [*children.others(extras, known, portion)]
     counts: dict[str, Counts] = {}
     failure: Verdict | None = None
     decisions = list[RoleDecision]()

@@ -1,7 +1,7 @@
-"""ScalePlans: objects by which DLRover's users, and our autoscaler, give an ElasticJob another number of workers.
+"""ScalePlans: objects by which DLRover's users, and our autoscaler, resize an ElasticJob.
 
-A plan is carried out once; what became of it stands in its status. Plans that are not marked as manual are DLRover's
-own notes, and are left alone. Source: docs/facts/dlrover.md 5.1
+A plan is carried out once, and its status has the result. Plans that are not marked as manual are DLRover's own notes,
+and are left alone. Source: docs/facts/dlrover.md 5.1
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Scaling:
 
 
 def owner_of(plan: Object) -> str:
-    """Return the name of a plan's job, "" where it names none: whoever writes a plan may name jobs beside it alone.
+    """Return the name of a plan's job in its own namespace, "" if it names none.
 
-    A text that is no object's name would lead elsewhere as a part of a path.
+    A text that is no object's name is refused, because it would lead elsewhere as a part of a path.
     """
     found = (plan.get("spec") or {}).get("ownerJob")
     return found if isinstance(found, str) and _NAME.fullmatch(found) else ""

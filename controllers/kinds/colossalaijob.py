@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import colossalaijob_pods as pods
 from turnout.controllers.kinds import colossalaijob_status as status
 from turnout.controllers.kinds import fields
@@ -21,6 +20,7 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
+    Kind,
     KnownChildren,
     Object,
     Phase,
@@ -165,9 +165,9 @@ def _overrides(part: Part, key: str) -> Mapping[str, Object]:
 
 
 def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[Verdict]:
-    """Say what the pods make of the job: the launcher's end is its end, if its summary names no host that failed.
+    """Return the conditions that follow from the pods. The launcher's end is the job's, unless it names a host.
 
-    A worker that has started again is out of the host list. Source: CA-21, CA-23, CA-24, SD-17
+    A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
     """
     launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
     name = f"{KIND} {view.name}"

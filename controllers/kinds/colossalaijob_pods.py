@@ -54,12 +54,12 @@ def selector(view: JobView, role: Role) -> dict[str, str]:
 
 
 def outdated(view: JobView, pod: PodState) -> bool:
-    """True for a pod that was made to be debugged while the job trains, and the other way round."""
+    """True for a pod that was created for debugging while the job trains, or the other way round."""
     return bool(pod.mode) and (pod.mode == DEBUGGED) != (view.spec["debug"] is not None)
 
 
 def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
-    """Name the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
+    """Return the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
     if ChildKey("ConfigMap", _config(view)) not in known.others:
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in view.roles if role.name == WORKER)

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.kind import Moment, Vocabulary
 from turnout.controllers.kinds.colossalaijob_pods import LAUNCHER, WORKER
-from turnout.controllers.model import JobView, KnownChildren, Object, Phase, PodState, Reason
+from turnout.controllers.model import JobView, KnownChildren, Moment, Object, Phase, PodState, Reason, Vocabulary
 from turnout.kube.times import rfc3339
 
 NORMAL, NO_REASON = "All pods are running normally.", "-"

@@ -14,7 +14,6 @@ from typing import Any
 
 from turnout.controllers import conditions
 from turnout.controllers.children import meta_of
-from turnout.controllers.kind import Kind, Moment, Vocabulary
 from turnout.controllers.kinds import elasticjob_pods, fields
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, LABELS, MASTER, PORT, WORKER, master_host, pod_name
 from turnout.controllers.model import (
@@ -23,8 +22,10 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
+    Kind,
     KnownChildren,
     Later,
+    Moment,
     Object,
     Phase,
     PodState,
@@ -34,6 +35,7 @@ from turnout.controllers.model import (
     Role,
     RunPolicy,
     Verdict,
+    Vocabulary,
     Wanted,
 )
 from turnout.jobs import command_line
@@ -172,17 +174,20 @@ def _service(view: JobView, role: Role, index: int, head: str, port: int) -> Obj
 
 
 def suspended_view(view: JobView) -> JobView:
-    """Return what of a suspended job still runs: its master."""
+    """Return the part of a suspended job that still runs: its master."""
     return replace(view, roles=tuple(role for role in view.roles if role.name == MASTER))
 
 
 def recreate(_view: JobView, role: Role, pod: PodState) -> bool:
-    """True unless a master says that the job has failed: failed pods are made anew up to their role's count."""
+    """True unless a master reports that the job has failed. Failed pods are recreated up to their role's count."""
     return role.name != MASTER or pod.exit_code != 1
 
 
 def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> Sequence[Verdict]:
-    """Say what the pods' phases make of the job: the master's success is the job's, and so is that of all workers."""
+    """Return the conditions that follow from the pods' phases.
+
+    The success of the master, or of all workers, is the job's.
+    """
     head = f"{KIND} {view.name}"
     worker = next(role for role in view.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded

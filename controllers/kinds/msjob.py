@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import meta_of
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
@@ -21,6 +20,7 @@ from turnout.controllers.model import (
     CleanPods,
     Counts,
     JobView,
+    Kind,
     KnownChildren,
     Object,
     Phase,
@@ -149,7 +149,7 @@ def _address(view: JobView, scheduler: Role, known: KnownChildren) -> str:
 
 
 def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
-    """Name the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
+    """Return the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
     if (scheduler := _named(view, SCHEDULER)) is None:
         return ()
     if not _address(view, scheduler, known):
@@ -170,10 +170,10 @@ def extras(view: JobView, _known: KnownChildren) -> list[Object]:
 
 
 def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[Verdict]:
-    """Say what the pods' phases make of the job. counts: by the name of the role.
+    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
-    All workers have to end well under AllWorkers, else worker 0. A failure is the job's but for a dynamic worker's
-    beside others that go on.
+    Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
+    while other workers run.
     """
     name, count = f"{KIND} {view.name}", counts[WORKER]
     worker = next(role for role in view.roles if role.name == WORKER)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import owner, services
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
@@ -21,6 +20,7 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
+    Kind,
     KnownChildren,
     Object,
     Reason,
@@ -242,9 +242,10 @@ def _hpa(view: JobView, policy: Object, metrics: Any) -> Object:
 
 
 def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) -> list[Verdict]:
-    """Say what the pods' phases make of the job. counts: by the name of the role.
+    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
-    The Master's end is the job's. Without one all workers have to end well, or any of an elastic job.
+    The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
+    elastic job.
     """
     found: list[Verdict] = []
     name = f"{KIND} {view.name}"

@@ -12,7 +12,6 @@ from typing import Any
 
 from turnout.controllers import lifecycle_policies as policies
 from turnout.controllers.children import SCHEDULERS, resources_of
-from turnout.controllers.kind import Kind, Vocabulary
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds import volcanojob_plugins as plugins
 from turnout.controllers.kinds.volcanojob_life import FIELDS, in_our_words, in_volcanos_words, lifecycle
@@ -22,6 +21,7 @@ from turnout.controllers.model import (
     Dialect,
     Gang,
     JobView,
+    Kind,
     KnownChildren,
     Object,
     Replica,
@@ -29,6 +29,7 @@ from turnout.controllers.model import (
     Role,
     RunPolicy,
     Verdict,
+    Vocabulary,
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part

@@ -1,6 +1,6 @@
-"""The life of a Volcano Job: its phases, what leads from one to the next, and its status.
+"""The lifecycle of a Volcano Job: its phases, their transitions, and its status.
 
-A phase is written first and carried out by the looks that follow it, so a controller that ends in between goes on where
+A phase is written first and carried out by the reconciliations that follow, so a restarted controller continues where
 it was. Source: docs/facts/job-kinds.md 1.5; VE-27; Volcano's pkg/controllers/job/state
 """
 
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from turnout.controllers import children, conditions, diff
+from turnout.controllers import children, conditions
 from turnout.controllers import lifecycle_policies as policies
-from turnout.controllers.kind import Kind, Moment
+from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
     Delete,
     JobView,
+    Kind,
     KnownChildren,
+    Moment,
     Object,
     Outcome,
     Phase,
@@ -30,7 +32,6 @@ from turnout.controllers.model import (
     Setup,
     Write,
 )
-from turnout.controllers.portion import Portion
 from turnout.kube.times import rfc3339, unix_s
 
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
@@ -53,7 +54,7 @@ _SUSPENDED = Reason.SUSPENDED.value
 
 @dataclass(frozen=True, slots=True)
 class _JobAtPhase:
-    """A job at one look. before: its status."""
+    """A job at one reconciliation. before: its status."""
 
     kind: Kind
     view: JobView
@@ -72,7 +73,7 @@ class _JobAtPhase:
 
     @property
     def members(self) -> list[PodState]:
-        """The pods that belong to the job as it is now."""
+        """Return the pods that belong to the job as it is now."""
         sizes = {role.label: role.replicas for role in self.view.roles}
         return [pod for pod in self.known.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
 
@@ -85,7 +86,7 @@ def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_
     if at.phase in ENDS:
         return _ended(at)
     if at.phase in NEXT:
-        writes = tuple(diff.delete_pods(at.alive))
+        writes = tuple(children.delete_pods(at.alive))
         why, reason = _state_text(at.before, "message"), _state_text(at.before, "reason")
         return _outcome(at, at.phase, writes=writes) if at.alive else _outcome(at, NEXT[at.phase], why, reason=reason)
     if view.policy.suspended:
@@ -115,7 +116,7 @@ def _restarting(at: _JobAtPhase) -> Outcome:
     """
     past = at.view.spec["retried"] > at.view.spec["retries"]
     if left := (at.alive if past else at.known.pods):
-        return _outcome(at, RESTARTING, writes=tuple(diff.delete_pods(left)))
+        return _outcome(at, RESTARTING, writes=tuple(children.delete_pods(left)))
     if past:
         why = f"{_state_text(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
         return _outcome(at, FAILED, why)
@@ -123,10 +124,10 @@ def _restarting(at: _JobAtPhase) -> Outcome:
 
 
 def _end(at: _JobAtPhase) -> tuple[str, str] | None:
-    """Return the phase that the pods' results lead to, and why; None when the job goes on.
+    """Return the phase that follows from the pods' results, and why; None if the job continues.
 
-    Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs.
-    Source: VE-27
+    Terminating pods, and pods above the job's size, do not count. An elastic job succeeds with as many pods as its gang
+    needs. Source: VE-27
     """
     spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
     staying = at.members
@@ -147,29 +148,29 @@ def _end(at: _JobAtPhase) -> tuple[str, str] | None:
 
 
 def _running(at: _JobAtPhase) -> Outcome:
-    """Bring the children to what is wanted, and say whether the job runs."""
+    """Bring the children to what is needed, and set whether the job runs."""
     kind, view, known = at.kind, at.view, at.known
     group = children.pod_group(view, at.setup)
-    portion, pods = Portion(), diff.by_role(known.pods)
-    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, known)], known, portion)]
+    portion, pods = Portion(), children.by_role(known.pods)
+    writes = [*children.others([*([] if group is None else [group]), *kind.extras(view, known)], known, portion)]
     tasks = {role.label for role in view.roles}
-    waits_for_admission = diff.waits_for_admission(known, at.setup)
+    waits_for_admission = children.waits_for_admission(known, at.setup)
     for role in view.roles:
         mine = pods.get(role.label, [])
-        writes += diff.delete_pods(diff.surplus(role, mine))
+        writes += children.delete_pods(children.surplus(role, mine))
         if waits_for_admission:
             continue
-        for index in diff.missing(role, mine):
+        for index in children.missing(role, mine):
             if portion.is_full():
                 break
             replica = Replica(index, index)
             writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, at.setup)))
-    writes += diff.delete_pods(pod for pod in known.pods if pod.role not in tasks)
+    writes += children.delete_pods(pod for pod in known.pods if pod.role not in tasks)
     return _outcome(at, _begun(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
 
 
 def _begun(at: _JobAtPhase) -> str:
-    """Return Running once as many pods as the gang needs have begun, and Pending again when too many wait."""
+    """Return Running once as many pods as the gang needs have begun, and Pending again if too many wait."""
     counts = _counts(at.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
     total = sum(role.replicas for role in at.view.roles)
@@ -180,8 +181,8 @@ def _begun(at: _JobAtPhase) -> str:
 
 
 def _ended(at: _JobAtPhase) -> Outcome:
-    """Delete what still runs, and the PodGroup, which holds room; and the job once its time is over."""
-    writes: list[Write] = [*diff.delete_pods(at.alive)]
+    """Delete running pods and the PodGroup, which holds room, and the job once its time to live is over."""
+    writes: list[Write] = [*children.delete_pods(at.alive)]
     writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
     if at.view.policy.ttl_s is None or _state_text(at.before, "reason") == _SUSPENDED:
         return _outcome(at, at.phase, writes=tuple(writes))
@@ -203,7 +204,7 @@ def _outcome(
     reason: str = "",
     **counted: int,
 ) -> Outcome:
-    """Return what is written, with the status that follows. why, reason: for a phase that is new."""
+    """Return the writes, with the status that follows. why, reason: of a new phase."""
     before, new = at.before, phase != _phase(at.before)
     status: dict[str, Any] = {
         "state": before.get("state"),
@@ -221,7 +222,7 @@ def _outcome(
     status["conditions"] = listed
     status["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
     status_before = {name: before[name] for name in FIELDS if name in before}
-    patch = None if status == status_before else diff.merge_patch(status_before, status)
+    patch = None if status == status_before else children.merge_patch(status_before, status)
     return Outcome(
         tuple(writes), _says(at, phase, why) if new else (), patch, requeue_s=requeue_s, delete_job=delete_job
     )
@@ -268,19 +269,19 @@ def _phase(status: Object) -> str:
 
 
 def _state_text(status: Object, key: str) -> str:
-    """Return a text of the state, "" where there is none."""
+    """Return a text of the state, "" for none."""
     text = _mapping(status.get("state")).get(key)
     return text if isinstance(text, str) else ""
 
 
 def in_our_words(status: Object) -> Object:
-    """Return a status as far as an object that is refused needs it: whether its job has begun."""
+    """Return the status in the core's terms, as far as a refused object needs it: whether its job has begun."""
     begun = {"type": Reason.CREATED.value, "status": "True"}
     return {"conditions": [begun] if _phase(status) else []}
 
 
 def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: Moment) -> Object:
-    """Return the status of an object that is refused: Failed, and why, unless its job has begun."""
+    """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.listed(status) if each.get("type") == Reason.FAILED.value]
     return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

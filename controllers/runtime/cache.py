@@ -1,24 +1,23 @@
-"""Keeps what the watches and our own writes have shown: jobs, and what each of them owns.
+"""Keeps what the watches and our own writes have shown: jobs, their children, and the resources of nodes.
 
-An answer to a write counts at once, so that the next look does not write it again. Older versions of an object, and
-answers on objects that are known to be gone, are passed over. What an answer told of and a later list does not hold is
-gone, too: it went while no watch was there to see it come.
+The answer to a write counts at once, so that the next reconciliation does not write it again. Older versions of an
+object, and answers about deleted objects, are ignored. An object that only an answer has shown, and that a later list
+does not have, was deleted before its watch began.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from turnout.controllers.kind import Kind
-from turnout.controllers.model import ChildKey, ChildState, JobKey, KnownChildren, Object, PodState
-from turnout.controllers.observed import JobObject, Owned, OwnedPod, child_state, pod_state
-from turnout.controllers.runtime.node_resources import NodeResources
-from turnout.kube.objects import ObjectMeta
+from turnout.controllers.model import ChildKey, ChildState, JobKey, Kind, KnownChildren, Object, Phase, PodState
+from turnout.controllers.role_pods import extended
+from turnout.kube.objects import ObjectMeta, Struct
+from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
@@ -45,7 +44,10 @@ class _CachedChild:
 
 
 class Cache:
-    """changed: called with each job that has to be looked at. kinds: by the path of their group, as a JobKey has it."""
+    """The jobs and their children.
+
+    changed: called with each job that has to be reconciled. kinds: by the path of their group, as in a JobKey.
+    """
 
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
         self._changed = changed
@@ -60,7 +62,7 @@ class Cache:
         self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
-        """A job as it is now. answer: as a write of ours was answered; else as a watch shows it."""
+        """Store a job. answer: True for the answer to a write of ours, False for a watch."""
         meta, version = obj.metadata, _version(obj.metadata)
         if not answer:
             self._deleted_uids.pop(meta.uid, None)  # an API server that was put back to an older state has it again
@@ -84,7 +86,7 @@ class Cache:
         self._changed(key)
 
     def drop_job(self, api: str, key_of_job: Key) -> None:
-        """A job is gone; the API server deletes what it owned."""
+        """Drop a deleted job. The API server deletes its children."""
         self._forget(key_of_job.uid)
         key = JobKey(api, key_of_job.namespace, key_of_job.name)
         if (found := self._jobs.get(key)) is not None and found.uid == key_of_job.uid:
@@ -92,7 +94,7 @@ class Cache:
             self._keys.pop((key_of_job.namespace, key_of_job.uid), None)
 
     def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
-        """A pod as it is now. answer: as a write of ours was answered; else as a watch shows it."""
+        """Store a pod. answer: True for the answer to a write of ours, False for a watch."""
         if (found := self._note_child("Pod", obj.metadata, answer)) is None:
             return
         owner, kind = found
@@ -100,7 +102,7 @@ class Cache:
         self._look_at(owner)
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
-        """A child that is no pod as it is now."""
+        """Store a child that is not a pod."""
         if (found := self._note_child(kind, obj.metadata, answer)) is None:
             return
         owner, owners_kind = found
@@ -109,7 +111,7 @@ class Cache:
         self._look_at(owner)
 
     def drop_child(self, kind: str, child_key: Key) -> None:
-        """A child is gone."""
+        """Drop a deleted child."""
         self._forget(child_key.uid)
         known = self._known.get((kind, child_key.namespace, child_key.name))
         if known is None or known.uid != child_key.uid:
@@ -123,7 +125,10 @@ class Cache:
         self._look_at(owner)
 
     def listed(self, kind: str, label: str, version: str) -> None:
-        """A whole list of children has been told. label: that they have, "" for none. version: of the list."""
+        """Drop the children that a complete list does not have. label: of the list's selector, "" for none.
+
+        version: of the list.
+        """
         at = int(version) if version.isascii() and version.isdigit() else 0
         ended = [
             Key(namespace, name, child.uid)
@@ -134,7 +139,7 @@ class Cache:
             self.drop_child(kind, each)
 
     def job(self, key: JobKey) -> tuple[Object, KnownChildren] | None:
-        """Return a job's object and what it owns; None for one that is gone."""
+        """Return a job's object and its children; None for a deleted job."""
         if (found := self._jobs.get(key)) is None:
             return None
         owner = key.namespace, found.uid
@@ -144,9 +149,9 @@ class Cache:
         )
 
     def pods_are_read(self, *, yes: bool) -> None:
-        """Note whether pods can be read. All jobs are looked at once they can: nothing was decided in between.
+        """Note whether pods can be read. Once they can, all jobs are reconciled: nothing was decided in between.
 
-        When they cannot, jobs are looked at whose status tells of each pod.
+        If they cannot, jobs are reconciled whose status shows each pod.
         """
         if self._unread is not yes:
             return
@@ -161,9 +166,9 @@ class Cache:
         return self._jobs
 
     def _note_child(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
-        """Note a child, and return its owner and that one's kind.
+        """Note a child, and return its owner and the owner's kind.
 
-        None for what no job of our kinds controls, what is gone, and what is older than what is known.
+        Returns None for a child of no job of our kinds, for a deleted child, and for an old version.
         """
         reference = next((each for each in meta.owner_references or () if each.controller), None)
         owners_kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
@@ -194,3 +199,202 @@ class Cache:
 
 def _version(meta: ObjectMeta) -> int:
     return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
+
+
+_LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
+_WAITS = 1_024  # characters of a scheduler's reasons
+
+
+class Terminated(Struct):
+    """How a container has ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None  # the API server says null for what the kubelet has not
+    finished_at: str | None = None
+
+
+class ContainerState(Struct):
+    """The state of a container: its end as far as it decides something, the others as they are."""
+
+    terminated: Terminated | None = None
+    running: dict[str, Any] | None = None
+    waiting: dict[str, Any] | None = None
+
+
+class ContainerStatus(Struct):
+    """A container of a pod."""
+
+    name: str = ""
+    restart_count: int = 0
+    ready: bool = False
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class PodCondition(Struct):
+    """A condition of a pod."""
+
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class PodStatus(Struct):
+    """The part of a pod's status that decides what becomes of it."""
+
+    phase: str = ""
+    reason: str = ""
+    start_time: str | None = None
+    conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class PodSpec(Struct):
+    """The part of a pod's spec that its controller needs."""
+
+    node_name: str = ""
+
+
+class OwnedPod(Struct):
+    """A pod as its controller needs it."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class OwnedStatus(Struct):
+    """The part of a PodGroup's status that its job waits for."""
+
+    phase: str = ""
+
+
+class Owned(Struct):
+    """A child that is no pod. data: of a ConfigMap."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    data: dict[str, Any] | None = None
+    status: OwnedStatus = msgspec.field(default_factory=OwnedStatus)
+
+
+class JobObject(Struct):
+    """A job of any kind."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+def place_of(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
+    """Return the role and index that a child's labels say; -1 for a child of the whole job."""
+    labels, words = meta.labels or {}, kind.child_labels
+    index = labels.get(words.index, "")
+    return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
+
+
+def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
+    """Return a pod as decisions have it."""
+    role, index = place_of(kind, obj.metadata)
+    status = obj.status
+    try:
+        phase = Phase(status.phase or "Pending")
+    except ValueError:
+        phase = Phase.UNKNOWN
+    statuses = status.container_statuses or ()
+    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
+    ended = [each for each in mine if each is not None]
+    ended.sort(key=lambda each: not each.exit_code)  # the one that failed speaks for a pod of any containers
+    return PodState(
+        obj.metadata.name,
+        obj.metadata.uid,
+        role,
+        index,
+        phase,
+        obj.metadata.deletion_timestamp is not None,
+        ended[0].exit_code if ended else None,
+        sum(each.restart_count for each in statuses),
+        any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
+        status.reason or (ended[0].reason if ended else ""),
+        obj.spec.node_name,
+        ended[0].message[-_LAST_WORDS:] if ended else "",
+        (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
+        msgspec.to_builtins(statuses) if kind.tells_containers else (),
+        unix_s((ended[0].started_at if ended else None) or status.start_time),
+        unix_s(ended[0].finished_at) if ended else None,
+        _scheduler_message(obj),
+        _since_s(obj.metadata, ended),
+    )
+
+
+def _scheduler_message(obj: OwnedPod) -> str:
+    """Return why a pod has no node, in its scheduler's words."""
+    conditions = (
+        each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False"
+    )
+    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in conditions), "")
+
+
+def child_state(kind: Kind, child_kind: str, obj: Owned) -> ChildState:
+    """Return a child that is no pod as decisions have it. child_kind: what it is."""
+    role, index = place_of(kind, obj.metadata)
+    key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
+    data = data if child_kind == "ConfigMap" else {}
+    return ChildState(key, obj.metadata.uid, role, index, obj.spec, data, phase)
+
+
+def _since_s(meta: ObjectMeta, ended: Sequence[Terminated]) -> float:
+    if meta.deletion_timestamp is not None:
+        return unix_s(meta.deletion_timestamp) or 0.0
+    last_s = max((unix_s(each.finished_at) or 0.0 for each in ended), default=0.0)
+    return last_s or unix_s(meta.creation_timestamp) or 0.0
+
+
+NODES_PATH = "/api/v1/nodes"
+
+
+class OfferedStatus(Struct):
+    """The part of a node's status that says what it has."""
+
+    allocatable: dict[str, Any] | None = None
+
+
+class OfferingNode(Struct):
+    """A node as far as its devices go."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    status: OfferedStatus = msgspec.field(default_factory=OfferedStatus)
+
+
+class NodeResources:
+    """A sink of the watch of nodes. offered: by all nodes together, None while they have not been listed."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, frozenset[str]] = {}
+        self._nodes: Counter[str] = Counter()  # that offer a resource
+        self.offered: frozenset[str] | None = None
+
+    def put(self, node: OfferingNode) -> None:
+        """Store a node."""
+        self._set(node.metadata.name, extended(node.status.allocatable))
+
+    def drop(self, key: Key) -> None:
+        """Drop a deleted node."""
+        self._set(key.name, frozenset())
+        self._by_node.pop(key.name, None)
+
+    def synced(self, version: str) -> None:
+        """Note that all nodes have been listed."""
+        self.offered = frozenset(self._nodes)
+
+    def _set(self, name: str, now: frozenset[str]) -> None:
+        before = self._by_node.get(name, frozenset())
+        if before == now:
+            return
+        self._by_node[name] = now
+        self._nodes.update(now - before)
+        self._nodes.subtract(before - now)
+        self._nodes = +self._nodes
+        if self.offered is not None:
+            self.offered = frozenset(self._nodes)

@@ -1,7 +1,7 @@
-"""Jobs that have to be looked at: each once however often it changes, never two looks at one job at a time.
+"""A queue of jobs to reconcile: each job once however often it changes, and never twice at the same time.
 
-A job whose look failed comes again after a back-off of its own, and holds up no other. As client-go's workqueue, but
-that namespaces have their turns one after another: whoever has 10,000 jobs delays another's by one look.
+A failed job is retried after its own back-off and delays no other. Like client-go's workqueue, but namespaces take
+turns: a namespace with 10,000 jobs delays another one by one job.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from turnout.kube.client.clock import Clock
 
 
 class WorkQueue:
-    """backoff: of one job's failures in a row. draw: uniform in [0, 1), for jitter.
+    """The queue of jobs.
 
-    alone: no two looks at one namespace side by side, so that what belongs together is done in its order.
+    backoff: of one job's consecutive failures. draw: uniform in [0, 1), for jitter. one_per_namespace: jobs of one
+    namespace are never reconciled side by side, so that they keep their order.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class WorkQueue:
         return sum(map(len, (*self._waiting.values(), *self._blocked.values())))
 
     def add(self, key: JobKey) -> None:
-        """Have a job looked at as soon as somebody is free."""
+        """Queue a job."""
         if key in self._busy:
             self._changed_while_busy.add(key)
         else:
@@ -49,7 +50,7 @@ class WorkQueue:
             self._something.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
-        """Have a job looked at after so many seconds, unless it is to be looked at earlier anyway."""
+        """Queue a job after so many seconds, unless it is due earlier."""
         at_s = self._clock.monotonic() + wait_s
         if self._due.get(key, at_s) < at_s:
             return
@@ -58,7 +59,7 @@ class WorkQueue:
         self._sooner.set()
 
     async def next(self) -> JobKey:
-        """Wait for a job to look at. Call `done` with it after the look."""
+        """Wait for a job. Call `done` with it afterwards."""
         while not self._waiting:
             self._something.clear()
             await self._something.wait()
@@ -73,7 +74,7 @@ class WorkQueue:
         return key
 
     def done(self, key: JobKey, *, failed: bool = False, asked_s: float = 0.0) -> None:
-        """Take a job back after its look. asked_s: how long the API server asks to wait."""
+        """Take a job back after its reconciliation. asked_s: how long the API server asks to wait."""
         self._busy.discard(key)
         self._let_in(key.namespace)
         if failed:
@@ -94,7 +95,7 @@ class WorkQueue:
             self._something.set()
 
     async def run(self) -> None:
-        """Bring back those whose time has come, until cancelled."""
+        """Queue the jobs that are due, until cancelled."""
         while True:
             now_s = self._clock.monotonic()
             while self._later and self._later[0][0] <= now_s:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.colossalaijob import MOST_PRIORITY
 from turnout.controllers.kinds.colossalaijob_pods import WORKER
 from turnout.controllers.kinds.fields import MOST_REPLICAS
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, job_status, role, rules
 
 _TEXTS: Object = {"type": "array", "maxItems": 1024, "items": TEXT}

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, rules
 
 _TEXTS: Object = {"type": "array", "items": TEXT}

@@ -10,7 +10,7 @@ from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, looked, pod, role, with_status
 from tests.support.examples import scaled
 from turnout.controllers.model import Create, Phase, Reason
-from turnout.controllers.roles.back_off import AT_ONCE, BackOff, pause_s
+from turnout.controllers.role_pods import AT_ONCE, BackOff, pause_s
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.controllers.jobs import pod
 from tests.support.examples import scaled
 from turnout.controllers.model import Phase, PodState, Restart, Role
-from turnout.controllers.roles.replicas import Past
+from turnout.controllers.role_pods import Past
 
 WORKER = Role("worker", 2, {}, Restart.NEVER, most_restarts=2)
 

@@ -15,8 +15,8 @@ from turnout.controllers.kinds.volcanojob import API, KIND, VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import ENDS as ENDS
 from turnout.controllers.model import ChildKey, Delete, Dialect, KnownChildren, Outcome, Setup, Update
 from turnout.controllers.model import Create as CreateChild
-from turnout.controllers.observed import Owned, OwnedPod, child_state, pod_state
 from turnout.controllers.reconcile import reconcile
+from turnout.controllers.runtime.cache import Owned, OwnedPod, child_state, pod_state
 from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
 
 JOBS = "jobs.batch.volcano.sh"

@@ -7,8 +7,7 @@ from tests.controllers.jobs import job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.observed import JobObject, Owned, OwnedPod
-from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 

@@ -9,10 +9,8 @@ from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from tests.kube.world import ManualClock, running
 from turnout.controllers.model import Create, Reason, Setup
-from turnout.controllers.observed import JobObject
-from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.controller import JobController
-from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.cache import Cache, JobObject
+from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime

@@ -8,8 +8,8 @@ from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import KnownChildren, Reason
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.roles.devices import extended, not_offered
-from turnout.controllers.runtime.node_resources import NodeResources, OfferedStatus, OfferingNode
+from turnout.controllers.role_pods import extended, not_offered
+from turnout.controllers.runtime.cache import NodeResources, OfferedStatus, OfferingNode
 from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key
 

@@ -7,12 +7,12 @@ from tests.controllers import elasticjobs, jobs
 from tests.controllers.jobs import NOW_S
 from tests.controllers.volcano import volcanojobs
 from turnout.controllers import children
+from turnout.controllers.children import PORTION_BYTES, PORTION_CHILDREN
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.fields import CHILDREN_BYTES
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import ChildState, Create, KnownChildren, Phase, PodState, Reason
-from turnout.controllers.portion import PORTION_BYTES, PORTION_CHILDREN
 from turnout.controllers.reconcile import reconcile
 
 
