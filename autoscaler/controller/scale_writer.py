@@ -59,13 +59,13 @@ class JobCalls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A change that did not get through. times: in a row, at_s: the last one. why: "" when nobody has said no."""
+    """A change that was not written."""
 
     uid: str
-    times: int
-    at_s: float
-    wait_s: float
-    why: str
+    times: int  # in a row
+    at_s: float  # of the last one
+    wait_s: float  # the back-off
+    why: str  # the refusal, "" if the API server has not refused it
 
     def holds(self, raw: Object, now_s: float) -> bool:
         """True if it is too early to retry on the same object. A clock that was set back delays no retry."""

@@ -57,21 +57,16 @@ class NodeReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a node is tainted. key: of the taint. share: of the GPU nodes, at most, and one in any case.
+    """When a node is tainted, and for how long."""
 
-    verdicts: of pods of so many namespaces. taint_s: how long at first; each time that it fails again twice as long,
-    up to most_s. fresh_s: a verdict that is older says nothing; ahead_s: one that is ahead of now by no more than this
-    waits until its time has come. slow: slow nodes are tainted, too.
-    """
-
-    key: str = labels.FAULTY
-    share: float = 0.1
-    verdicts: int = 1
-    taint_s: float = 3600.0
-    most_s: float = 7 * 86_400.0
-    fresh_s: float = 600.0
-    ahead_s: float = 5.0
-    slow: bool = False
+    key: str = labels.FAULTY  # of the taint
+    share: float = 0.1  # of the GPU nodes that may be tainted, 0 to 1; one node in any case
+    verdicts: int = 1  # namespaces whose pods have to report a fault before the first taint
+    taint_s: float = 3600.0  # duration of the first taint; each further one lasts twice as long
+    most_s: float = 7 * 86_400.0  # the longest duration
+    fresh_s: float = 600.0  # the age above which a verdict is stale
+    ahead_s: float = 5.0  # a verdict that is ahead of now by at most this waits until its time has come
+    slow: bool = False  # slow nodes are tainted, too
 
     def most(self, gpu_nodes: int) -> int:
         """Return how many nodes may be tainted at once."""
@@ -87,10 +82,10 @@ class Rules:
 
 
 class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One verdict that counted. pod: namespace/name. owner: uid of what made the pod, of the pod where nothing did."""
+    """One verdict that counted."""
 
-    pod: Annotated[str, msgspec.Meta(max_length=507)]
-    owner: Name
+    pod: Annotated[str, msgspec.Meta(max_length=507)]  # namespace/name
+    owner: Name  # uid of the pod's owner, or of the pod without one
     at: Moment
     kind: CheckResult = CheckResult.FAULTY
     cause: Name = ""
@@ -105,17 +100,15 @@ def voice(pod: str) -> str:
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record in a node's annotation.
-
-    heard: every report up to then is dealt with. told: the same moment for single namespaces.
-    """
+    """The record in a node's annotation."""
 
     state: FaultState
     since: Moment
-    handled_until: Moment = msgspec.field(name="heard")
+    handled_until: Moment = msgspec.field(name="heard")  # reports up to then are handled
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
     proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MOST_PROOFS)] = ()
+    # The same time for single namespaces.
     handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
         msgspec.field(name="told", default=())
     )
@@ -178,58 +171,52 @@ def write(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A pod's report on the node that the API server has bound it to.
+    """A pod's report on the node that the API server has bound it to."""
 
-    verdict: None when the annotation cannot be read. fault: says why.
-    """
-
-    pod: str
+    pod: str  # namespace/name
     uid: str  # as the API server has it
-    owner: str  # as the API server has it
+    owner: str  # uid of the pod's owner, as the API server has it
     node: str
-    verdict: NodeReport | None
-    fault: str = ""
+    verdict: NodeReport | None  # None if the annotation cannot be read
+    fault: str = ""  # why it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """One node. tainted: it bears a taint of our key, whoever put it there."""
+    """One node."""
 
     uid: str
-    gpus: bool
-    tainted: bool = False
+    gpus: bool  # it offers GPUs
+    tainted: bool = False  # it has a taint with our key, also of somebody else
     record: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeObservation:
-    """Everything that the taint policy decides on.
+    """All that the taint policy decides on."""
 
-    nodes: those with a record or a report, by name. claims: reports, also of pods that are gone.
-    """
-
-    nodes: Mapping[str, NodeEntry]
-    claims: tuple[Claim, ...]
-    gpu_nodes: int  # how many there are
-    tainted: int  # how many of them bear the taint
+    nodes: Mapping[str, NodeEntry]  # nodes with a record or a report, by name
+    claims: tuple[Claim, ...]  # reports, also of deleted pods
+    gpu_nodes: int  # number of nodes with GPUs
+    tainted: int  # number of tainted nodes
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:
-    """One node's change. record: what stands on it from then on, None for nothing. by: the pods that said so."""
+    """One node's change."""
 
     node: str
     uid: str
     word: NodeReason
-    taints: bool
-    record: Record | None
+    taints: bool  # the node has the taint from then on
+    record: Record | None  # the record from then on, None for none
     why: str
-    by: tuple[Claim, ...] = ()
+    by: tuple[Claim, ...] = ()  # the reports that caused it
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A claim from which nothing follows now."""
+    """A claim without effect."""
 
     claim: Claim
     word: NodeReason
@@ -238,7 +225,7 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """steps: one for each node at most."""
+    """The decision on all nodes."""
 
-    steps: tuple[NodeStep, ...]
+    steps: tuple[NodeStep, ...]  # at most one for each node
     passed_over: tuple[PassedOver, ...]

@@ -131,10 +131,10 @@ MOST_KEPT = 10_000  # owners and givers that are remembered
 
 @dataclass(slots=True)
 class _KeptRoom:
-    """Room that is kept for a job. since_s: its last progress. there: how many of its pods had a node then."""
+    """Room that is kept for a job."""
 
-    since_s: float
-    bound_pods: int
+    since_s: float  # the last progress of the job
+    bound_pods: int  # its pods with a node then
 
 
 @dataclass(slots=True)
@@ -155,12 +155,12 @@ class _Owner:
 
 @dataclass(slots=True)
 class _Giver:
-    """A job that gave workers. size: before it gave. vain: the room was left unused."""
+    """A job that gave workers."""
 
-    size: int
+    size: int  # before it gave
     at_s: float
     to: set[JobKey] = field(default_factory=set)
-    vain: bool = False
+    vain: bool = False  # the room was left unused
 
 
 class UnusedRoom:

@@ -31,21 +31,18 @@ PROMISE_S = 300.0  # for how long the room of a pod counts that was told to go: 
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """A PodGroup. least: of its members, None when it does not say. shape: of one, by minResources; None without.
-
-    taken_up: somebody makes its pods, and its scheduler has given it a phase.
-    """
+    """A PodGroup of any dialect."""
 
     key: GangKey
     uid: str
-    owners: tuple[str, ...]
+    owners: tuple[str, ...]  # uids
     created: str
     queue: str
     priority_class: str
     is_waiting: bool
-    least: int | None
-    shape: PodShape | None
-    taken_up: bool = False
+    least: int | None  # of its members, None if it does not say
+    shape: PodShape | None  # of one member by minResources, None if it does not say
+    taken_up: bool = False  # a controller creates its pods, and its scheduler has given it a phase
 
 
 def read(dialect: Dialect, raw: Object) -> PodGroup:

@@ -48,16 +48,13 @@ _UNTRUSTED = (Reason.STALE, Reason.NODES_UNREADY)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a job may start, in seconds since 1970, early <= likely <= late; infinite for never, or nobody can say.
-
-    because: what it is made of, as the rest of a sentence. guess: it is made of little.
-    """
+    """The expected start of a job, in seconds since 1970: early <= likely <= late, infinite for never or unknown."""
 
     early_s: float
     likely_s: float
     late_s: float
-    because: str
-    guess: bool = False
+    because: str  # the basis of the estimate, as the rest of a sentence
+    guess: bool = False  # too few jobs have finished for a real estimate
 
     @property
     def known(self) -> bool:
@@ -389,16 +386,12 @@ PodCharges = list[tuple[PodShape, Charges]]
 
 @dataclass(slots=True)
 class DemandGroup:
-    """Jobs that ask for the same, in their turn: where the first finds no room, none of them does.
-
-    needs: what it asks of its queue. life_s: of one of them once it has begun, by future. ranks: their places among
-    all that wait.
-    """
+    """Waiting jobs with the same request, in order. If the first finds no room, none of them does."""
 
     request: CapacityRequest
-    needs: tuple[tuple[str, int], ...]
-    life_s: Floats
-    ranks: list[int] = field(default_factory=list)
+    needs: tuple[tuple[str, int], ...]  # (resource, amount) of its queue
+    life_s: Floats  # run time of one of them, by future
+    ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
 
     def reserve(self, left: Reservations) -> PodCharges | None:
         """Charge one job. Return what it has taken, None if it does not fit."""
@@ -428,10 +421,10 @@ class DemandGroup:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A running job. lent: its workers above the min have left before it ends."""
+    """A running job."""
 
     state: JobState
-    lent: bool
+    lent: bool  # its workers above the min have left before its end
 
     def leave(self, left: Reservations, charges: PodCharges) -> None:
         """Give back what a running job holds at its end."""

@@ -41,45 +41,42 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class QueueLink:
-    """known: somebody describes it. Amounts in GPUs, None where nothing is said. others: holders beyond those shown."""
+    """The queue of a job. Amounts are in GPUs, None if nothing is specified."""
 
     name: str
-    known: bool
+    known: bool  # an object describes it
     open: bool
     limit: int | None
     deserved: int | None
     used: int
     free: int | None
     headroom: int
-    holders: tuple[Holder, ...]
-    others: int
+    holders: tuple[Holder, ...]  # the largest first, at most MOST_HOLDERS
+    others: int  # holders beyond those
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """One resource that is asked for. limit, free: of the queue, None for no bound."""
+    """One requested resource."""
 
     resource: str
     needs: int
-    limit: int | None
-    free: int | None
+    limit: int | None  # of the queue, None for no limit
+    free: int | None  # in the queue, None for no limit
 
 
 @dataclass(frozen=True, slots=True)
 class GangLink:
-    """In workers. there: that exist; has: with a node. beside: pods of other roles (there, wanted).
-
-    tier: the widest switch that it may span.
-    """
+    """The gang of a job, in workers."""
 
     least: int
     most: int
     existing: int
-    bound: int
+    bound: int  # with a node
     finished: int
-    missing: int
-    other_roles: tuple[tuple[int, int], ...]
-    tier: int | None
+    missing: int  # to the min
+    other_roles: tuple[tuple[int, int], ...]  # (pods with a node, pods) of each other role
+    tier: int | None  # of the widest switch that the gang may span, None for any
     multiple: int
 
 
@@ -87,8 +84,8 @@ class GangLink:
 class SizeLink:
     """The part of an explanation about a running job's size."""
 
-    size: int
-    requested: int
+    size: int  # workers with a node
+    requested: int  # workers that its object requests
     larger: int | None  # the next size, None when this is the last
     elastic: int
     balance_s: float  # what lending has won it, restarts taken off
@@ -100,14 +97,11 @@ class SizeLink:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Everything about one job at one moment. state: waits, runs or suspended. since_s: since when, None if unknown.
-
-    helped_by: the jobs that shrink for it, (job, size before, size after). helps: the job that it shrinks for.
-    """
+    """All facts about one job at one moment."""
 
     job: str
-    state: str
-    since_s: float | None
+    state: str  # waiting, running or suspended
+    since_s: float | None  # since 1970, None if unknown
     now_s: float
     queue: QueueLink
     quota: tuple[ResourceNeed, ...]
@@ -115,13 +109,13 @@ class Chain:
     gang: GangLink
     size: SizeLink | None
     reason: Reason
-    workers: int
+    workers: int  # after the decision
     workers_before: int
     detail: str
     explanation: str
     advice: str
-    shrinking_jobs: tuple[tuple[str, int, int], ...]
-    beneficiary: str
+    shrinking_jobs: tuple[tuple[str, int, int], ...]  # those that shrink for it: (job, size before, size after)
+    beneficiary: str  # the job for which it shrinks, "" for none
     start: Estimate | None
 
 
@@ -282,20 +276,20 @@ BoundPod = tuple[int, PodShape]  # row of a node, and what stands there
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedGang:
-    """Pods that belong together and to no job of a known kind. there: how many exist. placed: those with a node."""
+    """A gang of pods that belong to no job of a known kind."""
 
     key: JobKey
     queue: str
-    existing: int
-    bound_pods: tuple[BoundPod, ...] = ()
+    existing: int  # pods that exist
+    bound_pods: tuple[BoundPod, ...] = ()  # those with a node
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterContext:
-    """The cluster besides its jobs. map_seen: whether the map of switches could be read."""
+    """The part of the cluster that an observation does not show."""
 
     gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)
-    map_read: bool = True
+    map_read: bool = True  # the map of switches could be read
 
 
 Cause = tuple[Meaning, Estimate | None]  # advice "" and start None leave those of the decision
@@ -422,18 +416,15 @@ def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RoomLink:
-    """worker: what one asks for. nodes: all; admits: those that would take it; with_room: those that can now.
+    """The room for more workers of one shape."""
 
-    fits: whole workers on all of them together; ever: if every job were gone. refusals: (why, nodes), most first.
-    """
-
-    worker: str
-    nodes: int
-    admits: int
-    with_room: int
-    fits: int
-    fits_when_empty: int
-    refusals: tuple[tuple[str, int], ...]
+    worker: str  # what one requests
+    nodes: int  # all nodes
+    admits: int  # nodes that admit it
+    with_room: int  # nodes that have room for it now
+    fits: int  # whole workers on all nodes together
+    fits_when_empty: int  # the same without any job
+    refusals: tuple[tuple[str, int], ...]  # (reason, nodes), the most frequent first
 
 
 def room_link(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomLink:

@@ -118,16 +118,13 @@ Pods = Sequence[tuple[PodShape, int]]
 
 @dataclass(frozen=True, slots=True)
 class CapacityRequest:
-    """Pods that one job asks for at once. tier: the widest switch that they may span with the rows of `near`.
-
-    namespace: of that job.
-    """
+    """Pods that one job requests at once."""
 
     queue: str
     pods: Pods
-    tier: int | None = None
-    near_rows: tuple[int, ...] = ()
-    namespace: str = ""
+    tier: int | None = None  # of the widest switch that they may span with `near_rows`, None for any
+    near_rows: tuple[int, ...] = ()  # rows of the nodes of the job's other pods
+    namespace: str = ""  # of the job
 
 
 @dataclass(slots=True)
