@@ -1,4 +1,4 @@
-"""The autoscaler as a program: watches always, decides and acts while it holds its Lease."""
+"""Run the autoscaler as a program: it watches always, and decides and writes while it holds its Lease."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.controller.status_writer import StatusWriter
 from turnout.autoscaler.controller.taint_writer import TaintWriter
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.reporting.pod_annotations import Mark, Marked
+from turnout.autoscaler.reporting.queue_status import Mark, PodMarks
 from turnout.autoscaler.reporting.queue_status import pages as queue_pages
-from turnout.autoscaler.settings import Settings, settings
+from turnout.autoscaler.settings import Settings, read_settings
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube.cli_flags import parse_address
 from turnout.kube.client import logs
@@ -43,27 +43,25 @@ log = logging.getLogger("turnout.autoscaler")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
-    wanted = settings(argv)
-    logs.setup(wanted.log_level)
-    return run_program("turnout-autoscaler", lambda: serve(wanted))
+    settings = read_settings(argv)
+    logs.setup(settings.log_level)
+    return run_program("turnout-autoscaler", lambda: serve(settings))
 
 
-async def serve(wanted: Settings) -> None:
+async def serve(settings: Settings) -> None:
     """Watch always, act while leading, until the process is told to end."""
     clock = RealClock()
-    async with await Client.open(wanted.kubeconfig, wanted.context) as client:
-        view = Cache(KINDS, wanted.gpu_resource, wanted.schedulers)
+    async with await Client.open(settings.kubeconfig, settings.context) as client:
+        view = Cache(KINDS, settings.gpu_resource, settings.schedulers)
         news = asyncio.Event()
-        of_faults = wanted.taint_key, wanted.gpu_resource, news.set
-        fault_reports = FaultReportCache(*of_faults) if wanted.taint_nodes else None
-        watched, hold_large = (wanted.configmap, wanted.orders), wanted.confirm_large_changes
+        of_faults = settings.taint_key, settings.gpu_resource, news.set
+        fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
+        watched, hold_large = (settings.configmap, settings.orders), settings.confirm_large_changes
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
-        namespace, _, name = wanted.lease.partition("/")
-        identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        terms, site = lease_settings(wanted.lease_seconds), wanted.docs_base_url
-        elector = Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
+        elector, namespace = _elector(client, settings, clock), settings.lease.partition("/")[0]
+        site = settings.docs_base_url
         recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock, docs=site)
-        metrics, refs = Metrics(wanted.gpu_resource, restart_s=wanted.restart_s), Refs(view)
+        metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
         def time() -> SteadyTime:
@@ -72,60 +70,69 @@ async def serve(wanted: Settings) -> None:
         def term() -> int | None:
             return elector.transitions if elector.is_leading else None
 
-        scale_writer = ScaleWriter(client, KINDS, term, events.became, not wanted.act, elector.confirm, view.wrote)
-        with journal_at(wanted.decision_log) as journal:
+        scale_writer = ScaleWriter(
+            client, KINDS, term, events.report_outcome, not settings.act, elector.confirm, view.note_written
+        )
+        with journal_at(settings.decision_log) as journal:
             works = []
             if fault_reports is not None:
-                tells, rules = NodeEvents(recorder, wanted.rules(), metrics), wanted.rules()
-                told = tells, clock, news, not wanted.act, time()
-                works.append(TaintWriter(client, fault_reports, rules, lambda: elector.is_leading, *told).run)
-            acts = scale_writer, wanted.policy(), clock, events, metrics, journal, time()
+                reporter, rules = NodeEvents(recorder, settings.rules(), metrics), settings.rules()
+                loop_arguments = reporter, clock, news, not settings.act, time()
+                works.append(TaintWriter(client, fault_reports, rules, lambda: elector.is_leading, *loop_arguments).run)
+            acts = scale_writer, settings.policy(), clock, events, metrics, journal, time()
             controller = AutoscalerController(view, informers, *acts, MemoryWriter(client, namespace, clock))
-            words = Words(controller, refs, wanted)
+            words = ReportSource(controller, refs, settings)
             status = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
-            at = parse_address(wanted.metrics_bind, "--metrics-bind")
+            at = parse_address(settings.metrics_bind, "--metrics-bind")
             async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})
                 leading = lead(elector, lambda: settled(informers), lambda: run_together(controller.run, *works))
                 await run_until_signal(informers.run(), leading, recorder.run(), status.run())
 
 
-class Words:
-    """The words written beside sizes, made of the last look. Pods are marked only by an autoscaler that acts."""
+def _elector(client: Client, settings: Settings, clock: RealClock) -> Elector:
+    """Return the elector of our Lease, with an identity that no other process has."""
+    namespace, _, name = settings.lease.partition("/")
+    identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    terms = lease_settings(settings.lease_seconds)
+    return Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
 
-    def __init__(self, controller: AutoscalerController, refs: Refs, wanted: Settings) -> None:
-        self._controller, self._refs, self._wanted, self._marked = controller, refs, wanted, Marked()
+
+class ReportSource:
+    """Queue statuses and pod annotations of the last decision. An autoscaler that only observes annotates no pods."""
+
+    def __init__(self, controller: AutoscalerController, refs: Refs, settings: Settings) -> None:
+        self._controller, self._refs, self._settings, self._marked = controller, refs, settings, PodMarks()
 
     def pages(self) -> dict[str, dict[str, str]]:
-        """Each queue's status, by queue."""
-        controller, wanted = self._controller, self._wanted
-        if controller.seen is None:
+        """Return the status of each queue, by queue."""
+        controller, settings = self._controller, self._settings
+        if controller.observation is None:
             return {}
-        return queue_pages(controller.seen, controller.steps, wanted.gpu_resource, dry_run=not wanted.act)
+        return queue_pages(controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act)
 
     def marks(self) -> Iterable[Mark]:
         """Give the annotations that pods lack."""
-        if self._controller.seen is None or not (self._wanted.act and self._wanted.mark_pods):
+        if self._controller.observation is None or not (self._settings.act and self._settings.mark_pods):
             return ()
-        return self._marked.missing(self._controller.seen.jobs, self._refs.notes)
+        return self._marked.missing(self._controller.observation.jobs, self._refs.notes)
 
 
 def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
-    """The decision log, if one is wanted."""
+    """Return the decision log at a path; None without a path."""
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 
 async def settled(informers: AutoscalerInformers) -> None:
-    """Wait until everything is seen."""
+    """Wait until all watches have shown their lists."""
     await informers.wait_for_sync()
     settle()
 
 
 def settle() -> None:
-    """Tell the garbage collector that all objects of now stay.
+    """Exclude all present objects from garbage collection, and collect less often.
 
-    It need not walk them again then. Its thresholds are raised, since a look makes many objects that soon end by
-    themselves.
+    Each observation creates many objects that are freed by reference counting.
     """
     gc.collect()
     gc.freeze()

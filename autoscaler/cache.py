@@ -1,23 +1,30 @@
-"""Keeps what the watches have shown, and makes an observation of it: jobs with their pods, queues with their usage."""
+"""Keeps what the watches have shown, and makes observations of it: jobs with their pods, queues with their usage."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from turnout.autoscaler.memory import Terms
-from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, AdminOverride, JobState, Observation, TerminatingPod, Worker
-from turnout.autoscaler.observe import admin_override, job_pods
-from turnout.autoscaler.observe.job_reader import JobReader, believed
+from turnout.autoscaler.model import (
+    ORDER,
+    UNKNOWN_NODE,
+    AdminOverride,
+    JobState,
+    Observation,
+    TerminatingPod,
+    Worker,
+    read_admin_override,
+)
+from turnout.autoscaler.observe import job_pods
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, Reports, unbindable
+from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, plausible_budget
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
-from turnout.autoscaler.observe.other_autoscalers import OtherAutoscalers
-from turnout.autoscaler.observe.queue_limits import Shares, as_queues_allow
-from turnout.autoscaler.observe.queue_usage import QueueUsage
-from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
-from turnout.autoscaler.observe.step_time_reports import Reports
-from turnout.autoscaler.observe.unmanaged_gangs import GoingPods, UnmanagedGangs
-from turnout.autoscaler.packed import Packed
+from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allow
+from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
 from turnout.jobs.model import Job, JobKey, JobKind, Life
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
@@ -31,11 +38,10 @@ MOST_BEGAN = 10_000  # jobs of which it is remembered that they began, should th
 
 
 class Cache:
-    """Changed by the watches, between decisions and never within one. kinds: by name.
+    """The jobs, pods, nodes and queues that the watches have shown. Watches change it between decisions only.
 
-    schedulers: those that are known to run here.
-
-    What a look needs is kept up to date change by change: a look costs no more than what has changed since the last.
+    kinds: by name. schedulers: the schedulers that run in this cluster. State is updated with each change, so an
+    observation costs no more than the changes since the last one.
     """
 
     def __init__(
@@ -47,38 +53,40 @@ class Cache:
         self._kinds, self._naming, self._schedulers = kinds, job_pods.naming(kinds), schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
         self._parts: set[str] = set()  # uids of jobs that something else has made
-        self._ground = NodeCache()
+        self._nodes = NodeCache()
         self._pods: dict[str, Pod] = {}
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
-        self._going = GoingPods()
+        self._going = TerminatingPods()
         self._ahead_s = 0.0  # of the time of day, beside the steady clock
-        self._lacks: dict[tuple[str, str], float] = {}  # since when workers lack a node, by namespace and name
+        self._without_node_since_s: dict[
+            tuple[str, str], float
+        ] = {}  # since when workers lack a node, by namespace and name
         self._began: dict[JobKey, None] = {}  # jobs of which a pod has had a node, those last of which one got it last
         self.others = OtherAutoscalers(kinds, self._read_again)
         self._reader = JobReader(kinds, self.others.of)
-        self._aside: dict[str, Object] = {}  # jobs that cannot be read, by uid
-        self._seen: dict[str, JobState] = {}
-        self._in_turn = True  # are they in their order? Then they are sorted in no time
+        self._unreadable: dict[str, Object] = {}  # jobs that cannot be read, by uid
+        self._states: dict[str, JobState] = {}
+        self._is_sorted = True  # are they in their order? Then they are sorted in no time
         self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
         self._keys = dict[str, JobKey]()
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
         self._accounts, self._names_lead_elsewhere = QueueUsage(self.jobs, self._shares), False  # since the last look
-        self.strays = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
+        self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.reports = Reports()
-        self._standing, self._standing_ends_s = admin_override.read({})
+        self._admin_override, self._override_ends_s = read_admin_override({})
         self.raw: dict[JobKey, Object] = {}
 
     def put_job(self, kind: str, raw: Object) -> None:
-        """A job as it is now."""
+        """Store a job."""
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
-            self._set_aside(uid, key, raw)
+            self._set_unreadable(uid, key, raw)
             return
-        self._aside.pop(uid, None)
+        self._unreadable.pop(uid, None)
         job, raw = read
         before = self.jobs.get(uid)
         if before is None:
@@ -91,7 +99,7 @@ class Cache:
             self.put_pod(self._pods[pod])  # it was there before its job
         self._changed.add(uid)
         if before is None or (before.queue, before.selector) != (job.queue, job.selector):
-            self._pay_anew(uid)
+            self._charge_pods_of(uid)
 
     @property
     def faults(self) -> Mapping[JobKey, str]:
@@ -100,46 +108,49 @@ class Cache:
 
     @property
     def unknown(self) -> Mapping[JobKey, tuple[str, ...]]:
-        """Annotations that nobody reads, by job."""
+        """Return the unknown annotations with our prefix, by job."""
         return self._reader.unknown
 
     @property
     def ungranted(self) -> Mapping[JobKey, str]:
-        """Why the name of a queue does not count, by job or by gang that waits."""
+        """Return why the name of a queue does not count, by job or by waiting gang."""
         return self._accounts.ungranted
 
-    def wrote(self, key: JobKey, notes: Mapping[str, str]) -> None:
-        """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
+    def note_written(self, key: JobKey, notes: Mapping[str, str]) -> None:
+        """Take over the annotations that we have written on a job.
+
+        From now on these count, whatever the job's owner writes.
+        """
         if (uid := self._uids.get(key)) is not None:
-            self._reader.wrote(uid, notes)
+            self._reader.note_written(uid, notes)
 
     def led_by_another(self) -> None:
-        """Somebody else has led since: what we wrote may not be the last word."""
+        """Forget what we have written, since another leader may have written after us."""
         self._reader.led_by_another()
 
-    def lent(self, growing: Collection[JobKey]) -> dict[str, Terms]:
-        """Return the terms of the jobs that have more than their min, and of those that are about to, by uid."""
-        return self._reader.lent(self.jobs, {self._uids[key] for key in growing if key in self._uids})
+    def lent_terms(self, growing: Collection[JobKey]) -> dict[str, Terms]:
+        """Return the lending terms of jobs above their min and of growing jobs, by uid."""
+        return self._reader.lent_terms(self.jobs, {self._uids[key] for key in growing if key in self._uids})
 
     def recall(self, terms: Mapping[str, Terms]) -> None:
-        """Take in on which terms the leader before has lent, and read those jobs again."""
+        """Take over the lending terms of the previous leader, and read those jobs again."""
         for uid in terms.keys() & self._keys.keys():
             self._reader.recall(uid, terms[uid])
             self._read_again(self._keys[uid])
 
     def _read_again(self, key: JobKey) -> None:
-        """More is known of a job, should it be there."""
-        if raw := self._aside.get(self._uids.get(key, "")) or self.raw.get(key):
+        """Read the object of a job again, if the job exists."""
+        if raw := self._unreadable.get(self._uids.get(key, "")) or self.raw.get(key):
             self.put_job(key.kind, raw)
 
     def drop_job(self, uid: str) -> None:
-        """A job is gone."""
+        """Drop a deleted job."""
         self._reader.forget(uid, self._keys.get(uid))
-        self._aside.pop(uid, None)
+        self._unreadable.pop(uid, None)
         self._forget_job(uid)
 
     def put_pod(self, pod: Pod) -> None:
-        """A pod as it is now. Raises KubeError for one whose requests cannot be read."""
+        """Store a pod. Raises KubeError if its requests cannot be read."""
         uid, shape = pod.metadata.uid, shape_of(pod)
         pod = job_pods.owned(pod, self._naming, self._uids)
         self._pods[uid], self._shapes[uid] = pod, shape
@@ -147,12 +158,12 @@ class Cache:
             self._of.setdefault(owner.uid, set()).add(uid)
             self._changed.add(owner.uid)
         if pod.spec.node_name:
-            self._lacks.pop((pod.metadata.namespace, pod.metadata.name), None)
+            self._without_node_since_s.pop((pod.metadata.namespace, pod.metadata.name), None)
             if (job := job_pods.owner(pod, self.jobs)) is not None:
                 self._begin(job.key)
-        self._ground.put_pod(pod, shape)
-        self._pay(uid)
-        self._stray(uid)
+        self._nodes.put_pod(pod, shape)
+        self._charge(uid)
+        self._assign_pod(uid)
         going = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
         self._going.put(uid, bool(going))
 
@@ -163,12 +174,12 @@ class Cache:
             del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
-        """A pod is gone."""
+        """Drop a deleted pod."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
         del self._shapes[uid]
-        self._lacks.pop((pod.metadata.namespace, pod.metadata.name), None)
+        self._without_node_since_s.pop((pod.metadata.namespace, pod.metadata.name), None)
         self._going.put(uid, False)
         for owner in pod.metadata.owner_references or ():
             pods = self._of.get(owner.uid, set())
@@ -176,186 +187,205 @@ class Cache:
             if not pods:
                 self._of.pop(owner.uid, None)
             self._changed.add(owner.uid)
-        self._ground.drop_pod(uid)
-        self._pay(uid)
-        self.strays.drop_pod(uid)
+        self._nodes.drop_pod(uid)
+        self._charge(uid)
+        self.unmanaged.drop_pod(uid)
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now."""
-        self._look_again(self._ground.put_node(node))
+        """Store a node."""
+        self._mark_owners_changed(self._nodes.put_node(node))
 
     def drop_node(self, name: str) -> None:
-        """A node is gone; its row stays, without room."""
-        self._look_again(self._ground.drop_node(name))
+        """Drop a deleted node. Its row stays, without room."""
+        self._mark_owners_changed(self._nodes.drop_node(name))
 
     def put_queue(self, queue: QueueSpec, at: str = "") -> None:
-        """A queue as it is now. at: the object that says so, where several may speak of one queue."""
+        """Store a queue. at: the object that describes it, if several objects may describe one queue."""
         self._names_lead_elsewhere |= self._shares.put(queue, at or queue.name)
 
     def use_map(self, fabric: Fabric) -> None:
-        """Go by this map from the next look on."""
-        self._ground.use_map(fabric)
+        """Use this map of switches from the next observation on."""
+        self._nodes.use_map(fabric)
 
-    def put_standing(self, data: Mapping[str, str]) -> None:
-        """Take in what an admin says of all jobs. An unknown word stops all changes, which harms least."""
-        self._standing, self._standing_ends_s = admin_override.read(data)
+    def put_admin_override(self, data: Mapping[str, str]) -> None:
+        """Store an admin's order for all jobs. An unknown word stops all changes."""
+        self._admin_override, self._override_ends_s = read_admin_override(data)
 
     def put_class(self, name: str, value: int | None) -> None:
-        """A PriorityClass as it is now; None for one that is gone."""
+        """Store the value of a PriorityClass; None for a deleted one."""
         if self._classes.get(name) != value:
             self._changed.update(uid for uid, job in self.jobs.items() if job.priority_class == name)
         self._classes[name] = value or 0
 
     def drop_queue(self, at: str) -> None:
-        """The object of a queue is gone."""
+        """Drop a queue whose object was deleted."""
         self._names_lead_elsewhere |= self._shares.drop(at)
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
-        """A LocalQueue of Kueue leads to a ClusterQueue; "" for one that is gone."""
+        """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue."""
         stopped = cluster_queue and not open
-        leads = self._shares.stop(name, cluster_queue) if stopped else self._shares.go_on(name, cluster_queue)
+        leads = self._shares.stop(name, cluster_queue) if stopped else self._shares.resume(name, cluster_queue)
         self._names_lead_elsewhere |= self._accounts.lead(name, leads)
 
-    def _pay_all(self) -> None:
+    def _charge_all(self) -> None:
         """Charge every pod again if names lead to other queues, at most once per look."""
         if not self._names_lead_elsewhere:
             return
         self._names_lead_elsewhere = False
         self._changed.update(self.jobs)
         for uid in self._pods:
-            self._pay(uid)
+            self._charge(uid)
 
     def observation(
-        self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
+        self, now_s: float, age_s: float = 0.0, complete: bool = True, steady_s: float | None = None
     ) -> Observation:
-        """Everything at this moment. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
+        """Return the observation of now. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
         steady_s = now_s if steady_s is None else steady_s
-        self._pay_all()
+        self._charge_all()
+        self._update_states(now_s, steady_s)
+        ends_s = self._override_ends_s
+        self._accounts.forget_gangs()
+        waiting = self.unmanaged.waiting(self.jobs.keys(), self._nodes.row, self._accounts.payer, self._value)
+        leaving = tuple(self._terminating_pods(steady_s))
+        queues = self._shares.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
+        states = sorted(as_queues_allow([*self._resizable_states(), *waiting], queues), key=ORDER)
+        return Observation(
+            tuple(states),
+            queues,
+            self._nodes.room(shapes_of(states) | {pod.shape for pod in leaving}),
+            age_s,
+            complete,
+            self._nodes.unready(),
+            AdminOverride.RUN if ends_s is not None and now_s >= ends_s else self._admin_override,
+            leaving,
+            is_sorted=True,
+        )
+
+    def _update_states(self, now_s: float, steady_s: float) -> None:
+        """Compute the states of the jobs that have changed since the last observation."""
         if abs(now_s - steady_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - steady_s
-            self._changed.update(self.jobs)  # what waits has waited for as long as before
-        if self._ground.settle():
+            self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
+        if self._nodes.settle():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
             try:
                 job = self.jobs[uid]
-                self._set_seen(uid, None if job.life is Life.DONE else self._look(job, now_s, steady_s))
+                self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, steady_s))
             except Exception as error:
                 self._reader.fault(self._keys[uid], error)
-                self._set_aside(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
+                self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
         self._changed.clear()
-        if not self._in_turn:
-            self._seen, self._in_turn = dict(sorted(self._seen.items(), key=lambda each: each[1].queue_order)), True
-        ends_s = self._standing_ends_s
-        self._accounts.forget_gangs()
-        waiting = self.strays.waiting(self.jobs.keys(), self._ground.row, self._accounts.payer, self._value)
+        if not self._is_sorted:
+            self._states = dict(sorted(self._states.items(), key=lambda each: each[1].queue_order))
+            self._is_sorted = True
+
+    def _resizable_states(self) -> Iterable[JobState]:
+        """Return the states of jobs that are not a part of another known job."""
         parts = {uid for uid in self._parts if self.jobs[uid].part_of in self.jobs}
-        jobs = (each for each in self._seen.values() if each.job.uid not in parts) if parts else self._seen.values()
-        leaving = tuple(self._leaving_alone(steady_s))
-        queues = self._shares.at_present(self._accounts.used, self._accounts.bare, self._ground.total)
-        seen = sorted(as_queues_allow([*jobs, *waiting], queues), key=ORDER)
-        return Observation(
-            tuple(seen),
-            queues,
-            self._ground.room(shapes_of(seen) | {pod.shape for pod in leaving}),
-            age_s,
-            whole,
-            self._ground.unready(),
-            AdminOverride.RUN if ends_s is not None and now_s >= ends_s else self._standing,
-            leaving,
-            in_turn=True,
-        )
+        return (state for uid, state in self._states.items() if uid not in parts) if parts else self._states.values()
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
         """Give a job's kind, API version and uid at the API server; None for a job that is gone."""
         if (uid := self._uids.get(key)) is None:
-            return self.strays.about.get(key)
+            return self.unmanaged.about.get(key)
         kind = self._kinds[key.kind]
         return kind.object_kind or kind.kind, kind.api_version, uid
 
     def pods_of(self, key: JobKey) -> list[Pod]:
-        """The pods of a job."""
+        """Return the pods of a job."""
         return self._pods_of(self._uids.get(key, ""))
 
     def leaving(self, key: JobKey, size: int) -> list[Pod]:
-        """The pods that go when a job gets this size."""
-        seen = self._seen.get(self._uids.get(key, ""))
-        names = {each.name for each in seen.living if each.index >= size} if seen is not None else ()
+        """Return the pods that leave when a job gets this size."""
+        state = self._states.get(self._uids.get(key, ""))
+        names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
 
     def nodes(self) -> Sequence[str]:
-        """The names of the nodes, by their rows in the last observation."""
-        return self._ground.names()
+        """Return the names of the nodes, by their rows in the last observation."""
+        return self._nodes.names()
 
-    def _leaving_alone(self, steady_s: float) -> Iterator[TerminatingPod]:
-        """Pods that go and of which no job tells: their job is gone or over, or of a kind that we do not know."""
+    def _terminating_pods(self, steady_s: float) -> Iterator[TerminatingPod]:
+        """Yield the terminating pods of jobs that are deleted, over, or of an unknown kind."""
         for uid in self._going.at(steady_s):
             pod = self._pods[uid]
-            row = self._ground.row(pod.spec.node_name)
+            row = self._nodes.row(pod.spec.node_name)
             job = job_pods.owner(pod, self.jobs)
-            if row is not None and row != UNKNOWN_NODE and (job is None or job.uid not in self._seen):
+            if row is not None and row != UNKNOWN_NODE and (job is None or job.uid not in self._states):
                 yield TerminatingPod(self._accounts.queue_of(pod), self._shapes[uid], row)
 
     def _value(self, name: str) -> int:
         return self._classes.get(name, 0)
 
-    def _look(self, job: Job, now_s: float, steady_s: float) -> JobState:
-        """A job with its workers by index; pods of its other roles are told from them by their role."""
+    def _job_state(self, job: Job, now_s: float, steady_s: float) -> JobState:
+        """Return the state of a job: its workers by index, and the pods of its other roles."""
         pods = self._pods_of(job.uid)
         marks = self._kinds[job.key.kind].pods
         mine, rest = job_pods.split(marks, job.role, pods)
-        workers = job_pods.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._ground.row)
-        workers = tuple(each if each.row is not None else self._lacking(job, each, now_s, steady_s) for each in workers)
-        placed = (self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
-        beside = job_pods.beside(job.other_roles, placed)
-        done = sum(pod.status.phase == "Succeeded" for pod in mine)
+        workers = job_pods.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._nodes.row)
+        workers = tuple(
+            each if each.row is not None else self._worker_without_node(job, each, now_s, steady_s) for each in workers
+        )
+        bound_shapes = (self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
+        other_pods = job_pods.count_other_roles(job.other_roles, bound_shapes)
+        finished = sum(pod.status.phase == "Succeeded" for pod in mine)
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
         job = replace(
             job,
-            bank=believed(job.bank, job.created, began_s, now_s),
+            bank=plausible_budget(job.bank, job.created, began_s, now_s),
             queue=self._accounts.queue_for(job.key, job.queue),
             order=replace(job.order, class_value=self._value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,
         )
-        seen = JobState(job, workers, beside, done)
-        return replace(seen, unbindable=why) if seen.waits and (why := self._unbindable(seen, mine, rest)) else seen
+        state = JobState(job, workers, other_pods, finished)
+        return (
+            replace(state, unbindable=why)
+            if state.is_waiting and (why := self._unbindable(state, mine, rest))
+            else state
+        )
 
-    def _lacking(self, job: Job, worker: Worker, now_s: float, steady_s: float) -> Worker:
-        """A worker without a node, which lacks one for as long as the steady clock says, whatever the other does."""
+    def _worker_without_node(self, job: Job, worker: Worker, now_s: float, steady_s: float) -> Worker:
+        """Return a worker without a node, with the time since when it has none by the steady clock."""
         age_s = max(0.0, now_s - worker.since_s)
-        known_s = self._lacks.setdefault((job.key.namespace, worker.name), steady_s - age_s)
+        known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), steady_s - age_s)
         return replace(worker, since_s=now_s - (steady_s - known_s))
 
-    def _unbindable(self, seen: JobState, mine: Collection[Pod], rest: Collection[Pod]) -> str:
-        """Why no scheduler binds what a job lacks to its min. mine, rest: its workers, and pods of other roles."""
-        said = [unbindable(pod, self._schedulers) for pod in mine if not pod.spec.node_name]
-        there = seen.placed + seen.done + said.count("") + max(0, seen.job.replicas - len(mine))
-        if there >= seen.job.bounds.least:
-            said = []
-        said += [unbindable(pod, self._schedulers) for pod in rest if not pod.spec.node_name]
-        return next(filter(None, said), "")
+    def _unbindable(self, state: JobState, mine: Collection[Pod], rest: Collection[Pod]) -> str:
+        """Return why no scheduler binds what a job lacks to its min, "" if one can.
+
+        mine: its workers. rest: pods of its other roles.
+        """
+        reasons = [unbindable(pod, self._schedulers) for pod in mine if not pod.spec.node_name]
+        bindable = state.bound_workers + state.finished + reasons.count("") + max(0, state.job.replicas - len(mine))
+        if bindable >= state.job.bounds.least:
+            reasons = []
+        reasons += [unbindable(pod, self._schedulers) for pod in rest if not pod.spec.node_name]
+        return next(filter(None, reasons), "")
 
     def started(self, key: JobKey) -> bool:
-        """True if a job that waits no more has taken its room, also when it came and went between two looks."""
-        return self.strays.started(key) if key.kind in ("Pod", "PodGroup") else key in self._uids or key in self._began
+        """True if a job that is no longer waiting has taken its room, also between two observations."""
+        return (
+            self.unmanaged.started(key) if key.kind in ("Pod", "PodGroup") else key in self._uids or key in self._began
+        )
 
-    def _set_seen(self, uid: str, seen: JobState | None) -> None:
-        """A job as it is seen from now on; None for one that is over."""
-        if (before := self._seen.get(uid)) is not None:
-            self._shares.ask(before, -1)
-        if seen is None:
-            self._seen.pop(uid, None)
+    def _set_state(self, uid: str, state: JobState | None) -> None:
+        """Store the state of a job; None for a job that is over."""
+        if (before := self._states.get(uid)) is not None:
+            self._shares.count_min(before, -1)
+        if state is None:
+            self._states.pop(uid, None)
             if before is not None:
                 self._accounts.ungranted.pop(before.job.key, None)
             return
-        self._seen[uid] = seen
-        self._shares.ask(seen, 1)
-        self._in_turn &= before is not None and before.queue_order == seen.queue_order
+        self._states[uid] = state
+        self._shares.count_min(state, 1)
+        self._is_sorted &= before is not None and before.queue_order == state.queue_order
 
-    def _set_aside(self, uid: str, key: JobKey, raw: Object) -> None:
-        """Leave a job alone which cannot be read as it is now, whoever's fault that is: all others go on."""
+    def _set_unreadable(self, uid: str, key: JobKey, raw: Object) -> None:
+        """Set a job aside whose object cannot be read, so that all other jobs are decided on."""
         self._forget_job(uid)
-        self._aside[uid] = Packed(raw)
+        self._unreadable[uid] = Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
 
     def _forget_job(self, uid: str) -> None:
@@ -366,35 +396,57 @@ class Cache:
                 del self._uids[key]
         self._parts.discard(uid)
         if self.jobs.pop(uid, None) is not None:
-            self._set_seen(uid, None)
+            self._set_state(uid, None)
             self.reports.forget(uid)
-            self._pay_anew(uid)
+            self._charge_pods_of(uid)
 
-    def _look_again(self, pods: Collection[str]) -> None:
-        """Their node is one that we know now, or no more."""
+    def _mark_owners_changed(self, pods: Collection[str]) -> None:
+        """Mark the owners of these pods as changed, because the node of the pods was added or removed."""
         for uid in self._pods.keys() & pods:
             self._changed.update(owner.uid for owner in self._pods[uid].metadata.owner_references or ())
 
     def _pods_of(self, job: str) -> list[Pod]:
-        """The pods of a job by its uid, without those that only say so."""
+        """Return the pods of a job by its uid. Pods that name the job without being its own are left out."""
         pods = (self._pods[uid] for uid in self._of.get(job, ()) if uid in self._pods)
         return [pod for pod in pods if (found := job_pods.owner(pod, self.jobs)) is not None and found.uid == job]
 
-    def _pay_anew(self, job: str) -> None:
+    def _charge_pods_of(self, job: str) -> None:
         for uid in self._of.get(job, ()):
-            self._pay(uid)
-            self._stray(uid)
+            self._charge(uid)
+            self._assign_pod(uid)
 
-    def _stray(self, uid: str) -> None:
-        """File a pod under its job, for which it may report, or among the pods that belong to no job."""
+    def _assign_pod(self, uid: str) -> None:
+        """Assign a pod to its job, whose step times it may report, or to the pods without a job."""
         pod = self._pods.get(uid)
         job = None if pod is None else job_pods.owner(pod, self.jobs)
         if pod is not None and job is not None:
             self.reports.put_pod(job.uid, pod)
         if pod is None or job is not None:
-            self.strays.drop_pod(uid)
+            self.unmanaged.drop_pod(uid)
         else:
-            self.strays.put_pod(pod, self._shapes[uid])
+            self.unmanaged.put_pod(pod, self._shapes[uid])
 
-    def _pay(self, uid: str) -> None:
-        self._accounts.pay(uid, self._pods.get(uid), self._shapes.get(uid))
+    def _charge(self, uid: str) -> None:
+        self._accounts.charge(uid, self._pods.get(uid), self._shapes.get(uid))
+
+
+class Packed(Mapping[str, Any]):
+    """An object that is decoded anew each time a field of it is asked for, as few objects are."""
+
+    __slots__ = ("_json",)
+
+    def __init__(self, obj: Mapping[str, Any]) -> None:
+        self._json = msgspec.json.encode(dict(obj))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.unpacked()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unpacked())
+
+    def __len__(self) -> int:
+        return len(self.unpacked())
+
+    def unpacked(self) -> dict[str, Any]:
+        """Return the object as values of the caller's own."""
+        return dict(msgspec.json.decode(self._json))

@@ -1,7 +1,7 @@
-"""Room on nodes: what is free, what a pod takes, how many of a shape still fit, and under which switch.
+"""The free room of nodes: what a pod takes, how many pods of a shape fit, and under which switch.
 
-A Room is charged and given back while one decision is made; `copied` before it, so that what was seen stays. How many
-of a shape fit is counted once for all nodes, and then only for those that change, when that shape is asked about.
+A Capacity is charged and given back during one decision, on a copy, so that the observation does not change. The pods
+of a shape that fit are counted once for all nodes, and later only for nodes that changed.
 """
 
 from __future__ import annotations
@@ -82,18 +82,18 @@ class Capacity:
 
     @property
     def takes(self) -> Mapping[PodShape, Rows]:
-        """Give what one pod of each shape takes."""
+        """Return the resources that one pod of each shape takes."""
         return self._takes
 
     @property
     def admits(self) -> Mapping[PodShape, NDArray[np.bool_]]:
-        """Which nodes let a shape in."""
+        """Return the nodes that admit each shape."""
         return self._admits
 
     def copied(self) -> Capacity:
-        """Copy the room, so that the copy can be charged."""
+        """Return a copy that can be charged."""
         other = Capacity(self.names, self.free, self._takes, self._admits, self.switches, self._ports_held)
-        other._ports_now = {row: held.copy() for row, held in self._ports_now.items()}
+        other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
         other._counts = self._counts
         other._now = {shape: now.copied() for shape, now in self._now.items()}
         other._left = {row: list(left) for row, left in self._left.items()}
@@ -102,25 +102,25 @@ class Capacity:
         return other
 
     def fits(self, shape: PodShape) -> Rows:
-        """How many more pods of a shape each node holds."""
-        now = self._synced(shape)
+        """Return how many more pods of a shape each node holds."""
+        now = self._current_count(shape)
         found = np.array(self._counts[shape].base, dtype=np.int64)
         for row, count in now.changed.items():
             found[row] = count
         return found
 
     def total(self, shape: PodShape) -> int:
-        """How many more pods of a shape all nodes hold together."""
-        return self._synced(shape).total
+        """Return how many more pods of a shape all nodes hold together."""
+        return self._current_count(shape).total
 
     def take(self, shape: PodShape, pods: int) -> Charges | None:
-        """Charge so many pods, on the fullest nodes first; None, and nothing charged, when they do not fit.
+        """Charge pods, on the fullest nodes first. Return None, with nothing charged, if the pods do not fit.
 
-        Only the nodes that are looked at are counted anew: the others wait until somebody asks for the total.
+        Only the nodes that are tried are counted again. The others are counted when somebody asks for the total.
         """
-        now = self._now.get(shape) or self._synced(shape)
+        now = self._now.get(shape) or self._current_count(shape)
         if now.total < pods:
-            now = self._synced(shape)
+            now = self._current_count(shape)
             if now.total < pods:
                 return None
         count, charged, left = self._counts[shape], Charges(), pods
@@ -128,18 +128,18 @@ class Capacity:
         while left:
             if now.at < at_most:
                 row = order[now.at]
-            elif now.grew or (now.read < len(self._log) and self._synced(shape).grew):
+            elif now.grew or (now.read < len(self._log) and self._current_count(shape).grew):
                 row = now.grew[-1]
             else:
                 self.undo(shape, charged)
                 return None
-            has = self._has(row, count)
-            here = min(left, has)
-            if here:
-                self._charge(row, count.needs, here, count.ports)
-                charged.append((row, here))
-                left -= here
-            if here == has:  # nothing is left there
+            fitting = self._fitting(row, count)
+            taken_pods = min(left, fitting)
+            if taken_pods:
+                self._charge(row, count.needs, taken_pods, count.ports)
+                charged.append((row, taken_pods))
+                left -= taken_pods
+            if taken_pods == fitting:  # nothing is left there
                 now.total -= now.changed.get(row, count.base[row])
                 now.changed[row] = 0
                 if now.at < at_most:
@@ -148,17 +148,19 @@ class Capacity:
                     now.grew.pop()
         return charged
 
-    def _has(self, row: int, count: _Count) -> int:
-        """How many pods fit on a node that lets them in, as it is now."""
+    def _fitting(self, row: int, count: _Count) -> int:
+        """Return how many pods fit on a node now. The node must admit the shape."""
         left = self._left.get(row)
         if left is None:
             return count.base[row]
-        if count.ports and _holds(self._ports_now.get(row) or self._ports_held.get(row, _NO_PORTS), count.ports):
+        if count.ports and _is_any_port_used(
+            self._ports_now.get(row) or self._ports_held.get(row, _NO_PORTS), count.ports
+        ):
             return 0
         if count.pair is not None:
             one, amount, other, other_amount = count.pair
-            fits, here = left[one] // amount, left[other] // other_amount
-            fits = here if here < fits else fits
+            fits, other_fits = left[one] // amount, left[other] // other_amount
+            fits = other_fits if other_fits < fits else fits
         else:
             fits = min([left[column] // amount for column, amount in count.needs], default=_NO_BOUND)
         if count.ports:
@@ -166,73 +168,73 @@ class Capacity:
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
-        """Charge so many pods on these nodes only, in their order; None, and nothing charged, when they do not fit."""
-        now, charged, left = self._synced(shape), Charges(), pods
+        """Charge pods on these nodes only, in order. Return None, with nothing charged, if the pods do not fit."""
+        now, charged, left = self._current_count(shape), Charges(), pods
         count = self._counts[shape]
         for row in rows:
             has = now.changed.get(row)
-            here = min(left, count.base[row] if has is None else has)
-            if here:
-                self._charge(row, count.needs, here, count.ports)
+            taken_pods = min(left, count.base[row] if has is None else has)
+            if taken_pods:
+                self._charge(row, count.needs, taken_pods, count.ports)
                 self._recount(row, count, now)
-                charged.append((row, here))
-                left -= here
+                charged.append((row, taken_pods))
+                left -= taken_pods
             if not left:
                 return charged
         self.undo(shape, charged)
         return None
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
-        """Take back what `take` has charged."""
+        """Take back a charge of `take`."""
         count = self._counts[shape]
         for row, pods in charges:
             self._charge(row, count.needs, -pods, count.ports)
 
     def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what one pod took on each of these nodes, or with sign=-1 take it."""
-        self._synced(shape)
+        """Give back what one pod took on each of these nodes. sign: -1 to charge instead."""
+        self._current_count(shape)
         count = self._counts[shape]
         for row in rows:
             self._charge(row, count.needs, -sign, count.ports)
 
-    def given(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
-        """Another room, in which one pod has left each of these nodes."""
+    def with_pods_removed(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
+        """Return another capacity, in which one pod has left each of these nodes."""
         free = self.free.copy()
         for row, left in self._left.items():
             free[row] = left
-        held = {**self._ports_held, **self._ports_now}
+        ports_held = {**self._ports_held, **self._ports_now}
         for shape, where in rows.items():
             counts = np.bincount(np.asarray(where, dtype=np.intp), minlength=len(free))
             free += counts[:, None] * self._takes[shape]
             for row in where if shape.host_ports else ():
-                held[row] = held.get(row, Counter()) - Counter(shape.host_ports)
-        other = Capacity(self.names, free, self._takes, self._admits, self.switches, held)
+                ports_held[row] = ports_held.get(row, Counter()) - Counter(shape.host_ports)
+        other = Capacity(self.names, free, self._takes, self._admits, self.switches, ports_held)
         other._fullest_first = False  # asked only whether something fits
         return other
 
-    def keep(self, amounts: Mapping[str, int]) -> None:
-        """Keep amounts free, on the nodes that have most of each: a headroom."""
+    def keep_free(self, amounts: Mapping[str, int]) -> None:
+        """Keep amounts free as headroom, on the nodes that have most of each resource."""
         for name, amount in amounts.items():
             if name not in self.names:
                 continue
             column, left = self.names.index(name), amount
             has = self.free[:, column].copy()
-            for row, held in self._left.items():
-                has[row] = held[column]
+            for row, free_now in self._left.items():
+                has[row] = free_now[column]
             for row in np.argsort(-has, kind="stable").tolist():
-                here = min(left, max(0, int(has[row])))
-                self._charge(row, ((column, here),), 1)
-                left -= here
+                kept_amount = min(left, max(0, int(has[row])))
+                self._charge(row, ((column, kept_amount),), 1)
+                left -= kept_amount
                 if left <= 0:
                     break
 
-    def _synced(self, shape: PodShape) -> _Now:
-        """The count of a shape with every charge in it."""
+    def _current_count(self, shape: PodShape) -> _Now:
+        """Return the count of a shape with all charges included."""
         now = self._now.get(shape)
         if now is None:
             count = self._counts.get(shape)
             if count is None:
-                count = self._counts[shape] = self._counted(shape)
+                count = self._counts[shape] = self._count_shape(shape)
             now = self._now[shape] = _Now(sum(count.base))
         if now.read < len(self._log):
             count, log = self._counts[shape], self._log
@@ -244,17 +246,21 @@ class Capacity:
             now.read = len(log)
         return now
 
-    def _counted(self, shape: PodShape) -> _Count:
-        """How many fit as it was seen."""
+    def _count_shape(self, shape: PodShape) -> _Count:
+        """Count the pods of a shape that fit without any charge."""
         takes, admits = self._takes[shape], self._admits[shape]
-        asked = takes > 0
+        requested = takes > 0
         counts = (
-            (self.free[:, asked] // takes[asked]).min(axis=1) if asked.any() else np.full(len(self.free), _NO_BOUND)
+            (self.free[:, requested] // takes[requested]).min(axis=1)
+            if requested.any()
+            else np.full(len(self.free), _NO_BOUND)
         )
         counts = np.where(admits, np.maximum(counts, 0), 0)
         if shape.host_ports:
             counts = np.minimum(counts, 1)
-            counts[[row for row, held in self._ports_held.items() if _holds(held, shape.host_ports)]] = 0
+            counts[
+                [row for row, used_ports in self._ports_held.items() if _is_any_port_used(used_ports, shape.host_ports)]
+            ] = 0
         rows = np.flatnonzero(counts)
         if self._fullest_first:
             rows = rows[np.argsort(counts[rows], kind="stable")]
@@ -262,10 +268,10 @@ class Capacity:
         return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
     def _recount(self, row: int, count: _Count, now: _Now) -> int:
-        """Count one node anew."""
+        """Count one node again."""
         if not count.admits[row]:
             return 0
-        fits = self._has(row, count)
+        fits = self._fitting(row, count)
         before = now.changed.get(row)
         if before is None:
             before = count.base[row]
@@ -289,5 +295,5 @@ class Capacity:
         self._log.append(row)
 
 
-def _holds(held: Counter[HostPort], ports: Iterable[HostPort]) -> bool:
-    return any(held[port] > 0 for port in ports)
+def _is_any_port_used(used: Counter[HostPort], ports: Iterable[HostPort]) -> bool:
+    return any(used[port] > 0 for port in ports)

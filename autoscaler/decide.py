@@ -1,36 +1,76 @@
 """Decides at one moment, as a pure function of an observation, the policy and the time. docs/design.md 4.
 
-Four phases, each from one `Decision` to the next:
+Four phases lead from one `Decision` to the next. `guard` settles the jobs that no room can help, and finds the waiting
+and the growing jobs. `preempt` serves the waiting jobs: just enough elastic workers leave so that a job fits; a job
+that would not fit even then disturbs nobody. `scale_up` gives the room that is left, in whole workers, to the job that
+gains most, then to the next one. `hold` gives every other job the step that changes nothing.
 
-- guard settles what room cannot help, and says who waits and who may grow;
-- preempt serves who waits: a job that fits once elastic workers leave makes just enough of them leave, and one that
-  would not fit even then disturbs nobody;
-- scale_up gives the room left after every min, in whole workers, to the job that gains most by it, as much as it can
-  use, then to the next one;
-- hold gives everybody else the step that changes nothing.
-
-Every job gets exactly one step with one reason. While nothing else happens, the next plan does not take back what this
-one did.
+Every job gets exactly one step with one reason. As long as nothing else changes, the next plan does not take back what
+this one did. A fault of one job stops decisions on that job only.
 """
 
 from __future__ import annotations
 
-from turnout.autoscaler.model import Observation, Policy, Step
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
 from turnout.autoscaler.scaling.decision import Decision
 from turnout.autoscaler.scaling.guard import guard
 from turnout.autoscaler.scaling.preempt import preempt
 from turnout.autoscaler.scaling.scale_up import scale_up
+from turnout.jobs.model import JobKey
 
 
-def decide(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
+def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]:
     """Return one step for each job, in the order of the jobs. now_s: seconds since 1970."""
-    decision = guard(seen, policy, now_s)
-    decision = preempt(decision, seen, policy, now_s)
-    decision = scale_up(decision, seen, policy, now_s)
-    return hold(decision, seen)
+    decision = guard(observation, policy, now_s)
+    decision = preempt(decision, observation, policy, now_s)
+    decision = scale_up(decision, observation, policy, now_s)
+    return hold(decision, observation)
 
 
-def hold(decided: Decision, seen: Observation) -> list[Step]:
-    """Last phase: return every job's step; who has none keeps its size, and the reason lies in the job itself."""
+def hold(decided: Decision, observation: Observation) -> list[Step]:
+    """Return every job's step, in the last phase. A job without a step keeps its size, for a reason of its own."""
     steps = decided.steps
-    return [step for each in seen.jobs if (step := steps.get(each.token) or each.hold_step) is not None]
+    return [step for each in observation.jobs if (step := steps.get(each.token) or each.hold_step) is not None]
+
+
+Jobs = tuple[JobState, ...]
+Decide = Callable[[Observation, Policy, float], list[Step]]
+
+
+def decided(
+    decide: Decide, observation: Observation, policy: Policy, now_s: float
+) -> tuple[list[Step], dict[JobKey, Exception]]:
+    """Return one step for each job, and the error of each job on which nothing can be decided.
+
+    Steps are in the order of the jobs. A faulty job keeps its size, with the reason AdapterRefused. Raises what
+    `decide` raises when no single job causes it.
+    """
+    try:
+        return decide(observation, policy, now_s), {}
+    except Exception as error:
+        faulty = dict(
+            _faulty(lambda jobs: decide(replace(observation, jobs=jobs), policy, now_s), observation.jobs, error)
+        )
+    # What no job alone brings about is raised here, once more.
+    sound = tuple(each for each in observation.jobs if each.job.key not in faulty)
+    steps = {step.key: step for step in decide(replace(observation, jobs=sound), policy, now_s)}
+    for each in observation.jobs:
+        if (fault := faulty.get(each.job.key)) is not None:
+            steps[each.job.key] = each.hold(Reason.REFUSED, f"nothing can be decided on it: {fault!r}")
+    return [steps[each.job.key] for each in observation.jobs], faulty
+
+
+def _faulty(decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
+    """Find the jobs that cause an error each on its own, by halves; none when no half has the error."""
+    if len(jobs) < 2:
+        yield from ((each.job.key, error) for each in jobs)
+        return
+    middle = len(jobs) // 2
+    for half in (jobs[:middle], jobs[middle:]):
+        try:
+            decide_on(half)
+        except Exception as fault:
+            yield from _faulty(decide_on, half, fault)

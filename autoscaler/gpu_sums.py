@@ -14,17 +14,17 @@ def total(amounts: Amounts, gpus: Gpus) -> int:
 
 
 def bound(limits: Amounts, gpus: Gpus) -> int | None:
-    """Return how many GPUs these limits allow, None where they bound none. What they do not name is not counted."""
+    """Return how many GPUs these limits allow; None without a limit. Resources without a limit are not counted."""
     named = [limits[each] for each in gpus if each in limits]
     return sum(named) if named else None
 
 
 def free(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
-    """Return how many GPUs these limits leave, None where they bound none: one make's room is not another's."""
+    """Return how many GPUs these limits leave; None without a limit. Each resource is counted by itself."""
     named = [max(0, limits[each] - used.get(each, 0)) for each in gpus if each in limits]
     return sum(named) if named else None
 
 
 def largest(amounts: Amounts, gpus: Gpus) -> int:
-    """Return the largest of these amounts: what is said of GPUs as such stands under each name."""
+    """Return the largest of these amounts. A setting for GPUs in general stands under the name of each resource."""
     return max((amounts.get(each, 0) for each in gpus), default=0)

@@ -1,6 +1,6 @@
-"""The next leader has to know what no object that a tenant writes says reliably.
+"""Leader memory: what the next leader has to know and cannot read reliably from objects that tenants write.
 
-These are the terms on which workers were lent, and who left room unused. controller/memory_writer.py keeps it in a
+These are the terms on which workers were lent, and who has left room unused. controller/memory_writer.py keeps it in a
 ConfigMap of the autoscaler's own namespace.
 """
 
@@ -23,36 +23,33 @@ Owner = JobKey | str  # a job, or a namespace
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """least, sizes: as they were when nothing was lent, or lower since. words: annotations that could be read.
+    """The terms on which workers were lent to a job."""
 
-    able: could it be resized?
-    """
-
-    least: int
-    sizes: Sizes
-    words: Mapping[str, str]
-    able: bool
+    least: int  # its min, in workers, when nothing was lent, or a lower one since
+    sizes: Sizes  # the same for its sizes
+    words: Mapping[str, str]  # its last readable annotations
+    able: bool  # it could be resized
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """An owner that left room unused `times` times, last `age_s` seconds ago; it waits `left_s` seconds more."""
+    """A job or namespace that has left room unused."""
 
     owner: Owner
-    times: int
-    age_s: float
-    left_s: float
+    times: int  # in a row
+    age_s: float  # since the last time
+    left_s: float  # of its back-off
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """terms: by the uid of a job that has lent workers. strikes: those who wait longest first."""
+    """The memory of a leader."""
 
-    terms: Mapping[str, Terms] = field(default_factory=dict)
-    strikes: tuple[Strike, ...] = ()
+    terms: Mapping[str, Terms] = field(default_factory=dict)  # by the uid of a job with lent workers
+    strikes: tuple[Strike, ...] = ()  # those who wait longest first
 
 
-def written(memory: Memory, now_s: float) -> dict[str, str]:
+def encode(memory: Memory, now_s: float) -> dict[str, str]:
     """Return the data of a ConfigMap. now_s: since 1970, by which the next leader knows how long ago this was."""
     terms = {uid: _line(each) for uid, each in _first(memory.terms.items(), MOST_TERMS)}
     strikes = [
@@ -85,8 +82,8 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
     )
 
 
-def short(terms: Terms) -> Terms:
-    """Return terms with no more words than are kept: those without which some kinds cannot be read."""
+def trimmed(terms: Terms) -> Terms:
+    """Return terms with only the annotations that are kept: those without which some kinds cannot be read."""
     words = {name: text for name in _BOUNDS if (text := terms.words.get(name)) and len(text) <= _MOST_TEXT}
     return replace(terms, words=words)
 
@@ -104,9 +101,9 @@ def _first(items: Iterable[Any], most: int) -> Iterable[Any]:
     return (each for each, _ in zip(items, range(most), strict=False))
 
 
-def _decoded(text: str, wanted: Any) -> Any:
+def _decoded(text: str, type_: Any) -> Any:
     try:
-        return msgspec.json.decode(text, type=wanted)
+        return msgspec.json.decode(text, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from turnout.autoscaler.capacity import Capacity
 from turnout.jobs.model import Job, JobKey, Life, Pause
+from turnout.jobs.queues.model import Queue
 from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
@@ -109,128 +110,92 @@ def pool_of(queue: str, shape: PodShape) -> Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class _JobFields:
-    """Every field of a JobState, to be given at once: what was seen, and what follows from it."""
-
-    job: Job
-    workers: tuple[Worker, ...]
-    beside: tuple[int, ...]
-    done: int
-    unbindable: str
-    gave: int
-    overdue: bool
-    living: tuple[Worker, ...]
-    promised: tuple[int, ...]
-    placed: int
-    waits: bool
-    queue_order: QueueOrder
-    evictable_nodes: tuple[int, ...]
-    pool: Pool
-    next_size: int
-    unit: tuple[Pool, int]
-    next_gain: Gain
-    began_s: float
-    gives: bool
-    steady: bool
-    hold_step: Step | None
-    token: object
-    _said: list[Step]
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class JobState(_JobFields):
-    """One job and its workers at one moment, with the answers that every decision asks of it, worked out once."""
+class JobState:
+    """One job and its workers at one moment, with the values that every decision asks of it, computed once."""
 
     job: Job
     workers: tuple[Worker, ...] = ()  # by index
-    beside: tuple[int, ...] = ()  # how many pods of each other role have a node, in the order of job.beside
-    done: int = 0  # workers that have ended well and are not replaced
-    unbindable: str = ""  # why no scheduler can bind what it lacks, "" when one can; no room is made or kept then
-    gave: int = 0  # its size before it gave workers whose room was left unused, 0 for none; it has them back at once
-    overdue: bool = False  # its workers that were told to go stay too long: their room is promised to nobody
+    other_pods: tuple[int, ...] = ()  # pods of each other role that have a node, in the order of job.other_roles
+    finished: int = 0  # workers that have succeeded and are not replaced
+    unbindable: str = ""  # why no scheduler can bind what the job lacks, "" when one can; no room is kept for it then
+    size_before: int = 0  # workers before the job gave room that was left unused, 0 for none; it gets them back at once
+    overdue: bool = False  # workers that have to terminate stay too long: their room is promised to nobody
 
-    # Not told to go, and below the size that the job asks for.
+    # Workers that do not terminate, below the size of the job.
     living: tuple[Worker, ...] = field(init=False, compare=False, repr=False)
-    # Rows of the others' nodes, whose room is as good as free.
+    # Node rows of the other workers, whose room is as good as free.
     promised: tuple[int, ...] = field(init=False, compare=False, repr=False)
-    # How many living workers have a node.
-    placed: int = field(init=False, compare=False, repr=False)
-    # It is live, and lacks pods to its min.
-    waits: bool = field(init=False, compare=False, repr=False)
+    # Living workers that have a node.
+    bound_workers: int = field(init=False, compare=False, repr=False)
+    # The job is live, and lacks pods to its min.
+    is_waiting: bool = field(init=False, compare=False, repr=False)
     # The job's place in the order of its queue: the smallest comes first.
     queue_order: QueueOrder = field(init=False, compare=False, repr=False)
-    # Rows of the nodes of its living workers above the min.
+    # Node rows of the living workers above the min.
     evictable_nodes: tuple[int, ...] = field(init=False, compare=False, repr=False)
-    # Where its workers are taken from.
+    # Queue and shape of the workers.
     pool: Pool = field(init=False, compare=False, repr=False)
     # The next size up, in workers.
     next_size: int = field(init=False, compare=False, repr=False)
-    # What the next size up takes: so many more workers of its pool.
+    # The request for the next size up: pool and number of further workers.
     unit: tuple[Pool, int] = field(init=False, compare=False, repr=False)
-    # What the next size up is worth.
+    # The gain of the next size up.
     next_gain: Gain = field(init=False, compare=False, repr=False)
-    # Since when its first worker has run; 0 without workers.
+    # Start of the first worker, in seconds since 1970; 0 without workers.
     began_s: float = field(init=False, compare=False, repr=False)
-    # It has workers above its min to give.
-    gives: bool = field(init=False, compare=False, repr=False)
-    # Nothing but time and room decides whether it grows.
+    # The job has workers above its min to give.
+    can_shrink: bool = field(init=False, compare=False, repr=False)
+    # Only time and room decide whether the job grows.
     steady: bool = field(init=False, compare=False, repr=False)
     # The step of a job that neither time nor room can move, else None.
     hold_step: Step | None = field(init=False, compare=False, repr=False)
-    # Stands for this state as a key: equal to itself only, and hashed at once, as a job's key of three texts is not.
+    # A key for this state: equal to itself only, and hashed faster than a job's key of three texts.
     token: object = field(init=False, compare=False, repr=False)
     # The last step that `hold` has made.
-    _said: list[Step] = field(init=False, compare=False, repr=False)
+    _last_hold: list[Step] = field(init=False, compare=False, repr=False)
 
-    def __init__(
-        self,
-        job: Job,
-        workers: tuple[Worker, ...] = (),
-        beside: tuple[int, ...] = (),
-        done: int = 0,
-        unbindable: str = "",
-        gave: int = 0,
-        overdue: bool = False,
-    ) -> None:
-        size = job.replicas
+    def __post_init__(self) -> None:
+        job, workers, size, least = self.job, self.workers, self.job.replicas, self.job.bounds.least
         living = tuple([worker for worker in workers if not worker.leaving and worker.index < size])
         going = workers if len(living) < len(workers) else ()
-        promised = tuple([w.row for w in going if w.row not in NOWHERE and (w.leaving or w.index >= size)])
-        placed = sum([worker.row is not None for worker in living])
-        short = any(there < wanted for there, (_, wanted) in zip(beside, job.other_roles, strict=False))
-        waits = job.life is Life.LIVE and (placed + done < job.bounds.least or short)
+        bound = sum([worker.row is not None for worker in living])
+        lacks_others = any(count < most for count, (_, most) in zip(self.other_pods, job.other_roles, strict=False))
+        is_waiting = job.life is Life.LIVE and (bound + self.finished < least or lacks_others)
         pool, next_size = pool_of(job.queue, job.shape), job.sizes.larger(size)
-        why = None if waits else _why_held(job, next_size, len(workers), len(living), placed)
+        why = None if is_waiting else _hold_reason(job, next_size, len(workers), len(living), bound)
         hold_step = None if why is None else Step(job.key, size, size, *why)
-        _JobFields.__init__(
-            self,
-            *(job, workers, beside, done, unbindable, gave, overdue),
-            living=living,
-            promised=promised,
-            placed=placed,
-            waits=waits,
-            queue_order=_queue_order(job),
-            evictable_nodes=tuple([worker.row for worker in living[job.bounds.least :] if worker.row not in NOWHERE]),
-            pool=pool,
-            next_size=next_size,
-            unit=(pool, next_size - size),
-            next_gain=gain(job.curve, job.bounds.least, size, next_size),
-            began_s=min([worker.since_s for worker in living], default=0.0),
-            gives=job.elastic and not waits and len(living) > job.bounds.least,
-            steady=job.pause is Pause.NONE and len(workers) == size == placed,
-            hold_step=hold_step,
-            token=object(),
-            _said=[] if hold_step is None else [hold_step],
-        )
+        put = partial(object.__setattr__, self)
+        put("living", living)
+        put("promised", _promised_rows(going, size))
+        put("bound_workers", bound)
+        put("is_waiting", is_waiting)
+        put("queue_order", _queue_order(job))
+        put("evictable_nodes", tuple([worker.row for worker in living[least:] if worker.row not in NOWHERE]))
+        put("pool", pool)
+        put("next_size", next_size)
+        put("unit", (pool, next_size - size))
+        put("next_gain", gain(job.curve, least, size, next_size))
+        put("began_s", min([worker.since_s for worker in living], default=0.0))
+        put("can_shrink", job.elastic and not is_waiting and len(living) > least)
+        put("steady", job.pause is Pause.NONE and len(workers) == size == bound)
+        put("hold_step", hold_step)
+        put("token", object())
+        put("_last_hold", [] if hold_step is None else [hold_step])
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
         """Make the step of a job that is left alone. A step equal to the last one is that one: most looks repeat it."""
-        last = self._said[0] if self._said else None
+        last = self._last_hold[0] if self._last_hold else None
         if last is None or last.reason is not reason or last.detail != detail:
             size = self.job.replicas
             last = Step(self.job.key, size, size, reason, detail)
-            self._said[:] = [last]
+            self._last_hold[:] = [last]
         return last
+
+
+def _promised_rows(workers: tuple[Worker, ...], size: int) -> tuple[int, ...]:
+    """Return the node rows of workers that terminate or are above the size."""
+    rows = [worker.row for worker in workers if worker.leaving or worker.index >= size]
+    return tuple([row for row in rows if row is not None and row != UNKNOWN_NODE])
 
 
 def _queue_order(job: Job) -> QueueOrder:
@@ -239,7 +204,7 @@ def _queue_order(job: Job) -> QueueOrder:
     return -order.class_value, -order.priority, deadline_s, unix_s(job.created) or 0.0, job.key
 
 
-def _why_held(job: Job, next_size: int, workers: int, living: int, placed: int) -> tuple[Reason, str] | None:
+def _hold_reason(job: Job, next_size: int, workers: int, living: int, bound: int) -> tuple[Reason, str] | None:
     """Say why neither time nor room can move a job that does not wait; None when one of them can."""
     size = job.replicas
     if job.life is Life.SUSPENDED:
@@ -248,33 +213,13 @@ def _why_held(job: Job, next_size: int, workers: int, living: int, placed: int) 
         return Reason.REFUSED, job.refused
     if job.bounds.least == job.bounds.most:
         return Reason.RIGID, ""
-    if job.pause is not Pause.NONE or living != placed:
+    if job.pause is not Pause.NONE or living != bound:
         return None
     if next_size > job.most:
         return Reason.AT_MAX, f"{size} of {job.most}"
-    if workers != size or placed != size:
-        return Reason.NOT_READY, f"{placed} of {size} workers have a node"
+    if workers != size or bound != size:
+        return Reason.NOT_READY, f"{bound} of {size} workers have a node"
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """One queue, with its limits and its use. Amounts are by resource, in the units of kube/pod_shape.py."""
-
-    name: str
-    # The most that its pods may ask for together; an absent resource has no limit.
-    limit: Mapping[str, int] = field(default_factory=dict)
-    deserved: Mapping[str, int] = field(default_factory=dict)  # its own; beyond it, it borrows
-    used: Mapping[str, int] = field(default_factory=dict)  # by all its pods, those that leave included
-    open: bool = True
-    headroom: Mapping[str, int] = field(default_factory=dict)  # kept free in it, by its owner's word
-    parent: str = ""  # the queue above it, as in jobs/queues/quota_accounting.py
-    guaranteed: Mapping[str, int] = field(default_factory=dict)  # what it need not ask of the queue above
-    parent_resources: Mapping[str, str] = field(default_factory=dict)  # the resources' names in the queue above
-    refused: str = ""  # why none of its jobs can be resized
-    eviction_risk: str = ""  # why none can but jobs that Kueue lifts above others
-    faults: tuple[str, ...] = ()  # why nothing of it may be changed
-    strict: bool = False  # nobody in it starts before an older job
 
 
 class AdminOverride(Enum):
@@ -301,11 +246,11 @@ class Observation:
     queues: Mapping[str, Queue]
     room: Capacity
     age_s: float = 0.0  # of the oldest list in it
-    whole: bool = True  # False when some list failed
+    complete: bool = True  # False when some list failed
     unready: float = 0.0  # the share of nodes that are not ready, 0 to 1
-    standing: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
+    admin_override: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
     leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are gone
-    in_turn: bool = False  # the jobs are in the order of their turns
+    is_sorted: bool = False  # the jobs are in the order of their turns
     # By NODES or queue, and by resource: what has been idle for long enough; None where that does not matter.
     settled: Mapping[str, Mapping[str, int]] | None = None
     jumped_s: float = 0.0  # by how much a clock has jumped just now
@@ -333,3 +278,18 @@ class Policy:
     def settle_s(self) -> float:
         """Return the time for which room has to have been idle before somebody restarts for it, in seconds."""
         return self.settle * self.restart_s
+
+
+OVERRIDE_KEY, UNTIL_KEY = "standing", "until"
+
+
+def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
+    """Return the order and its end, in seconds since 1970. An unknown word stops all changes, which is safest."""
+    text = data.get(OVERRIDE_KEY, AdminOverride.RUN.value).strip()
+    words = {each.value: each for each in AdminOverride}
+    return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL_KEY].strip()) if data.get(UNTIL_KEY) else None
+
+
+def admin_override_data(override: AdminOverride, until: str = "") -> dict[str, str]:
+    """Return the data of the ConfigMap with this order."""
+    return {OVERRIDE_KEY: override.value, **({UNTIL_KEY: until} if until else {})}

@@ -17,26 +17,22 @@ POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TA
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """So much of one API group, "" being the core. names: of the only objects that are meant, () for all."""
+    """Rights on resources of one API group."""
 
-    group: str
+    group: str  # "" for the core
     resources: tuple[str, ...]
     verbs: tuple[str, ...] = READ
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the only objects that are meant, () for all
 
 
 @dataclass(frozen=True, slots=True)
 class KindRights:
-    """The rights that one kind of job needs.
-
-    sizes: the fields that a resize may change beside our annotations; None for a kind that is never resized. creates:
-    the resources of which a resize makes an object.
-    """
+    """The rights that one kind of job needs."""
 
     group: str
     resource: str
-    sizes: tuple[str, ...] | None = None
-    creates: tuple[str, ...] = ()
+    sizes: tuple[str, ...] | None = None  # fields that a resize may change; None for a kind that is never resized
+    creates: tuple[str, ...] = ()  # resources of which a resize creates an object
 
     @property
     def reads(self) -> Rule:
@@ -47,7 +43,7 @@ class KindRights:
     def writes(self) -> tuple[Rule, ...]:
         """Give the rules that resizing needs."""
         patched = () if self.sizes is None else (Rule(self.group, (self.resource,), ("patch",)),)
-        return (*patched, *(Rule(self.group, (made,), ("create",)) for made in self.creates))
+        return (*patched, *(Rule(self.group, (resource,), ("create",)) for resource in self.creates))
 
 
 # Source of the fields: docs/facts/autoscaling.md 5.

@@ -1,4 +1,4 @@
-"""The settings of the autoscaler: with their defaults, checked when built."""
+"""The settings of the autoscaler, with defaults, validated when constructed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
-from turnout.autoscaler.observe.schedulable import SCHEDULERS
-from turnout.kube import labels
+from turnout.autoscaler.observe.job_pods import SCHEDULERS
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
@@ -19,41 +18,40 @@ _TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-
 _MOST_TAINT_S = 365 * 86_400.0
 
 
+_POLICY, _RULES = Policy(), Rules()  # the defaults of decisions
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """lease, configmap, orders: namespace/name. act: jobs are resized; without it decisions are only told.
-
-    mark_pods: pods are annotated for Volcano and cluster-autoscaler. decision_log: a file, None for no log.
-    taint_nodes: nodes that pods have proven faulty are tainted, as Rules has it.
-    """
+    """The settings of one autoscaler. The defaults of decisions are those of Policy and Rules."""
 
     kubeconfig: str | None = None
     context: str | None = None
-    lease: str = "turnout-system/turnout-autoscaler"
-    lease_seconds: int = 15
-    configmap: str = "turnout-system/node-topology-config"
-    confirm_large_changes: bool = False
-    orders: str = "turnout-system/turnout-autoscaler"
-    metrics_bind: str = "127.0.0.1:9092"
-    act: bool = False
-    mark_pods: bool = False
-    cooldown_s: float = 600.0
-    restart_s: float = 60.0
-    payback_s: float = 3600.0
-    restart_budget: float = 0.0
-    least_gain: float = 0.05
-    headroom_gpus: int = 0
+    lease: str = "turnout-system/turnout-autoscaler"  # namespace/name
+    lease_seconds: int = 15  # 2 to 3600
+    configmap: str = "turnout-system/node-topology-config"  # namespace/name of the map of switches
+    confirm_large_changes: bool = False  # a map that moves many hosts needs an admin's confirmation
+    orders: str = "turnout-system/turnout-autoscaler"  # namespace/name of the ConfigMap of an admin's order
+    metrics_bind: str = "127.0.0.1:9092"  # address:port
+    act: bool = False  # resize jobs; otherwise decisions are only reported
+    mark_pods: bool = False  # annotate pods for Volcano and cluster-autoscaler
+    cooldown_s: float = _POLICY.cooldown_s
+    restart_s: float = _POLICY.restart_s
+    payback_s: float = _POLICY.payback_s
+    restart_budget: float = _POLICY.budget
+    least_gain: float = _POLICY.least_gain
+    headroom_gpus: int = 0  # kept free in each queue, >= 0
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     schedulers: tuple[str, ...] = SCHEDULERS
-    decision_log: str | None = None
+    decision_log: str | None = None  # a file, None for no log
     docs_base_url: str = ""  # of the docs site, "" where there is none
     log_level: str = "info"
-    taint_nodes: bool = False
-    taint_key: str = labels.FAULTY
-    taint_share: float = 0.1
-    taint_verdicts: int = 1
-    taint_s: float = 3600.0
-    taint_slow: bool = False
+    taint_nodes: bool = False  # taint nodes that pods have proven faulty
+    taint_key: str = _RULES.key
+    taint_share: float = _RULES.share
+    taint_verdicts: int = _RULES.verdicts
+    taint_s: float = _RULES.taint_s
+    taint_slow: bool = _RULES.slow
 
     def __post_init__(self) -> None:
         for flag, name in (("--lease", self.lease), ("--configmap", self.configmap), ("--orders", self.orders)):
@@ -87,7 +85,7 @@ class Settings:
             raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MOST_TAINT_S:.0f}")
 
     def rules(self) -> Rules:
-        """When nodes are tainted."""
+        """Return when nodes are tainted."""
         return Rules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
 
     def policy(self) -> Policy:
@@ -103,7 +101,7 @@ class Settings:
         )
 
 
-def settings(argv: Sequence[str] | None) -> Settings:
+def read_settings(argv: Sequence[str] | None) -> Settings:
     """Read the command line. Ends the program with code 2 on a bad one."""
     return parse_settings(parser(), Settings, argv)
 
@@ -152,7 +150,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
-    """The flags that decisions hang on."""
+    """Add the flags on which decisions depend."""
     parser.add_argument(
         "--cooldown-s", type=float, default=default.cooldown_s, help="between two growths of a job (%(default)g)"
     )
@@ -192,7 +190,7 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
 
 
 def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
-    """The flags of nodes that pods have proven faulty."""
+    """Add the flags of nodes that pods have proven faulty."""
     parser.add_argument(
         "--taint-nodes",
         action="store_true",

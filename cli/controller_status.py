@@ -11,13 +11,12 @@ from typing import Any
 
 from turnout.cli.why import count, lasting
 from turnout.controllers import conditions
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.colossalaijob_pods import ANSWER_S, LAUNCHER
 from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAI
 from turnout.controllers.kinds.msjob import KIND as MINDSPORE
 from turnout.controllers.kinds.msjob import SCHEDULER
-from turnout.controllers.model import JobView, Object, Reason, Refused, Role
-from turnout.controllers.roles.back_off import BackOff
+from turnout.controllers.model import JobView, Kind, Object, Reason, Refused, Role
+from turnout.controllers.role_pods import BackOff
 from turnout.kube import labels
 from turnout.kube.client.logs import printable
 from turnout.kube.times import unix_s

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from turnout.cli.views.listing import Column, Listing, text
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import JobView, Object
+from turnout.controllers.model import JobView, Kind, Object
 from turnout.kube.client.logs import printable
 from turnout.kube.labels import SUSPENDED
 from turnout.kube.times import unix_s
@@ -68,7 +67,7 @@ def _row(kind: Kind, raw: Object, now_s: float) -> Row:
     created_s = unix_s(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
-    return Row(meta["namespace"], kind.called, meta["name"], state(status), *_pods(status, replicas), age_s)
+    return Row(meta["namespace"], kind.full_name, meta["name"], state(status), *_pods(status, replicas), age_s)
 
 
 def _pods(status: Object, replicas: int | None) -> tuple[int, int | None, int]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.controllers.kind import Kind
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 
 
 @dataclass(frozen=True, slots=True)

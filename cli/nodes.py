@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.node_faults import model
-from turnout.autoscaler.node_faults.model import BadRecord, Record, State
+from turnout.autoscaler.node_faults.model import BadRecord, FaultState, Record
 from turnout.cli.views.listing import Column, Listing
 from turnout.kube import labels, node_health
 from turnout.kube.node_health import utc_datetime
@@ -42,7 +42,7 @@ class Row:
 def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[Row]:
     """List the nodes with a taint or a record, tainted ones first. everything: those that were cleared, too."""
     found = [row for node in nodes if (row := _row(node, key)) is not None]
-    shown = [row for row in found if everything or row.tainted or row.state != State.CLEARED.value]
+    shown = [row for row in found if everything or row.tainted or row.state != FaultState.CLEARED.value]
     return sorted(shown, key=lambda row: (not row.tainted, row.node))
 
 
@@ -54,10 +54,10 @@ def _row(node: Mapping[str, Any], key: str) -> Row | None:
         return Row(name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record is none: {error}")
     if record is None:
         return Row(name, BY_HAND, tainted) if tainted else None
-    ours = record.state is State.TAINTED
+    ours = record.state is FaultState.TAINTED
     state = BY_HAND if tainted and not ours else record.state.value
     if ours and not tainted:
-        state = State.CLEARED.value  # the autoscaler has not looked yet
+        state = FaultState.CLEARED.value  # the autoscaler has not looked yet
     first = record.proofs[0] if record.proofs else None
     return Row(
         name,
@@ -113,10 +113,10 @@ def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, 
     except BadRecord:
         record = None
     if not node_health.has_taint(node, key):
-        state = f"; it is {record.state.value}" if record is not None and record.state is not State.TAINTED else ""
+        state = f"; it is {record.state.value}" if record is not None and record.state is not FaultState.TAINTED else ""
         raise NotTainted(f"node {name} has no taint {key}{state}")
     now = utc_datetime(now_s)
-    cleared = Record(State.CLEARED, now, max(now, record.heard) if record is not None else now)
+    cleared = Record(FaultState.CLEARED, now, max(now, record.handled_until) if record is not None else now)
     return node_health.node_patch(
         node, {labels.NODE_RECORD: model.write(cleared)}, node_health.without_taint(node, key)
     )

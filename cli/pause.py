@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.model import AdminOverride
-from turnout.autoscaler.observe import admin_override
+from turnout.autoscaler.model import UNTIL_KEY, AdminOverride, admin_override_data
 from turnout.jobs.annotations import duration_s
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey
@@ -69,7 +68,7 @@ def of_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": "turnout"}},
-        "data": {**admin_override.written(override), admin_override.UNTIL: ends or None},
+        "data": {**admin_override_data(override), UNTIL_KEY: ends or None},
     }
     message = {
         AdminOverride.RUN: "jobs are lent to and asked again",

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from turnout.autoscaler.reporting.explain import Chain, Holder, Lack, QueueLink, SizeLink
-from turnout.autoscaler.reporting.forecast import Estimate
-from turnout.autoscaler.reporting.never import BareGang
-from turnout.autoscaler.reporting.node_rejections import RoomLink
-from turnout.autoscaler.reporting.queue_simulation import NEVER
+from turnout.autoscaler.reporting.forecast import NEVER, Estimate
+from turnout.autoscaler.reporting.why import Chain, Holder, QueueLink, ResourceNeed, RoomLink, SizeLink, UnmanagedGang
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -56,7 +53,7 @@ def _is(kind: str, word: str) -> bool:
 def title(chain: Chain) -> str:
     """The job, how it stands, and the word for it."""
     since = "" if chain.since_s is None else f" for {lasting(chain.now_s - chain.since_s)}"
-    state = {"waits": f"has waited{since}", "runs": f"has run{since}", "suspended": "is suspended"}[chain.state]
+    state = {"waiting": f"has waited{since}", "running": f"has run{since}", "suspended": "is suspended"}[chain.state]
     return f"{chain.job} {state}: {chain.reason.value}"
 
 
@@ -67,7 +64,7 @@ def rows(chain: Chain) -> list[Row]:
     if chain.size is not None:
         queue_rows += _size(chain.size, chain.gang.least, chain.gang.most)
     queue_rows.append(("decision", _decision(chain)))
-    queue_rows.append(("next", chain.next))
+    queue_rows.append(("next", chain.advice))
     if chain.start is not None:
         queue_rows.append(("start", start(chain.start, chain.now_s)))
     return queue_rows
@@ -104,16 +101,16 @@ def _quota(chain: Chain) -> list[Row]:
     """Tell what a job asks of its queue, resource by resource where that is bounded."""
     if not chain.queue.known:
         return [("quota", "none")]
-    if chain.state != "waits" and (chain.size is None or chain.size.larger is None):
+    if chain.state != "waiting" and (chain.size is None or chain.size.larger is None):
         return [("quota", "it asks for nothing more")]
-    what = "its min lacks" if chain.state == "waits" else "its next step takes"
+    what = "its min lacks" if chain.state == "waiting" else "its next step takes"
     bound = [each for each in chain.quota if each.limit is not None]
     if not bound:
         return [("quota", "no limit on what it asks for")]
     return [("quota", "; ".join(f"{what} {_lack(each)}" if not at else _lack(each) for at, each in enumerate(bound)))]
 
 
-def _lack(lack: Lack) -> str:
+def _lack(lack: ResourceNeed) -> str:
     free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
     if lack.limit is not None and lack.needs > lack.limit:
         return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
@@ -130,24 +127,24 @@ def _room(room: RoomLink) -> str:
         let_in += f"; the others: {why}"
     if not room.fits:
         text = f"{let_in}; no whole worker fits now"
-        return text + ("" if room.ever else ", nor would one if every job were gone")
+        return text + ("" if room.fits_when_empty else ", nor would one if every job were gone")
     fit = "fits" if room.fits == 1 else "fit"
     return f"{let_in}; {count(room.fits, 'whole worker')} {fit} now, on {count(room.with_room, 'node')}"
 
 
 def _gang(chain: Chain) -> str:
     gang = chain.gang
-    if chain.state == "waits":
-        text = f"it needs {count(gang.least, 'worker')}, {gang.has} with a node: {gang.lacks} lacking"
-        if gang.has < gang.there < gang.least:
-            text += f"; {gang.there} exist"
-        if chain.room.ever < gang.lacks:
-            text += f", and not more than {chain.room.ever} would fit if every job were gone"
+    if chain.state == "waiting":
+        text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
+        if gang.bound < gang.existing < gang.least:
+            text += f"; {gang.existing} exist"
+        if chain.room.fits_when_empty < gang.missing:
+            text += f", and not more than {chain.room.fits_when_empty} would fit if every job were gone"
     else:
-        text = f"{count(gang.has, 'worker')} with a node; it needs {gang.least}"
+        text = f"{count(gang.bound, 'worker')} with a node; it needs {gang.least}"
     text += f"; it may have {gang.most}" if gang.most > gang.least else ""
-    text += f"; {gang.done} have ended well" if gang.done else ""
-    text += "".join(f"; {existing} of {replicas} of another role" for existing, replicas in gang.beside)
+    text += f"; {gang.finished} have ended well" if gang.finished else ""
+    text += "".join(f"; {existing} of {replicas} of another role" for existing, replicas in gang.other_roles)
     text += "" if gang.tier is None else f"; all under one switch of tier {gang.tier}"
     return text + (f"; {gang.multiple} on each node" if gang.multiple > 1 else "")
 
@@ -155,14 +152,13 @@ def _gang(chain: Chain) -> str:
 def _size(size: SizeLink, least: int, most: int) -> list[Row]:
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
     text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
-    if size.size != size.wanted:
-        text += f"; {size.wanted} are asked for"
-    if size.put_back is not None:
-        text += (
-            f"; its object was applied again as it was submitted, which took it from {size.put_back} to {size.wanted}"
-        )
-    if size.wish is not None:
-        text += f"; somebody has set {size.wish} by hand, its most until turnout.dev/wish-workers is taken away"
+    if size.size != size.requested:
+        text += f"; {size.requested} are asked for"
+    if size.reapplied_size is not None:
+        text += "; its object was applied again as it was submitted, "
+        text += f"which took it from {size.reapplied_size} to {size.requested}"
+    if size.manual_size is not None:
+        text += f"; somebody has set {size.manual_size} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
         return [("size", text), ("bank", "its size has never been changed by the autoscaler")]
     balance = lasting(abs(size.balance_s))
@@ -174,11 +170,13 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
 
 
 def _decision(chain: Chain) -> str:
-    change = f"{chain.was} to {count(chain.workers, 'worker')}. " if chain.workers != chain.was else ""
-    text = f"{change}{chain.means}"
+    change = (
+        f"{chain.workers_before} to {count(chain.workers, 'worker')}. " if chain.workers != chain.workers_before else ""
+    )
+    text = f"{change}{chain.explanation}"
     text += f" {chain.detail[:1].upper()}{chain.detail[1:]}." if chain.detail else ""
-    if chain.helped_by:
-        text += " " + ", ".join(f"{job} goes from {was} to {size}" for job, was, size in chain.helped_by) + "."
+    if chain.shrinking_jobs:
+        text += " " + ", ".join(f"{job} goes from {was} to {size}" for job, was, size in chain.shrinking_jobs) + "."
     return text
 
 
@@ -217,9 +215,11 @@ def gpus(number: int) -> str:
     return count(number, "GPU")
 
 
-def running(gang: BareGang, resources: tuple[str, ...]) -> str:
+def running(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
     """A gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
-    held_gpus = sum(shape.gpus(resources) for _, shape in gang.placed)
-    pods = f"{len(gang.placed)} of its {count(gang.there, 'pod')} have a node and hold {gpus(held_gpus)}"
-    reason = "No job of a kind that the autoscaler knows owns it, so it is never resized."
-    return f"{gang.key} runs: {pods} of queue {gang.queue}. {reason}"
+    held_gpus = sum(shape.gpus(resources) for _, shape in gang.bound_pods)
+    count_bound, size = len(gang.bound_pods), count(gang.existing, "pod")
+    return (
+        f"{gang.key} runs: {count_bound} of its {size} have a node and hold {gpus(held_gpus)} of queue {gang.queue}. "
+        "No job of a kind that the autoscaler knows owns it, so it is never resized."
+    )

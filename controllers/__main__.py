@@ -1,4 +1,4 @@
-"""The job controllers as a program: they watch always, and write while they hold their Lease."""
+"""Run the job controllers as a program: they watch always, and write while they hold their Lease."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
 from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.controller import JobController
+from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.informers import ControllerInformers
-from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import Writer
-from turnout.controllers.settings import Settings, settings
+from turnout.controllers.settings import Settings, read_settings
 from turnout.kube.backoff import Backoff
 from turnout.kube.cli_flags import parse_address
 from turnout.kube.client import logs
@@ -38,15 +37,16 @@ MAX_IN_FLIGHT = 16  # calls: as many as one core sends at 16 ms each; the TLS of
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
-    wanted = settings(argv)
-    logs.setup(wanted.log_level)
-    return run_program("turnout-controller", lambda: serve(wanted))
+    settings = read_settings(argv)
+    logs.setup(settings.log_level)
+    return run_program("turnout-controller", lambda: serve(settings))
 
 
-async def serve(wanted: Settings) -> None:
+async def serve(settings: Settings) -> None:
     """Watch always, write while leading, until the process is told to end."""
-    clock, kinds, setup, rng = RealClock(), by_api(wanted.kinds, wanted.master_image), wanted.setup(), random.Random()
-    open_ = Client.open(wanted.kubeconfig, wanted.context, max_in_flight=MAX_IN_FLIGHT, qps=wanted.qps or None)
+    clock, rng = RealClock(), random.Random()
+    kinds, setup = by_api(settings.kinds, settings.master_image), settings.setup()
+    open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)
     async with await open_ as client:
         backoff = Backoff(first_s=0.05, max_s=60.0)
         queue = WorkQueue(clock, backoff, rng.random)
@@ -57,15 +57,13 @@ async def serve(wanted: Settings) -> None:
                 queue.add(key)
 
         cache = Cache(changed, kinds)
-        informers = ControllerInformers(cache, client, kinds, setup, clock, rng, wanted.namespace)
-        namespace, _, name = wanted.lease.partition("/")
-        terms, host = lease_settings(wanted.lease_seconds), socket.gethostname()
-        elector = Elector(client, namespace, name, _identity(host), clock=clock, rng=rng, settings=terms)
-        events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=wanted.docs_base_url)
+        informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
+        elector, site = _elector(client, settings, clock, rng), settings.docs_base_url
+        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
         metrics = Metrics(queue.__len__)
         calls = LeasedCalls(client, lambda: elector.is_leading)
-        plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, alone=True), clock, events, metrics)
-        if scales := "ElasticJob" in wanted.kinds:
+        plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
+        if scales := "ElasticJob" in settings.kinds:
             informers.watch_plans(plans)
         acts = Writer(calls, cache, kinds, setup), kinds, setup, clock, events, metrics
         controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
@@ -80,13 +78,17 @@ async def serve(wanted: Settings) -> None:
                 metrics.leading.set(0)
 
         pages = probe_pages(informers.unready_reason, metrics.page)
-        async with serve_pages(*parse_address(wanted.metrics_bind, "--metrics-bind"), pages) as port:
-            log.info("serving", extra={"metrics_port": port, "kinds": ",".join(wanted.kinds)})
+        async with serve_pages(*parse_address(settings.metrics_bind, "--metrics-bind"), pages) as port:
+            log.info("serving", extra={"metrics_port": port, "kinds": ",".join(settings.kinds)})
             await run_until_signal(informers.run(), lead(elector, informers.wait_for_sync, term), events.run())
 
 
-def _identity(host: str) -> str:
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+def _elector(client: Client, settings: Settings, clock: RealClock, rng: random.Random) -> Elector:
+    """Return the elector of our Lease, with an identity that no other process has."""
+    namespace, _, name = settings.lease.partition("/")
+    identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    terms = lease_settings(settings.lease_seconds)
+    return Elector(client, namespace, name, identity, clock=clock, rng=rng, settings=terms)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,39 @@
-"""The objects that a job owns, as they are created: pods, headless Services and a PodGroup."""
+"""Builds the objects that a job owns, compares them with those that exist, and knows their paths on the API server.
+
+Children are created in order and deleted with the highest index first. reconcile.py, or a kind with a lifecycle of its
+own, decides which children a job needs. One reconciliation creates a bounded number of children, so that no job holds
+the loop or the memory; the next ones create the rest. The bytes of all children together are bounded when a job is read
+(kinds/fields.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.model import (
     ChildKey,
+    ChildState,
+    Create,
+    Delete,
     Dialect,
     JobView,
+    Kind,
+    KnownChildren,
     Later,
     Object,
+    PodState,
     Replica,
     Restart,
     Role,
-    Seen,
     Setup,
+    Update,
     Wanted,
+    Write,
 )
 from turnout.jobs.gate import wants_gate
 from turnout.kube.errors import BadQuantity
@@ -46,14 +58,14 @@ def owner(view: JobView) -> dict[str, Any]:
     return {**head, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, setup: Setup) -> Object:
+def pod(kind: Kind, view: JobView, role: Role, replica: Replica, known: KnownChildren, setup: Setup) -> Object:
     """Return one replica's pod."""
     template = role.template.get("metadata") or {}
     labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
     notes = {**(template.get("annotations") or {}), **kind.notes(view, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
-    spec = {**kind.pod_spec(view, role, replica, seen), "restartPolicy": policy}
-    dialect = Dialect.NONE if role.alone else setup.dialect
+    spec = {**kind.pod_spec(view, role, replica, known), "restartPolicy": policy}
+    dialect = Dialect.NONE if role.outside_gang else setup.dialect
     if dialect is not Dialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
     if dialect is Dialect.VOLCANO:
@@ -61,13 +73,13 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, seen: Seen, set
     elif dialect is Dialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
     meta = meta_of(view, kind.name(view, role, replica), labels)
-    made = {
+    body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {**meta, "annotations": notes} if notes else meta,
         "spec": spec,
     }
-    return _gated(made) if setup.gate_pods else made
+    return _gated(body) if setup.gate_pods else body
 
 
 def _gated(body: Object) -> Object:
@@ -123,9 +135,9 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
 
 
 def least_resources(view: JobView) -> Object:
-    """Return what the first `min_member` members ask for together, the lead's first: Volcano admits the group by it."""
+    """Return what the first `min_member` members request together, the lead's first, as Volcano admits a PodGroup."""
     left, members = view.gang.min_member, []
-    for role in (each for each in view.roles if not each.alone):
+    for role in (each for each in view.roles if not each.outside_gang):
         count, left = min(role.replicas, left), max(0, left - role.replicas)
         members.append((role, count))
     return resources_of(members)
@@ -140,16 +152,16 @@ def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
     total: dict[str, int] = {}
     for role, count in members:
         for container in role.template["spec"]["containers"] if count else ():
-            asked = container.get("resources")
-            for name, quantity in _requests(asked).items() if isinstance(asked, Mapping) else ():
+            resources = container.get("resources")
+            for name, quantity in _requests(resources).items() if isinstance(resources, Mapping) else ():
                 total[name] = total.get(name, 0) + count * quantity
     return {name: _quantity(name, number) for name, number in total.items()}
 
 
-def _requests(asked: Object) -> dict[str, int]:
+def _requests(resources: Object) -> dict[str, int]:
     found = {}
     for part in ("limits", "requests"):
-        quantities = asked.get(part)
+        quantities = resources.get(part)
         for name, quantity in quantities.items() if isinstance(quantities, Mapping) else ():
             with suppress(BadQuantity, TypeError, AttributeError):
                 found[name] = amount(name, quantity)
@@ -163,9 +175,9 @@ def _quantity(name: str, number: int) -> str:
     return f"{number}m" if number % 1_000 else str(number // 1_000)
 
 
-def built(wanted: Wanted) -> Object:
+def build(child: Wanted) -> Object:
     """Return the body of a child."""
-    return wanted.build() if isinstance(wanted, Later) else wanted
+    return child.build() if isinstance(child, Later) else child
 
 
 def key_of(body: Wanted) -> ChildKey:
@@ -176,25 +188,158 @@ def key_of(body: Wanted) -> ChildKey:
 
 
 def content(body: Object) -> tuple[str, Object] | None:
-    """Return the field of a child that is kept as it is wanted, and what it is; None for one that is made once."""
+    """Return the field of a child that is kept up to date, and its value; None for a child that never changes."""
     if body["kind"] in _MADE_ONCE:
         return None
     name = "data" if body["kind"] == "ConfigMap" else "spec"
     return name, body[name]
 
 
-def same(wanted: Any, there: Any) -> bool:
-    """True if an object has every field that is wanted, whatever else the API server has filled in."""
-    if isinstance(wanted, Mapping):
-        return isinstance(there, Mapping) and all(same(each, there.get(name)) for name, each in wanted.items())
-    if isinstance(wanted, (list, tuple)):
-        if not isinstance(there, (list, tuple)) or len(wanted) != len(there):
+def same(expected: Any, actual: Any) -> bool:
+    """True if an object has all expected fields, whatever else the API server has filled in."""
+    if isinstance(expected, Mapping):
+        return isinstance(actual, Mapping) and all(same(each, actual.get(name)) for name, each in expected.items())
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(actual, (list, tuple)) or len(expected) != len(actual):
             return False
-        return all(same(*pair) for pair in zip(wanted, there, strict=True))
-    return bool(wanted == there)
+        return all(same(*pair) for pair in zip(expected, actual, strict=True))
+    return bool(expected == actual)
 
 
 def meta_of(view: JobView, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the metadata of a child of the job."""
     meta = {"name": name, "namespace": view.namespace, "ownerReferences": [owner(view)]}
     return {**meta, "labels": dict(labels)} if labels else meta
+
+
+POD = "Pod"
+
+
+def missing(role: Role, pods: Iterable[PodState]) -> list[int]:
+    """Return the indices of a role that none of these pods has, the lowest first."""
+    indices = {pod.index for pod in pods}
+    return [index for index in range(role.replicas) if index not in indices]
+
+
+def by_role(pods: Iterable[PodState]) -> dict[str, list[PodState]]:
+    """Return the pods by the label of their role: one walk, however many roles a job has."""
+    found: dict[str, list[PodState]] = {}
+    for pod in pods:
+        found.setdefault(pod.role, []).append(pod)
+    return found
+
+
+def surplus(role: Role, pods: Iterable[PodState]) -> list[PodState]:
+    """Return the pods of a role whose index is above its size, or is none; the highest first."""
+    found = [pod for pod in pods if pod.index >= role.replicas or pod.index < 0]
+    return sorted(found, key=lambda pod: pod.index, reverse=True)
+
+
+def delete_pod(pod: PodState) -> Delete:
+    """Return the deletion of a pod."""
+    return Delete(ChildKey(POD, pod.name), pod.uid)
+
+
+def others(bodies: Iterable[Wanted], known: KnownChildren, portion: Portion) -> Iterator[Write]:
+    """Yield the writes that bring the other children to what is needed.
+
+    portion: what this reconciliation may still create.
+    """
+    keys = set[ChildKey]()
+    for body in bodies:
+        key = key_of(body)
+        keys.add(key)
+        child = known.others.get(key)
+        if child is None:
+            if not portion.is_full():
+                yield portion.create(partial(build, body))
+        elif not isinstance(body, Later) and (expected := content(body)) is not None:
+            name, wanted_fields = expected
+            if not same(wanted_fields, child.data if name == "data" else child.spec):
+                yield Update(key, wanted_fields, name)
+    surplus_children = [each for key, each in known.others.items() if key not in keys]
+    yield from (Delete(each.key, each.uid) for each in sorted(surplus_children, key=lambda each: -each.index))
+
+
+def delete_pods(pods: Iterable[PodState]) -> Iterator[Write]:
+    """Yield the deletions of these pods, except for pods that terminate already."""
+    found = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.role, -pod.index))
+    return (delete_pod(pod) for pod in found)
+
+
+def delete_others(known: KnownChildren) -> Iterator[Write]:
+    """Yield the deletions of all children that are not pods."""
+    return (Delete(each.key, each.uid) for each in sorted(known.others.values(), key=_last_first))
+
+
+def _last_first(child: ChildState) -> tuple[str, int]:
+    return child.key.kind, -child.index
+
+
+def waits_for_admission(known: KnownChildren, setup: Setup) -> bool:
+    """True while Volcano has not admitted the job's PodGroup: pods created now would only wait. Source: MS-46"""
+    groups = [each for each in known.others.values() if each.key.kind == "PodGroup"]
+    return setup.dialect is Dialect.VOLCANO and (not groups or any(each.phase in ("", "Pending") for each in groups))
+
+
+def merge_patch(before: Object, after: Object) -> Object:
+    """Return the merge patch that makes one object the other: null for what is to go."""
+    removed = {name: None for name in before if name not in after}
+    changed = {
+        name: merge_patch(before[name], each)
+        if isinstance(each, Mapping) and isinstance(before.get(name), Mapping)
+        else each
+        for name, each in after.items()
+    }
+    return {**removed, **changed}
+
+
+PORTION_BYTES = 2 << 20  # of the children that one look makes, as JSON
+PORTION_CHILDREN = 500  # that one look makes
+
+
+class Portion:
+    """The rest of one reconciliation's share of creations. A child larger than the share is created alone."""
+
+    def __init__(self) -> None:
+        self._children, self._bytes = PORTION_CHILDREN, PORTION_BYTES
+        self._left_out = False
+
+    def is_full(self) -> bool:
+        """True if the next child is left to the next reconciliation."""
+        self._left_out |= self._children <= 0 or self._bytes <= 0
+        return self._left_out
+
+    def create(self, build: Callable[[], Object]) -> Create:
+        """Build a child and charge it. Ask `is_full` before."""
+        body = build()
+        self._children -= 1
+        self._bytes -= len(msgspec.json.encode(body))
+        return Create(body)
+
+    def requeue_s(self) -> tuple[float, ...]:
+        """Return (0.0,) if a child was left out, so that the job is reconciled again at once; else ()."""
+        return (0.0,) if self._left_out else ()
+
+
+PODS = "/api/v1"
+_FIXED = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Secret": ("/api/v1", "secrets"),
+    "Pod": ("/api/v1", "pods"),
+    "Service": ("/api/v1", "services"),
+    "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
+}
+
+
+def path_prefixes(setup: Setup) -> Mapping[str, tuple[str, str]]:
+    """Return, by kind, the path of its group and its plural."""
+    if setup.dialect not in POD_GROUPS:
+        return _FIXED
+    return {**_FIXED, "PodGroup": (f"/apis/{POD_GROUPS[setup.dialect]}", "podgroups")}
+
+
+def collection_path(prefix: tuple[str, str], namespace: str) -> str:
+    """Return the path of the children of one kind in one namespace, "" for all of them."""
+    group, plural = prefix
+    return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"

@@ -37,7 +37,7 @@ def with_condition(
     why: Reason | None = None,
     on: bool = True,
 ) -> list[Object]:
-    """Return the conditions after this one has come. kind: of the job. why: its reason, else itself."""
+    """Return the conditions with this one added. kind: of the job. why: its reason, None for its type."""
     if is_true(conditions, Reason.FAILED):
         return list(conditions)
     reason, status = f"{kind}{(why or type_).value}", "True" if on else "False"
@@ -46,7 +46,7 @@ def with_condition(
         return list(conditions)
     now = rfc3339(now_s)
     same = before is not None and before.get("status") == status
-    made = {
+    condition = {
         "type": type_.value,
         "status": status,
         "reason": reason,
@@ -55,18 +55,18 @@ def with_condition(
         "lastTransitionTime": before["lastTransitionTime"] if before is not None and same else now,
     }
     dropped = {type_.value, _EXCLUDES[type_].value if type_ in _EXCLUDES else ""}
-    kept = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
-    return [*kept, made]
+    others = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
+    return [*others, condition]
 
 
 def _stopped(condition: Object, type_: Reason) -> Object:
-    """Return a condition beside the end of the job: it runs no more."""
+    """Return a condition after the end of the job: Running becomes false."""
     if type_ in _ENDS and condition.get("type") == Reason.RUNNING.value:
         return {**condition, "status": "False"}
     return condition
 
 
 def listed(status: Mapping[str, Any]) -> list[Object]:
-    """Return the conditions of a status, without what is none."""
+    """Return the conditions of a status, without values that are not conditions."""
     found = status.get("conditions")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

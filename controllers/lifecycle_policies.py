@@ -1,7 +1,7 @@
-"""Lifecycle policies of a Volcano Job: which event of its pods ends the job or starts it again.
+"""Lifecycle policies of a Volcano Job: which event of its pods ends or restarts the job.
 
-Policies of a task come before those of the job. Events are read from the pods that exist, so a controller that starts
-anew misses none but the end of a pod that was deleted meanwhile. Source: docs/facts/job-kinds.md 1.5
+Policies of a task come before those of the job. Events are read from the pods that exist, so a restarted controller
+misses only the end of a pod that was deleted meanwhile. Source: docs/facts/job-kinds.md 1.5
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from turnout.controllers.diff import by_role
-from turnout.controllers.model import Phase, PodSeen, Role, Seen
+from turnout.controllers.children import by_role
+from turnout.controllers.model import KnownChildren, Phase, PodState, Role
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -40,7 +40,7 @@ class _Event(NamedTuple):
     """An event of a pod."""
 
     word: str  # of EVENTS
-    pod: PodSeen
+    pod: PodState
 
 
 class Due(NamedTuple):
@@ -85,9 +85,9 @@ def _policy(part: Part) -> Policy:
     return Policy(frozenset(events), code, action)
 
 
-def decide(policies: Policies, roles: Sequence[Role], seen: Seen) -> Due:
+def decide(policies: Policies, roles: Sequence[Role], known: KnownChildren) -> Due:
     """Return the action of the first policy that matches an event."""
-    for event in _events(roles, seen):
+    for event in _events(roles, known):
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
             if policy.matches(event):
                 code = f" with {event.pod.exit_code}" if event.word == POD_FAILED and event.pod.exit_code else ""
@@ -95,19 +95,19 @@ def decide(policies: Policies, roles: Sequence[Role], seen: Seen) -> Due:
     return Due()
 
 
-def _events(roles: Sequence[Role], seen: Seen) -> Iterator[_Event]:
+def _events(roles: Sequence[Role], known: KnownChildren) -> Iterator[_Event]:
     """Yield the events of the pods in the order of their names, then those of the tasks."""
-    for pod in sorted(seen.pods, key=lambda each: each.name):
+    for pod in sorted(known.pods, key=lambda each: each.name):
         if pod.deleting:
             yield _Event(POD_EVICTED, pod)
         elif pod.phase is Phase.FAILED:
             yield _Event(POD_FAILED, pod)
-    pods = by_role(seen.pods)
+    pods = by_role(known.pods)
     for role in roles:
         mine = pods.get(role.label, [])
         if len(mine) == role.replicas > 0 and all(_succeeded(pod) for pod in mine):
             yield _Event(TASK_COMPLETED, max(mine, key=lambda pod: pod.since_s))
 
 
-def _succeeded(pod: PodSeen) -> bool:
+def _succeeded(pod: PodState) -> bool:
     return pod.phase is Phase.SUCCEEDED and not pod.deleting

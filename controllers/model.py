@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -59,15 +59,12 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChildLabels:
-    """The labels by which the children of a kind are found. job: every child has it, its value is the job's name.
+    """The labels by which the children of a kind are found."""
 
-    mode: tells for which of the job's modes a pod was made, "" where a kind has one mode.
-    """
-
-    job: str
+    job: str  # on every child; its value is the job's name
     role: str
     index: str
-    mode: str = ""
+    mode: str = ""  # the mode of the job for which a pod was created, "" for kinds with one mode
 
 
 KUBEFLOW = ChildLabels(
@@ -84,41 +81,32 @@ class ChildKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Pods that are alike but for their index. name: as upstream spells it, "Worker".
+    """Pods that differ by their index only."""
 
-    most_restarts: how often one index may be made anew, None for no bound. kept: its pods outlive the job's cleaning.
-    alone: its pods are no members of the job's gang and do not wait for it. added_bytes: of JSON, what its kind adds to
-    each pod's template where that grows with the job.
-    """
-
-    name: str
+    name: str  # as upstream spells it, "Worker"
     replicas: int
     template: Object  # of a pod
     restart: Restart
-    most_restarts: int | None = None
-    kept: bool = False
-    alone: bool = False
-    added_bytes: int = 0
+    most_restarts: int | None = None  # how often one index may be recreated, None for no bound
+    survives_cleanup: bool = False  # its pods outlive the cleanup of an ended job
+    outside_gang: bool = False  # its pods are no members of the job's gang and do not wait for it
+    added_bytes: int = 0  # JSON bytes that its kind adds to each pod's template, if they grow with the job
 
     @property
     def label(self) -> str:
-        """The role's name in labels and names of pods."""
+        """Return the role's name in labels and in names of pods."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica that is to be made. index: dense, taken over by whoever replaces it.
+    """One replica that has to be created."""
 
-    number: of its pod, never given twice where the kind is `numbered`, else the index. restarts: of this index so far.
-    starved: how many of those lacked memory. avoids: names of nodes where pods of its role found the node faulty.
-    """
-
-    index: int
-    number: int
-    restarts: int = 0
-    starved: int = 0
-    avoids: tuple[str, ...] = ()
+    index: int  # dense, taken over by the replacement
+    number: int  # of its pod; never given twice if the kind is `numbered`, else the index
+    restarts: int = 0  # of this index so far
+    starved: int = 0  # restarts for lack of memory
+    avoids: tuple[str, ...] = ()  # names of nodes that pods of its role found faulty
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +123,17 @@ class RunPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The words of the job's PodGroup. name, labels, notes, more: Volcano's alone.
-
-    name: of the PodGroup, "" for the job's. notes: its annotations. more: further fields of its spec.
-    """
+    """The fields of the job's PodGroup. Those from `name` on are Volcano's only."""
 
     min_member: int
     queue: str = ""
     priority_class: str = ""
     min_resources: Object | None = None
     timeout_s: int | None = None
-    name: str = ""
+    name: str = ""  # of the PodGroup, "" for the job's
     labels: Object = field(default_factory=dict)
-    notes: Object = field(default_factory=dict)
-    more: Object = field(default_factory=dict)
+    notes: Object = field(default_factory=dict)  # its annotations
+    more: Object = field(default_factory=dict)  # further fields of its spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +155,9 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An object that cannot be obeyed. why: names the field and what it has to be."""
+    """An invalid object."""
 
-    why: str
+    why: str  # names the field and its valid values
     reason: Reason = Reason.INVALID
 
 
@@ -187,16 +172,8 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
-    """A pod of the job. exit_code: of the training container, None while it has not ended. restarts: of containers.
-
-    reason: why it failed, as its status or its container's says: "Evicted", "OOMKilled". node: its name, "" before.
-    last_words: what the training container left at its end, or the end of its log where the kubelet was asked for it.
-    mode: the label of that name. containers: their statuses as they are, where the kind tells them. began_s, ended_s:
-    of the training container, else of the pod, since 1970, None where the kubelet has not said. waits: why its
-    scheduler has no node for it, "" for one with a node.
-    since_s: when it was told to go, else ended, else was made, in seconds since 1970; 0 where nothing says it.
-    """
+class PodState:
+    """A pod of the job."""
 
     name: str
     uid: str
@@ -204,48 +181,45 @@ class PodSeen:
     index: int
     phase: Phase
     deleting: bool = False
-    exit_code: int | None = None
-    restarts: int = 0
+    exit_code: int | None = None  # of the training container, None while it runs
+    restarts: int = 0  # of containers
     ready: bool = False
-    reason: str = ""
-    node: str = ""
-    last_words: str = ""
-    mode: str = ""
-    containers: Sequence[Object] = ()
-    began_s: float | None = None
-    ended_s: float | None = None
-    waits: str = ""
-    since_s: float = 0.0
+    reason: str = ""  # why it failed, by its status or its container's: "Evicted", "OOMKilled"
+    node: str = ""  # its name, "" before
+    last_words: str = ""  # the termination message of the training container, or the end of its log
+    mode: str = ""  # the value of the kind's label `mode`
+    containers: Sequence[Object] = ()  # their statuses, if the kind reports them
+    began_s: float | None = None  # of the training container, else of the pod, since 1970; None if unknown
+    ended_s: float | None = None  # the same for its end
+    scheduler_message: str = ""  # why its scheduler has no node for it, "" for a pod with a node
+    since_s: float = 0.0  # its deletion, else its end, else its creation, since 1970; 0 if unknown
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSeen:
-    """A child that is no pod. spec: as it is now. data: of a ConfigMap. phase: of a PodGroup."""
+class ChildState:
+    """A child that is not a pod."""
 
     key: ChildKey
     uid: str
     role: str = ""
     index: int = -1
-    spec: Object = field(default_factory=dict)
-    data: Object = field(default_factory=dict)
-    phase: str = ""
+    spec: Object = field(default_factory=dict)  # as it is now
+    data: Object = field(default_factory=dict)  # of a ConfigMap
+    phase: str = ""  # of a PodGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The objects that a job owns. offered: extended resources of nodes, None while unknown. unread: pods are old.
+class KnownChildren:
+    """The objects that a job owns, as far as they are known."""
 
-    jumped_s: by how much a clock has jumped just now: nothing that only time decides is done, but a while later.
-    """
-
-    pods: Sequence[PodSeen] = ()
-    others: Mapping[ChildKey, ChildSeen] = field(default_factory=dict)
-    offered: frozenset[str] | None = None
-    unread: bool = False
-    jumped_s: float = 0.0
+    pods: Sequence[PodState] = ()
+    others: Mapping[ChildKey, ChildState] = field(default_factory=dict)
+    offered: frozenset[str] | None = None  # extended resources of all nodes, None while unknown
+    unread: bool = False  # pods cannot be read, so these are stale
+    jumped_s: float = 0.0  # the last jump of a clock; decisions that depend on time are delayed
 
     def put_off(self, what: str) -> Say:
-        """Tell what a clock's jump puts off."""
+        """Return the Event of an action that a clock jump delays."""
         return Say(Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True)
 
 
@@ -293,18 +267,14 @@ Write = Create | Delete | Update
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one look at a job. again_s: when to look again at the latest, None for when something changes.
-
-    status: a merge patch of the job's status, None where it is as it has to be. status_first: it is written before the
-    children, since it counts those that are deleted; else after them. gone: the job itself is to be deleted.
-    """
+    """The result of one reconciliation of a job."""
 
     writes: tuple[Write, ...] = ()
     says: tuple[Say, ...] = ()
-    status: Object | None = None
-    status_first: bool = False
-    again_s: float | None = None
-    gone: bool = False
+    status: Object | None = None  # a merge patch of the job's status, None without a change
+    status_first: bool = False  # write it before the children, since it counts those that are deleted
+    requeue_s: float | None = None  # when to reconcile again at the latest, None for the next change
+    delete_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,14 +296,11 @@ class Dialect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The choices of the admin. scheduler: the name that pods of a gang are given, where they have none.
-
-    gate_pods: pods of a gang that ask for an accelerator wait behind our scheduling gate.
-    """
+    """The settings of the admin."""
 
     dialect: Dialect = Dialect.NONE
-    scheduler: str = ""
-    gate_pods: bool = False
+    scheduler: str = ""  # of pods of a gang that name none
+    gate_pods: bool = False  # pods of a gang that request an accelerator wait behind our scheduling gate
 
 
 class Verdict(NamedTuple):
@@ -346,3 +313,94 @@ class Verdict(NamedTuple):
 def replica_name(view: JobView, role: Role, replica: Replica) -> str:
     """Return the name that most kinds give one replica: its pod's, and its Service's."""
     return f"{view.name}-{role.label}-{replica.number}"
+
+
+def _no_waiting_roles(_view: JobView, _known: KnownChildren) -> Collection[str]:
+    return ()
+
+
+def _nothing_left(_view: JobView) -> JobView | None:
+    return None
+
+
+def _no_advice(_view: JobView) -> Sequence[str]:
+    return ()
+
+
+def _is_current(_view: JobView, _pod: PodState) -> bool:
+    return False
+
+
+def _by_policy(_view: JobView, _role: Role, _pod: PodState) -> bool | None:
+    return None
+
+
+def _no_notes(_view: JobView, _role: Role, _replica: Replica) -> Mapping[str, str]:
+    return {}
+
+
+class Moment(NamedTuple):
+    """When a status is put into words. before: the status in the kind's own words as it is."""
+
+    before: Object
+    now_s: float
+
+
+class Vocabulary(NamedTuple):
+    """A kind's own words for a status. The core's are conditions, replicaStatuses, startTime and completionTime.
+
+    fields: those that are written. read: takes a status of the kind to the core's words. write: the other way; the
+    view is None for an object that is refused.
+    """
+
+    fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
+    read: Callable[[Object], Object] = lambda status: status
+    write: Callable[[Object, JobView | None, KnownChildren, Moment], Object] = lambda status, _view, _known, _moment: (
+        status
+    )
+
+
+CORE_WORDS = Vocabulary()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of jobs as data and plain functions."""
+
+    kind: str
+    apis: tuple[str, ...]  # each `GROUP/VERSION` that serves it; they differ by the group only
+    plural: str  # in paths
+    container: str  # the training container, "" for any
+    read: Callable[[Object], JobView | Refused]
+    labels: Callable[[JobView, Role, Replica], dict[str, str]]  # of the child of one replica
+    selector: Callable[[JobView, Role], dict[str, str]]  # the labels of all pods of one role
+    # The children matter if an address is known only once a Service exists.
+    pod_spec: Callable[[JobView, Role, Replica, KnownChildren], dict[str, Any]]
+    extras: Callable[[JobView, KnownChildren], Sequence[Wanted]]  # the children beside pods
+    # The conditions that follow from the pods, by the counts of each role, by its name.
+    judge: Callable[[JobView, Mapping[str, Counts], KnownChildren], Sequence[Verdict]]
+    restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE recreates
+    child_labels: ChildLabels = KUBEFLOW
+    owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
+    name: Callable[[JobView, Role, Replica], str] = replica_name
+    # Names of the roles whose missing pods are not created yet.
+    waiting_roles: Callable[[JobView, KnownChildren], Collection[str]] = _no_waiting_roles
+    suspended_view: Callable[[JobView], JobView | None] = _nothing_left  # what of a suspended job still runs
+    # True to recreate a failed pod, None to follow the role's policy.
+    recreate: Callable[[JobView, Role, PodState], bool | None] = _by_policy
+    vocabulary: Vocabulary = CORE_WORDS
+    advice: Callable[[JobView], Sequence[str]] = _no_advice  # for the owner of a new job
+    outdated: Callable[[JobView, PodState], bool] = _is_current  # the pod was created for another mode of the job
+    tells_containers: bool = False  # its status has the containers' own statuses
+    numbered: bool = False  # a pod's name is never given twice
+    # The exit code by which a pod reports a faulty node, None for kinds without one.
+    faulty_node_exit_code: int | None = None
+    notes: Callable[[JobView, Role, Replica], Mapping[str, str]] = _no_notes  # annotations of one replica's pod
+    title: str = ""  # its name among kinds, if another kind has the same `kind`
+    # Decides on a job whose lifecycle is a table of phases; otherwise conditions follow kubeflow/common.
+    lifecycle: Callable[[Kind, JobView, Object, KnownChildren, float, Setup], Outcome] | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Return the kind's name in settings and commands."""
+        return self.title or self.kind

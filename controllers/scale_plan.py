@@ -1,7 +1,7 @@
-"""ScalePlans: objects by which DLRover's users, and our autoscaler, give an ElasticJob another number of workers.
+"""ScalePlans: objects by which DLRover's users, and our autoscaler, resize an ElasticJob.
 
-A plan is carried out once; what became of it stands in its status. Plans that are not marked as manual are DLRover's
-own notes, and are left alone. Source: docs/facts/dlrover.md 5.1
+A plan is carried out once, and its status has the result. Plans that are not marked as manual are DLRover's own notes,
+and are left alone. Source: docs/facts/dlrover.md 5.1
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Scaling:
 
 
 def owner_of(plan: Object) -> str:
-    """Return the name of a plan's job, "" where it names none: whoever writes a plan may name jobs beside it alone.
+    """Return the name of a plan's job in its own namespace, "" if it names none.
 
-    A text that is no object's name would lead elsewhere as a part of a path.
+    A text that is no object's name is refused, because it would lead elsewhere as a part of a path.
     """
     found = (plan.get("spec") or {}).get("ownerJob")
     return found if isinstance(found, str) and _NAME.fullmatch(found) else ""
 
 
-def waits(plan: Object) -> bool:
+def is_pending(plan: Object) -> bool:
     """True if a plan has still to be carried out."""
     status = plan.get("status") or {}
     labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
@@ -53,7 +53,7 @@ def waits(plan: Object) -> bool:
 def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
     """Carry a plan out. job: the ElasticJob that it names, None where there is none. now_s: seconds since 1970."""
     try:
-        workers, beside = _workers(Part(plan).part("spec"))
+        workers, note = _workers(Part(plan).part("spec"))
         if job is None:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
@@ -62,7 +62,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
         return Scaling(None, _status(FAILED, str(error), now_s))
-    return Scaling(_patch(plan, job, workers), _status(DONE, f"{owner_of(plan)} has {workers} workers{beside}", now_s))
+    return Scaling(_patch(plan, job, workers), _status(DONE, f"{owner_of(plan)} has {workers} workers{note}", now_s))
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:

@@ -14,26 +14,21 @@ from turnout.kube.version import add_version
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """lease: namespace/name. kinds: those that are controlled, none by default: another controller may have them.
-
-    namespace: the only one that is watched, "" for all. gang, scheduler: the dialect of PodGroups, and the scheduler
-    that pods of a gang are given. gate_pods: such pods wait behind our scheduling gate. qps: calls a second, 0 for no
-    bound. master_image: of an ElasticJob's master.
-    """
+    """The settings of the job controllers."""
 
     kubeconfig: str | None = None
     context: str | None = None
-    lease: str = "turnout-system/turnout-controller"
-    lease_seconds: int = 15
-    metrics_bind: str = "127.0.0.1:9094"
-    kinds: tuple[str, ...] = ()
-    namespace: str = ""
-    gang: str = Dialect.NONE.value
-    scheduler: str = ""
-    gate_pods: bool = False
-    qps: float = 0.0
-    master_image: str = ""
-    docs_base_url: str = ""  # of the docs site, "" where there is none
+    lease: str = "turnout-system/turnout-controller"  # namespace/name
+    lease_seconds: int = 15  # 4 to 3600
+    metrics_bind: str = "127.0.0.1:9094"  # address:port
+    kinds: tuple[str, ...] = ()  # none by default, since another controller may have them
+    namespace: str = ""  # the only one that is watched, "" for all
+    gang: str = Dialect.NONE.value  # the dialect of PodGroups
+    scheduler: str = ""  # of pods of a gang
+    gate_pods: bool = False  # pods of a gang wait behind our scheduling gate
+    qps: float = 0.0  # calls a second, 0 for no bound
+    master_image: str = ""  # of an ElasticJob's master
+    docs_base_url: str = ""  # of the docs site, "" without one
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -56,7 +51,7 @@ class Settings:
         return Setup(Dialect(self.gang), self.scheduler, self.gate_pods)
 
 
-def settings(argv: Sequence[str] | None = None) -> Settings:
+def read_settings(argv: Sequence[str] | None = None) -> Settings:
     """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
     return parse_settings(parser(), Settings, argv)
 

@@ -27,7 +27,7 @@ def test_calls_of_other_threads_and_only_those_while_recording_count():
     try:
         base_units("1Gi")
         with recorder.recording():
-            thread = threading.Thread(target=base_units, args=("2Gi",))
+            thread = threading.Thread(target=base_units, args=("1234567Ki",))
             thread.start()
             thread.join()
     finally:

@@ -1,4 +1,4 @@
-"""The autoscaler at work: whenever something changes, and every few seconds, one look and one plan carried out."""
+"""The loop of the autoscaler: after each change, and every few seconds, observe, decide and write."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.controller.scale_writer import ScaleWriter, without
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.decision_dedup import Decisions
-from turnout.autoscaler.fence import decided
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_refusals
+from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.observe.idle import Idle
-from turnout.autoscaler.reporting.forecast import Outlook
-from turnout.autoscaler.reporting.runtime_stats import Ended
-from turnout.autoscaler.scaling.job_annotations import notes_of
-from turnout.autoscaler.scaling.promises import Promises
-from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
+from turnout.autoscaler.reporting.decision_log import Decisions
+from turnout.autoscaler.reporting.forecast import Ended, ForecastCache
+from turnout.autoscaler.scaling.resize_cost import notes_of
 from turnout.jobs.model import JobKey, Life
 from turnout.kube.client.clock import Clock, SteadyTime
 
@@ -35,18 +31,18 @@ GATHER_S = 0.05  # changes come in bursts: one look for all of them
 MOST_GATHER_S = 0.5  # and for as long as a look takes others have their turn: watches, the Lease, probes
 
 
-class Tells(Protocol):
-    """Receives each decision, to tell it to people."""
+class DecisionReporter(Protocol):
+    """A receiver of new decisions, which reports them to people."""
 
-    def decided(self, step: Step) -> None:
-        """A decision that is news."""
+    def report_decision(self, step: Step) -> None:
+        """Report a decision that differs from the last one on the job."""
 
-    def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """A job bears annotations of our prefix that nobody reads."""
+    def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
+        """Report annotations with our prefix that nobody reads."""
 
 
 class AutoscalerController:
-    """Decides and acts while `run` runs. seen, steps: of the last look."""
+    """The decisions of one leader. Attributes `observation` and `steps` are those of the last decision."""
 
     def __init__(
         self,
@@ -55,28 +51,28 @@ class AutoscalerController:
         scale_writer: ScaleWriter,
         policy: Policy,
         clock: Clock,
-        tells: Tells,
+        reporter: DecisionReporter,
         metrics: Metrics,
         journal: DecisionLogWriter | None = None,
         time: SteadyTime | None = None,
         memory: MemoryWriter | None = None,
     ) -> None:
         self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
-        self._clock, self._tells, self._metrics = clock, tells, metrics
+        self._clock, self._reporter, self._metrics = clock, reporter, metrics
         self._time = time or SteadyTime(clock)
-        self._journal, self._outlook, self._memory = journal, Outlook(), memory
+        self._journal, self._outlook, self._memory = journal, ForecastCache(), memory
         self._decisions = Decisions()
-        self._idle = Idle(policy.settle_s)
+        self._idle = IdleRoom(policy.settle_s)
         self._promises = Promises(policy.promise_s)
         self._unused = UnusedRoom(policy.bind_s, view.started)
         self._faults: dict[JobKey, str] = {}
         self._unknown: dict[JobKey, tuple[str, ...]] = {}
         self._ungranted: dict[JobKey, str] = {}
         self.steps: Sequence[Step] = ()
-        self.seen: Observation | None = None
+        self.observation: Observation | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Decide until cancelled."""
         self._metrics.leading.set(1)
         self._view.led_by_another()
         try:
@@ -96,33 +92,51 @@ class AutoscalerController:
             self._metrics.leading.set(0)
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
-        """One look; how many jobs were written. now_s, jumped_s: as kube/client/clock.py has a Moment."""
+        """Observe, decide and write once. Return the number of resized jobs.
+
+        now_s, jumped_s: of a Moment of kube/client/clock.py.
+        """
         steady_s = self._clock.monotonic()
         self._informers.news.clear()
-        held = self._scale_writer.held_back(self._view.raw, now_s)
-        seen = without(
-            self._view.observation(now_s, self._informers.oldest_event_age_s(), self._informers.has_synced, steady_s),
-            held,
-        )
-        seen = replace(seen, jumped_s=jumped_s)
-        for each in (self._idle, self._promises, self._unused):
-            seen = each.looked(seen, steady_s)
-        self._tell_faults()
+        observation = self._observe(now_s, steady_s, jumped_s)
+        self._report_faults()
         with self._metrics.decide_s.time():
-            steps, undecided = decided(decide, seen, self._policy, now_s)
+            steps, undecided = decided(decide, observation, self._policy, now_s)
         for key, error in undecided.items():
             log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
-        self._unused.decided(seen, steps, steady_s)
-        self._metrics.seen(seen, steps)
-        self.seen, self.steps = seen, steps
+        self._unused.record_decision(observation, steps, steady_s)
+        self._metrics.record_decision(observation, steps)
+        self.observation, self.steps = observation, steps
+        self._report_news(steps, now_s)
+        await self._write_memory([step.key for step in steps if step.target > step.current], now_s)
+        resized_jobs = await self._write_sizes(observation, steps, now_s)
+        self._metrics.set_starts(
+            self._outlook.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
+        )
+        return resized_jobs
+
+    def _observe(self, now_s: float, steady_s: float, jumped_s: float) -> Observation:
+        """Return the observation to decide on, with refused jobs and with room that is idle, promised or unused."""
+        age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
+        observation = self._view.observation(now_s, age_s, complete, steady_s)
+        observation = with_refusals(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
+        observation = replace(observation, jumped_s=jumped_s)
+        for each in (self._idle, self._promises, self._unused):
+            observation = each.update(observation, steady_s)
+        return observation
+
+    def _report_news(self, steps: Sequence[Step], now_s: float) -> None:
+        """Report the decisions that differ from the last ones."""
         news = self._decisions.new(steps)
         if news and self._journal is not None:
             self._journal.note(now_s, steps)
         for step in news:
-            self._tells.decided(step)
-        await self._keep([step.key for step in steps if step.target > step.current], now_s)
+            self._reporter.report_decision(step)
+
+    async def _write_sizes(self, observation: Observation, steps: Sequence[Step], now_s: float) -> int:
+        """Write the sizes that change. Return the number of resized jobs."""
         changing = {step.key for step in steps if step.changes}
-        jobs = {each.job.key: each for each in seen.jobs if each.job.key in changing} if changing else {}
+        jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
         def notes(step: Step) -> dict[str, str]:
             return notes_of(jobs[step.key].job, step, self._policy, now_s)
@@ -130,46 +144,42 @@ class AutoscalerController:
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
-        written = await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
-        self._metrics.expects(
-            self._outlook.starts(seen, steps, self._ended, now_s, acts=not self._scale_writer.dry_run)
-        )
-        return written
+        return await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
 
     async def _recall(self) -> None:
-        """Take in what the leader before knew and no job says."""
+        """Read what the previous leader knew and no job says."""
         if self._memory is not None:
-            memory = await self._memory.recalled(self._time.now().now_s)
+            memory = await self._memory.read_memory(self._time.now().now_s)
             self._view.recall(memory.terms)
             self._unused.recall(memory.strikes, self._clock.monotonic())
 
-    async def _keep(self, growing: list[JobKey], now_s: float) -> None:
+    async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
         """Write what the next leader has to know, before jobs grow."""
         if self._memory is None or self._scale_writer.dry_run:
             return
-        terms = self._view.lent(growing)
+        terms = self._view.lent_terms(growing)
         memory = Memory(terms, self._unused.strikes(self._clock.monotonic()))
-        await self._memory.keep(memory, now_s)
+        await self._memory.write_changes(memory, now_s)
 
-    def _tell_faults(self) -> None:
-        """Tell of jobs that cannot be read, and of words on them that nobody reads: each once, in log and Event."""
+    def _report_faults(self) -> None:
+        """Report unreadable jobs, unknown annotations and queue names that do not count, each once."""
         for key, why in self._view.faults.items():
             if self._faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
-                self._tells.decided(Step(key, 0, 0, Reason.REFUSED, why))
+                self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
         self._faults = dict(self._view.faults)
         for key, names in self._view.unknown.items():
             if self._unknown.get(key) != names:
-                self._tells.unknown(key, names)
+                self._reporter.report_unknown_annotations(key, names)
         self._unknown = dict(self._view.unknown)
         for key, why in self._view.ungranted.items():
             if self._ungranted.get(key) != why:
                 log.warning("queue_not_granted", extra={"job": str(key), "why": why})
-                self._tells.decided(Step(key, 0, 0, Reason.REFUSED, why))
+                self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
         self._ungranted = dict(self._view.ungranted)
 
-    def _ended(self) -> Iterator[Ended]:
-        """Jobs that are over and still there."""
+    def _ended_jobs(self) -> Iterator[Ended]:
+        """Yield the jobs that have ended and still exist."""
         for uid, job in self._view.jobs.items():
             if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

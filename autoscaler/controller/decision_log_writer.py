@@ -14,16 +14,15 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnout.autoscaler.decision_dedup import Decisions
 from turnout.autoscaler.model import Step
-from turnout.autoscaler.reporting.decision_log import encode
+from turnout.autoscaler.reporting.decision_log import Decisions, encode
 
 log = logging.getLogger("turnout.autoscaler")
 
 MOST_BYTES = 64 << 20  # of one file; the previous file is stored as well
-_MAX_QUEUED_LOOKS = 16
+_MAX_QUEUED = 16
 _EXIT_TIMEOUT_S = 5.0
-_Look = tuple[float, Sequence[Step]]  # time, and the decision on every job
+_Entry = tuple[float, Sequence[Step]]  # time, and the decision on every job
 
 
 class DecisionLogWriter:
@@ -35,7 +34,7 @@ class DecisionLogWriter:
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self._path, self._most_bytes = path, most_bytes
         self._decisions = Decisions()
-        self._looks: queue.Queue[_Look | None] = queue.Queue(_MAX_QUEUED_LOOKS)
+        self._queue: queue.Queue[_Entry | None] = queue.Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="decision-log", daemon=True)
         self._file: int | None = None
         self._bytes = 0
@@ -49,7 +48,7 @@ class DecisionLogWriter:
     def __exit__(self, *_: object) -> None:
         """Write the queued looks, but do not wait for a disk that hangs."""
         try:
-            self._looks.put(None, timeout=_EXIT_TIMEOUT_S)
+            self._queue.put(None, timeout=_EXIT_TIMEOUT_S)
         except queue.Full:
             return
         self._thread.join(_EXIT_TIMEOUT_S)
@@ -57,14 +56,14 @@ class DecisionLogWriter:
     def note(self, now_s: float, steps: Sequence[Step]) -> None:
         """Queue one look for writing. now_s: seconds since 1970. steps: the decision on every job."""
         try:
-            self._looks.put_nowait((now_s, steps))
+            self._queue.put_nowait((now_s, steps))
         except queue.Full:
             if not self.left_out:
                 log.warning("decision_log_slow", extra={"path": str(self._path)})
             self.left_out += 1
 
     def _work(self) -> None:
-        while (look := self._looks.get()) is not None:
+        while (look := self._queue.get()) is not None:
             try:
                 self._write(*look)
             except OSError as error:
@@ -108,9 +107,9 @@ class DecisionLogWriter:
         assert self._file is not None
         left = memoryview(lines)
         while left:
-            written = os.write(self._file, left)
-            self._bytes += written
-            left = left[written:]
+            size = os.write(self._file, left)
+            self._bytes += size
+            left = left[size:]
 
     def _close(self) -> None:
         """Close the file. The next write tells the decision of every job."""

@@ -1,4 +1,4 @@
-"""Tells decisions: in the log, and as Events on the jobs, pods and nodes that they are about."""
+"""Reports decisions: in the log, and as Events on jobs, pods and nodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from itertools import islice
 
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.decision_dedup import as_record, sentence
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.node_faults.model import Claim, NodeReason, NodeState, Rules, State
+from turnout.autoscaler.node_faults.model import (
+    Claim,
+    FaultState,
+    NodeObservation,
+    NodePlan,
+    NodeReason,
+    NodeStep,
+    Rules,
+)
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
-from turnout.autoscaler.node_faults.model import Plan as NodePlan
-from turnout.autoscaler.node_faults.model import Step as NodeStep
+from turnout.autoscaler.reporting.decision_log import as_record, sentence
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -24,7 +30,7 @@ from turnout.kube.times import rfc3339
 log = logging.getLogger("turnout.autoscaler")
 
 # What a job's owner wants to know of without asking; the rest stands in the log.
-_TOLD = frozenset(
+_EVENT_REASONS = frozenset(
     [
         Reason.WAITS_FOR_ROOM,
         Reason.NEEDS_MORE,
@@ -34,9 +40,9 @@ _TOLD = frozenset(
         Reason.QUEUE_CLOSED,
     ]
 )
-_REMEMBERED = 20_000  # what became of jobs' last changes
+_MAX_REMEMBERED = 20_000  # what became of jobs' last changes
 UNKNOWN = "UnknownAnnotation"  # what an Event says of a name that nobody reads
-_PODS_TOLD = 16  # of one shrink: a job has one Event for all
+_MAX_POD_EVENTS = 16  # of one shrink: a job has one Event for all
 _WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.UNSCHEDULABLE, Reason.REFUSED])
 
 
@@ -47,7 +53,7 @@ class Refs:
         self._view = view
 
     def job(self, key: JobKey) -> ObjectRef | None:
-        """A job; None for one that is gone."""
+        """Return the reference to a job; None for a deleted job."""
         found = self._view.about(key)
         if found is None:
             return None
@@ -55,21 +61,21 @@ class Refs:
         return ObjectRef(kind, version, key.namespace, key.name, uid)
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
-        """The pods that a step tells to go."""
+        """Yield the pods that leave by a step."""
         for pod in self._view.leaving(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
     def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
-        """The annotations of a job's pods, by name."""
+        """Return the annotations of a job's pods, by name."""
         return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
 
 
 class DecisionEvents:
-    """Writes Events about jobs.
+    """A writer of Events about jobs.
 
-    about: gives the object of an Event on a job, None for a job that is gone. leaving: gives the pods that a step tells
-    to go.
+    about: returns the object of an Event on a job, None for a deleted job. leaving: returns the pods that leave by a
+    step.
     """
 
     def __init__(
@@ -80,35 +86,35 @@ class DecisionEvents:
         metrics: Metrics,
     ) -> None:
         self._recorder, self._about, self._leaving, self._metrics = recorder, about, leaving, metrics
-        self._became: dict[JobKey, tuple[Step, str]] = {}
+        self._last_outcomes: dict[JobKey, tuple[Step, str]] = {}
 
-    def decided(self, step: Step) -> None:
-        """A decision that is news."""
+    def report_decision(self, step: Step) -> None:
+        """Report a decision that differs from the last one on the job."""
         log.info("decided", extra=as_record(step))
-        if step.reason in _TOLD:
+        if step.reason in _EVENT_REASONS:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
 
-    def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """A job bears annotations of our prefix that nobody reads: a slip, most often."""
+    def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
+        """Report annotations with our prefix that nobody reads. Most often the name has a typing error."""
         text = unknown_names_text(names)
         log.warning("annotation_unknown", extra={"job": str(key), "why": text})
         if (ref := self._about(key)) is not None:
             self._recorder.emit(ref, "Warning", UNKNOWN, text, time.time())
 
-    def became(self, step: Step, word: str) -> None:
-        """Tell the outcome of a change: Written, DryRun, NotLeading, Overtaken or Refused. An outcome is told once."""
-        self._metrics.became(step, word)
-        if self._became.get(step.key) == (step, word):
+    def report_outcome(self, step: Step, word: str) -> None:
+        """Report the outcome of a change once: Written, DryRun, NotLeading, Conflict or Refused."""
+        self._metrics.count_outcome(step, word)
+        if self._last_outcomes.get(step.key) == (step, word):
             return
-        self._became[step.key] = step, word
-        while len(self._became) > _REMEMBERED:
-            del self._became[next(iter(self._became))]
+        self._last_outcomes[step.key] = step, word
+        while len(self._last_outcomes) > _MAX_REMEMBERED:
+            del self._last_outcomes[next(iter(self._last_outcomes))]
         log.info("resized" if word == "Written" else "not_resized", extra={**as_record(step), "outcome": word})
         if word != "Written":
             return
         self._emit(step, "Normal")
         if step.target < step.current:
-            for pod in islice(self._leaving(step), _PODS_TOLD):
+            for pod in islice(self._leaving(step), _MAX_POD_EVENTS):
                 self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
 
     def _emit(self, step: Step, type_: str) -> None:
@@ -123,19 +129,24 @@ _QUIET = frozenset(
 
 
 class NodeEvents:
-    """Writes Events about nodes, and about the pods that have reported on one."""
+    """A writer of Events about nodes, and about the pods that have reported on a node."""
 
     def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
         self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
-        self._told: dict[tuple[str, NodeReason, object], None] = {}
+        self._reported: dict[tuple[str, NodeReason, object], None] = {}
         self._faults: dict[str, str] = {}
 
-    def looked(self, seen: NodeState, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Count where nodes stand, and tell once what is passed over. faults: records that cannot be read, by node."""
-        states = Counter(each.record.state for each in seen.nodes.values() if each.record is not None)
-        of = {state.value: states[state] for state in (State.SUSPECTED, State.ON_TRIAL)}
-        most = self._rules.most(seen.gpu_nodes)
-        self._metrics.seen({**of, "tainted": seen.tainted, "most": most, "gpus": seen.gpu_nodes})
+    def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
+        """Count the nodes by state, and report each claim that is passed over once.
+
+        faults: records that cannot be read, by node.
+        """
+        states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
+        of = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
+        limit = self._rules.most(node_state.gpu_nodes)
+        self._metrics.set_counts(
+            {**of, "tainted": node_state.tainted, "limit": limit, "gpu_nodes": node_state.gpu_nodes}
+        )
         for each in plan.passed_over:
             self._passed_over(each)
         for node, why in faults.items():
@@ -143,15 +154,15 @@ class NodeEvents:
                 log.warning("node_record_unreadable", extra={"node": node, "why": why})
         self._faults = dict(faults)
 
-    def became(self, step: NodeStep, outcome: str) -> None:
-        """Tell the outcome of a step on a node."""
-        self._metrics.became(step.word.value, outcome)
-        said = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
+    def report_outcome(self, step: NodeStep, outcome: str) -> None:
+        """Report the outcome of a step on a node."""
+        self._metrics.count_outcome(step.word.value, outcome)
+        fields = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
         until = step.record.until if step.record is not None else None
         log.log(
             logging.DEBUG if step.word in _QUIET else logging.INFO,
             "node_changed" if outcome == "Written" else "node_not_changed",
-            extra={**said, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
+            extra={**fields, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
         )
         if outcome != "Written" or step.word in _QUIET:
             return
@@ -164,12 +175,12 @@ class NodeEvents:
     def _passed_over(self, each: NodePassedOver) -> None:
         claim = each.claim
         topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
-        if topic in self._told:
+        if topic in self._reported:
             return
-        self._told[topic] = None
-        while len(self._told) > _REMEMBERED:
-            del self._told[next(iter(self._told))]
-        self._metrics.skipped(each.word.value)
+        self._reported[topic] = None
+        while len(self._reported) > _MAX_REMEMBERED:
+            del self._reported[next(iter(self._reported))]
+        self._metrics.count_skipped(each.word.value)
         fields = {"node": claim.node, "pod": claim.pod, "reason": each.word.value, "detail": each.why}
         log.log(logging.DEBUG if each.word in _QUIET else logging.INFO, "verdict_passed_over", extra=fields)
         if each.word not in _QUIET:

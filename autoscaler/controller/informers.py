@@ -1,4 +1,4 @@
-"""The autoscaler's watches: nodes, pods, jobs of every kind, queues, the map; and how old what they show is."""
+"""The watches of the autoscaler: nodes, pods, jobs of every kind, queues and the map of switches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_ma
 log = logging.getLogger("turnout.autoscaler")
 
 _MAP_NOT_TAKEN = {MapOutcome.REJECTED: "map_rejected", MapOutcome.HELD: "map_held"}
-_OTHERS = "/apis/autoscaling/v2/horizontalpodautoscalers"
+_HPAS = "/apis/autoscaling/v2/horizontalpodautoscalers"
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
 
@@ -44,11 +44,11 @@ _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
 
 
 def _at(path: str, key: Key | ObjectMeta) -> str:
-    """One object that speaks of a queue."""
+    """Return a key for one object that describes a queue."""
     return f"{path} {key.namespace}/{key.name}"
 
 
-class Class(Struct):
+class PriorityClass(Struct):
     """A PriorityClass."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -63,24 +63,25 @@ class ScaleReference(Struct):
     name: str = ""
 
 
-class OtherSpec(Struct):
+class HpaSpec(Struct):
     """The part of a HorizontalPodAutoscaler's spec that says what it resizes."""
 
     scale_target_ref: ScaleReference = msgspec.field(default_factory=ScaleReference)
 
 
-class Other(Struct):
+class Hpa(Struct):
     """A HorizontalPodAutoscaler. Its status, which changes each 15 seconds, is left out."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: OtherSpec = msgspec.field(default_factory=OtherSpec)
+    spec: HpaSpec = msgspec.field(default_factory=HpaSpec)
 
 
 class AutoscalerInformers(InformerFactory):
-    """Every watch of the autoscaler. kinds: those whose jobs are resized.
+    """All watches of the autoscaler.
 
-    configmaps: namespace/name of the topology map, and of what an admin says of all jobs. fault_reports: of nodes that
-    pods have proven faulty, None where none is tainted. hold_large: a map that moves many hosts waits for an admin.
+    kinds: those whose jobs are resized. configmaps: namespace/name of the map of switches, and of an admin's order for
+    all jobs. fault_reports: the cache of fault reports, None if no node is tainted. hold_large: a map that moves many
+    hosts needs an admin's confirmation.
     """
 
     def __init__(
@@ -102,20 +103,20 @@ class AutoscalerInformers(InformerFactory):
         self._watch(
             "priorityclasses",
             "/apis/scheduling.k8s.io/v1/priorityclasses",
-            Class,
+            PriorityClass,
             lambda obj: view.put_class(obj.metadata.name, obj.value),
             lambda key: view.put_class(key.name, None),
         )
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
         self.follow_configmap(configmaps[0], configmaps[0], self._follower)
         orders = CallbackSink(
-            lambda obj: view.put_standing(obj.data or {}), lambda _: view.put_standing({}), self.news.set
+            lambda obj: view.put_admin_override(obj.data or {}), lambda _: view.put_admin_override({}), self.news.set
         )
         self.watch_configmap(configmaps[1], configmaps[1], orders)
         self._watch_groups()
         self._watch_queues()
         handlers = CallbackSink(self._put_other, lambda key: view.others.drop(key.namespace, key.name))
-        self.watch(_OTHERS, _OTHERS, Other, handlers, optional=True)
+        self.watch(_HPAS, _HPAS, Hpa, handlers, optional=True)
         for kind in kinds.values():
             self._watch_kind(kind)
 
@@ -128,7 +129,7 @@ class AutoscalerInformers(InformerFactory):
         self.watch(name, path, kind, CallbackSink(put_trimmed, drop, self.news.set), **options)
 
     def _watch_groups(self) -> None:
-        groups = self._view.strays
+        groups = self._view.unmanaged
         for dialect, path in POD_GROUP_PATHS.items():
             self._watch(
                 path,
@@ -171,11 +172,11 @@ class AutoscalerInformers(InformerFactory):
         )
 
     @property
-    def map_looked_at(self) -> bool:
-        """True if the map, or that there is none, has been seen."""
+    def map_read(self) -> bool:
+        """True if the map was read, or does not exist."""
         return self._follower.has_synced
 
-    def _put_other(self, obj: Other) -> None:
+    def _put_other(self, obj: Hpa) -> None:
         target = obj.spec.scale_target_ref
         self._view.others.put(obj.metadata.namespace, obj.metadata.name, target.api_version, target.kind, target.name)
 

@@ -1,6 +1,6 @@
-"""Keeps in a ConfigMap what the next leader has to know. Who may write there is the autoscaler's account, no tenant.
+"""Keeps in a ConfigMap what the next leader has to know. Only the account of the autoscaler may write it.
 
-Terms are written before the growth that they are for, so no leader ends between the two without a trace.
+Lending terms are written before the growth for which they hold, so a leader that ends between the two loses none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
-from turnout.autoscaler.memory import Memory, Terms, read, written
+from turnout.autoscaler.memory import Memory, Terms, encode, read
 from turnout.autoscaler.rbac_rules import MEMORY
 from turnout.kube.client.apply import Store, apply_object
 from turnout.kube.client.clock import Clock
@@ -20,18 +20,21 @@ from turnout.kube.errors import CallError, Forbidden, NotFound
 log = logging.getLogger("turnout.autoscaler")
 
 EACH_S = 10.0  # what nobody waits for is written so often
-AGAIN_S = 2.0
+RETRY_S = 2.0
 
 
 class MemoryStore(Store, Protocol):
     """The calls that the writer needs of a Client."""
 
     async def get(self, path: str) -> bytes:
-        """The object. Raises NotFound."""
+        """Return the object. Raises NotFound."""
 
 
 class MemoryWriter:
-    """Reads once as we begin to lead, writes while we lead. namespace: of the ConfigMap, that of our Lease."""
+    """The ConfigMap of one leader: read once when it begins to lead, written while it leads.
+
+    namespace: of the ConfigMap, as of our Lease.
+    """
 
     def __init__(self, store: MemoryStore, namespace: str, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -40,10 +43,10 @@ class MemoryWriter:
         self._strikes: tuple[tuple[object, int], ...] = ()
         self._at_s, self._failed = 0.0, False  # the last try
 
-    async def recalled(self, now_s: float) -> Memory:
-        """Return what the leader before knew. now_s: since 1970. Tries until the API server answers.
+    async def read_memory(self, now_s: float) -> Memory:
+        """Return what the previous leader knew. Retries until the API server answers. now_s: seconds since 1970.
 
-        Without the right to read it, and before it was ever written, nothing is known.
+        Returns an empty memory if the ConfigMap does not exist or must not be read.
         """
         while True:
             try:
@@ -56,17 +59,17 @@ class MemoryWriter:
                 break
             except CallError as error:
                 log.warning("memory_not_read", extra={"why": str(error)})
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(RETRY_S)
         data = raw.get("data") or {}
         memory = read(data, now_s)
         self._terms, self._strikes, self._at_s = dict(memory.terms), _known(memory), self._clock.monotonic()
         log.info("memory_read", extra={"terms": len(memory.terms), "strikes": len(memory.strikes)})
         return memory
 
-    async def keep(self, memory: Memory, now_s: float) -> bool:
-        """Write what has changed, at once where something is lent on terms not written yet; True if it was written.
+    async def write_changes(self, memory: Memory, now_s: float) -> bool:
+        """Write what has changed; True if it was written. New lending terms are written at once, the rest now and then.
 
-        A write that fails is told, holds no growth up, and is tried again a while later.
+        A write that fails is logged and retried later. It delays no growth.
         """
         steady_s = self._clock.monotonic()
         at_once = not self._failed and any(self._terms.get(uid) != terms for uid, terms in memory.terms.items())
@@ -77,7 +80,7 @@ class MemoryWriter:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": MEMORY, "labels": {"app.kubernetes.io/part-of": "turnout"}},
-            "data": written(memory, now_s),
+            "data": encode(memory, now_s),
         }
         try:
             await apply_object(self._store, self._path, body, FIELD_MANAGER)

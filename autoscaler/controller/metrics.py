@@ -1,12 +1,17 @@
-"""The autoscaler's metrics page: every queue always, single jobs for as many as a page can bear.
+"""The metrics page of the autoscaler: every queue, and a bounded number of jobs.
 
-Only who leads tells of queues and jobs: two replicas never tell the same GPU twice. What the numbers of a look are
-is known in metric_samples.py.
+Only the leader has series of queues and jobs, so two replicas never count the same GPU. `samples` turns one decision
+into numbers; `Metrics` also counts over time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import nsmallest
+from math import isfinite
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,16 +25,17 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from turnout.autoscaler.controller import metric_samples
-from turnout.autoscaler.controller.metric_samples import FAMILIES, Look, Start, gpus_of
-from turnout.autoscaler.gpu_sums import Gpus
-from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
-from turnout.jobs.model import JobKey
+from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
+from turnout.autoscaler.model import JobState, Observation, Policy, QueueOrder, Reason, Step
+from turnout.jobs.model import JobKey, Life
+from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.client.clock import Clock, RealClock
+from turnout.kube.pod_shape import PodShape
 from turnout.kube.server.probes import build_info
+from turnout.kube.times import unix_s
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_OUTCOMES = ("Written", "DryRun", "Overtaken", "Refused", "NotLeading")
+_OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")
 _CHANGES = (
     ("grow", Reason.IDLE_ROOM),
     ("shrink", Reason.MAKES_ROOM),
@@ -39,7 +45,10 @@ _CHANGES = (
 
 
 class Metrics:
-    """One page. gpus: the resources that count as a GPU. restart_s: what a change costs a job that does not say."""
+    """The metrics page.
+
+    gpus: the resources that count as a GPU. restart_s: the cost of a change for a job that states none, in seconds.
+    """
 
     def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -61,93 +70,92 @@ class Metrics:
         self._restarts = counter(
             "queue_restart_gpu_seconds", "GPU time that changes of size cost the jobs they were made of.", "queue"
         )
-        self._lent = _Lent(
+        self._lent = _LentTime(
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
         self.leading = _Leading(
             Gauge("turnout_autoscaler_leading", "1 while this replica decides.", registry=registry), self._stopped
         )
-        self.nodes = _OfNodes(registry)
-        self._look: Look | None = None
+        self.nodes = _NodeMetrics(registry)
+        self._snapshot: Snapshot | None = None
         self._starts: Mapping[JobKey, Start] = {}
         self._age_s = self._at_s = 0.0
         self._by_key: dict[JobKey, JobState] = {}
-        self._meant: dict[JobKey, Step] = {}
-        self._begun: set[str] = set()
-        registry.register(_Lately(self._samples))
+        self._dry_run_steps: dict[JobKey, Step] = {}
+        self._known_queues: set[str] = set()
+        registry.register(_SnapshotCollector(self._samples))
 
-    def seen(self, seen: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None) -> None:
-        """Take in a look and the decision on it.
-
-        starts: as for `expects`; None keeps what was expected before.
-        """
-        self._age_s, self._at_s = seen.age_s, self._clock.monotonic()
-        self._lent.now(metric_samples.lent(seen.jobs, self._counts))
-        before = self._look.since if self._look is not None else {}
+    def record_decision(
+        self, observation: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None
+    ) -> None:
+        """Take over an observation and its decision. starts: as for `set_starts`; None keeps the previous ones."""
+        self._age_s, self._at_s = observation.age_s, self._clock.monotonic()
+        self._lent.set_lent(lent(observation.jobs, self._counts))
+        before = self._snapshot.since if self._snapshot is not None else {}
         now_s = self._clock.wall()
         since = {
-            each.job.key: before.get(each.job.key) or metric_samples.waits_since(each, now_s)
-            for each in seen.jobs
-            if each.waits
+            each.job.key: before.get(each.job.key) or waiting_since_s(each, now_s)
+            for each in observation.jobs
+            if each.is_waiting
         }
-        self._look = Look(now_s, seen.jobs, seen.queues, tuple(steps), since)
+        self._snapshot = Snapshot(now_s, observation.jobs, observation.queues, tuple(steps), since)
         if starts is not None:
-            self.expects(starts)
+            self.set_starts(starts)
         self._by_key = {}
-        if self._meant:
-            changing = {step.key for step in self._look.steps if step.changes}
-            self._meant = {key: step for key, step in self._meant.items() if key in changing}
-        for name in self._look.names() - self._begun:
+        if self._dry_run_steps:
+            changing = {step.key for step in self._snapshot.steps if step.changes}
+            self._dry_run_steps = {key: step for key, step in self._dry_run_steps.items() if key in changing}
+        for name in self._snapshot.names() - self._known_queues:
             self._begin(name)
 
-    def expects(self, starts: Mapping[JobKey, Start]) -> None:
-        """When waiting jobs are expected to start: of each the earliest, the likely and the latest moment."""
+    def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
+        """Set the expected starts of waiting jobs: the earliest, the likely and the latest time of each."""
         self._starts = starts
 
-    def became(self, step: Step, word: str) -> None:
+    def count_outcome(self, step: Step, word: str) -> None:
         """Count the outcome of a change.
 
-        An intended change of a dry run is counted once for as long as it stays the same.
+        A change that a dry run intends is counted once for as long as it stays the same.
         """
         if word == "DryRun":
-            if self._meant.get(step.key) == step:
+            if self._dry_run_steps.get(step.key) == step:
                 return
-            self._meant[step.key] = step
-        seen = self._job(step.key)
-        queue = seen.job.queue if seen is not None else ""
+            self._dry_run_steps[step.key] = step
+        state = self._job(step.key)
+        queue = state.job.queue if state is not None else ""
         direction = "grow" if step.target > step.current else "shrink"
         self.changes.labels(queue, direction, step.reason.value, word).inc()
-        if word == "Written" and seen is not None:
-            gpus = gpus_of(seen.job.shape, self._counts)
+        if word == "Written" and state is not None:
+            gpus = gpus_of(state.job.shape, self._counts)
             self._resized.labels(queue, direction).inc(gpus * abs(step.target - step.current))
-            usual_s = self._restart_s if seen.job.bank.restart_s is None else seen.job.bank.restart_s
+            usual_s = self._restart_s if state.job.bank.restart_s is None else state.job.bank.restart_s
             cost_s = 0.0 if step.at_start else usual_s
-            self._restarts.labels(queue).inc(gpus * min(seen.placed, step.target) * cost_s)
+            self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 
     def page(self) -> bytes:
-        """The page as Prometheus reads it."""
-        self._lent.until_now()
+        """Return the page as Prometheus reads it."""
+        self._lent.add_elapsed()
         return generate_latest(self.registry)
 
-    def _samples(self) -> Iterator[metric_samples.Sample]:
-        if self._look is not None:
-            yield from metric_samples.samples(self._look, self._starts, self._counts)
+    def _samples(self) -> Iterator[Sample]:
+        if self._snapshot is not None:
+            yield from samples(self._snapshot, self._starts, self._counts)
             yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
 
     def _stopped(self) -> None:
-        """Somebody else looks after the queues from here on."""
-        self._lent.now({})
-        self.nodes.stopped()
-        self._look, self._starts, self._by_key, self._meant = None, {}, {}, {}
+        """Drop the series of queues, jobs and nodes, because another replica leads now."""
+        self._lent.set_lent({})
+        self.nodes.clear()
+        self._snapshot, self._starts, self._by_key, self._dry_run_steps = None, {}, {}, {}
 
     def _job(self, key: JobKey) -> JobState | None:
-        if not self._by_key and self._look is not None:
-            self._by_key = {each.job.key: each for each in self._look.jobs}
+        if not self._by_key and self._snapshot is not None:
+            self._by_key = {each.job.key: each for each in self._snapshot.jobs}
         return self._by_key.get(key)
 
     def _begin(self, queue: str) -> None:
-        """Every count of a queue begins with nought: Prometheus sees no rise in a series that was not there before."""
-        self._begun.add(queue)
+        """Set every counter of a queue to 0. Prometheus sees no increase in a series that did not exist before."""
+        self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
         self._restarts.labels(queue)
         for direction, reason in _CHANGES:
@@ -156,11 +164,13 @@ class Metrics:
                 self.changes.labels(queue, direction, reason.value, word)
 
 
-class _OfNodes:
-    """Counts of nodes on which pods have reported faults."""
+class _NodeMetrics:
+    """Counters of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        text = "Nodes that are tainted, suspected or on trial, how many may be tainted, and how many offer GPUs."
+        text = (
+            "Nodes that are tainted, suspected or on trial, the limit of tainted nodes, and the nodes that offer GPUs."
+        )
         self._now = Gauge("turnout_autoscaler_faulty_nodes", text, ("what",), registry=registry)
         self._changes = Counter(
             "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry
@@ -169,26 +179,26 @@ class _OfNodes:
             "turnout_node_verdicts_skipped", "Verdicts without effect, by why.", ("reason",), registry=registry
         )
 
-    def seen(self, counts: Mapping[str, int]) -> None:
-        """How many nodes stand where."""
+    def set_counts(self, counts: Mapping[str, int]) -> None:
+        """Set the number of nodes in each state."""
         for what, count in counts.items():
             self._now.labels(what).set(count)
 
-    def became(self, word: str, outcome: str) -> None:
-        """One step."""
+    def count_outcome(self, word: str, outcome: str) -> None:
+        """Count the outcome of one step."""
         self._changes.labels(word, outcome).inc()
 
-    def skipped(self, word: str) -> None:
-        """One verdict, for one reason."""
+    def count_skipped(self, word: str) -> None:
+        """Count a verdict without effect."""
         self._skipped.labels(word).inc()
 
-    def stopped(self) -> None:
-        """Somebody else looks after the nodes from here on."""
+    def clear(self) -> None:
+        """Drop the series, because another replica leads now."""
         self._now.clear()
 
 
 class _Leading:
-    """The gauge of who leads. stopped: called when it is no longer this replica."""
+    """The gauge of the leader. stopped: called when this replica no longer leads."""
 
     def __init__(self, gauge: Gauge, stopped: Callable[[], None]) -> None:
         self._gauge, self._stopped = gauge, stopped
@@ -199,31 +209,31 @@ class _Leading:
             self._stopped()
 
 
-class _Lent:
-    """Adds up for how long GPUs are lent, by queue."""
+class _LentTime:
+    """The time for which GPUs are lent, by queue."""
 
     def __init__(self, gpu_seconds: Counter, clock: Clock) -> None:
         self.gpu_seconds, self._clock = gpu_seconds, clock
         self._gpus: Mapping[str, int] = {}
         self._at_s = 0.0
 
-    def now(self, gpus: Mapping[str, int]) -> None:
-        """So many are lent from now on, by queue."""
-        self.until_now()
+    def set_lent(self, gpus: Mapping[str, int]) -> None:
+        """Set the number of GPUs that are lent from now on, by queue."""
+        self.add_elapsed()
         self._gpus, self._at_s = gpus, self._clock.monotonic()
 
-    def until_now(self) -> None:
-        """Count what has been lent since it was last counted."""
+    def add_elapsed(self) -> None:
+        """Count the time since the last count."""
         now_s = self._clock.monotonic()
         for queue, gpus in self._gpus.items():
             self.gpu_seconds.labels(queue).inc(gpus * (now_s - self._at_s))
         self._at_s = now_s
 
 
-class _Lately(Collector):
-    """The numbers of the last look, worked out when somebody reads the page and not at each look."""
+class _SnapshotCollector(Collector):
+    """The samples of the last decision, computed only when the page is read."""
 
-    def __init__(self, samples: Callable[[], Iterable[metric_samples.Sample]]) -> None:
+    def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
         self._samples = samples
 
     def collect(self) -> Iterator[Metric]:
@@ -231,3 +241,215 @@ class _Lately(Collector):
         for name, labels, amount in self._samples():
             found[name].add_metric(labels, amount)
         yield from found.values()
+
+
+MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
+Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite
+Sample = tuple[str, tuple[str, ...], float]  # a family of FAMILIES, its labels' values, the number
+
+_QUEUE = ("queue",)
+_JOB = ("queue", "job_kind", "job_namespace", "job_name")  # a scrape has a `job` and a `namespace` of its own
+FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "queue_gpus": ("GPUs of a queue: its limit, its own (deserved), used, free.", (*_QUEUE, "what")),
+    "queue_jobs": ("Jobs of a queue: running, waiting for their min, suspended.", (*_QUEUE, "state")),
+    "queue_worker_gpus": ("GPUs of running workers up to the min, and above it.", (*_QUEUE, "part")),
+    "queue_missing_gpus": ("GPUs that are missing to the mins of the waiting jobs of a queue.", _QUEUE),
+    "queue_reasons": ("Jobs of a queue by the reason of the last decision.", (*_QUEUE, "reason")),
+    "queue_jobs_without_series": ("Jobs of a queue that have no series of their own.", _QUEUE),
+    "job_gpus": ("GPUs of a job's running workers up to the min, and above it.", (*_JOB, "part")),
+    "job_reason": ("1 for the reason of the last decision on a job.", (*_JOB, "reason")),
+    "job_missing_gpus": ("GPUs that are missing to the min of a waiting job.", _JOB),
+    "job_waiting_since_timestamp_seconds": ("Since when a job waits for its min, in seconds since 1970.", _JOB),
+    "job_estimated_start_timestamp_seconds": (
+        "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
+        (*_JOB, "bound"),
+    ),
+    "autoscaler_observation_age_seconds": ("Age of the last message about nodes or pods.", ()),
+    "autoscaler_last_decision_timestamp_seconds": ("Time of the last decision, in seconds since 1970.", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An observation and the decision on it, at `now_s`.
+
+    since: the time since when each waiting job waits, in seconds since 1970.
+    """
+
+    now_s: float = 0.0
+    jobs: Sequence[JobState] = ()
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    since: Mapping[JobKey, float] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """Return the names of all queues that exist or that a job names."""
+        described = {name for name in self.queues if not bounds_several(name)}
+        return described | {each.job.queue for each in self.jobs}
+
+
+def waiting_since_s(state: JobState, now_s: float) -> float:
+    """Return the time since when a job waits, in seconds since 1970.
+
+    That is the creation of the job, or, if a part of it runs, the creation of its oldest worker without a node. now_s:
+    returned if neither is known.
+    """
+    lost = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
+    return lost if state.bound_workers or state.finished else unix_s(state.job.created) or lost
+
+
+def lent(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[str, int]:
+    """Return the GPUs of workers above the min, by queue."""
+    found: dict[str, int] = defaultdict(int)
+    for each in jobs:
+        if each.evictable_nodes:
+            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
+    return found
+
+
+def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
+    """Yield all samples of a decision.
+
+    starts: when waiting jobs may start. gpus: the resources that count as a GPU. most: the number of jobs with samples
+    of their own.
+    """
+    shown = _shown(look.jobs, gpus, most)
+    yield from _of_queues(look, gpus)
+    yield from _sums(look, gpus, shown)
+    yield "autoscaler_last_decision_timestamp_seconds", (), look.now_s
+    keys = {each.job.key for each in shown}
+    reasons = {step.key: step.reason for step in look.steps if step.key in keys}
+    for each in shown:
+        key = each.job.key
+        yield from _of_job(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
+
+
+@lru_cache(maxsize=4096)
+def gpus_of(shape: PodShape, gpus: Gpus) -> int:
+    """Return the GPUs that one pod requests."""
+    return shape.gpus(gpus)
+
+
+def _of_queues(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
+    for name, queue in look.queues.items():
+        if bounds_several(name):
+            continue
+        amounts = {
+            "limit": bound(queue.limit, gpus),
+            "deserved": bound(queue.deserved, gpus),
+            "used": total(queue.used, gpus),
+            "free": free(queue.limit, queue.used, gpus),
+        }
+        for what, amount in amounts.items():
+            if amount is not None:
+                yield "queue_gpus", (name, what), amount
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the jobs of one queue."""
+
+    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("running", "waiting", "suspended"), 0))
+    least_gpus: int = 0
+    elastic_gpus: int = 0
+    lacking_gpus: int = 0
+    left_out: int = 0
+    reasons: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, state: JobState, gpus: Gpus) -> None:
+        """Add a job. It counts as a job without series of its own."""
+        self.states[_state(state)] += 1
+        least_gpus, elastic_gpus = _parts(state, gpus)
+        self.least_gpus += least_gpus
+        self.elastic_gpus += elastic_gpus
+        self.lacking_gpus += _missing_gpus(state, gpus) if state.is_waiting else 0
+        self.left_out += 1
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        """Yield the samples of the queue. Zeros are included, so that a graph has no gaps."""
+        for state, jobs in self.states.items():
+            yield "queue_jobs", (name, state), jobs
+        yield "queue_worker_gpus", (name, "min"), self.least_gpus
+        yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
+        yield "queue_missing_gpus", (name,), self.lacking_gpus
+        yield "queue_jobs_without_series", (name,), self.left_out
+        for reason, jobs in self.reasons.items():
+            yield "queue_reasons", (name, reason), jobs
+
+
+def _sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
+    sums = {name: _Sums() for name in sorted(look.names())}
+    of: dict[JobKey, _Sums] = {}
+    for each in look.jobs:
+        mine = of[each.job.key] = sums[each.job.queue]
+        mine.add(each, gpus)
+    for each in shown:
+        of[each.job.key].left_out -= 1
+    for step in look.steps:
+        if (its := of.get(step.key)) is not None:
+            its.reasons[step.reason.value] += 1
+    for name, found in sums.items():
+        yield from found.samples(name)
+
+
+def _of_job(
+    state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
+) -> Iterator[Sample]:
+    labels = (state.job.queue, *state.job.key)
+    for part, amount in zip(("min", "elastic"), _parts(state, gpus), strict=True):
+        yield "job_gpus", (*labels, part), amount
+    if reason is not None:
+        yield "job_reason", (*labels, reason.value), 1
+    if not state.is_waiting:
+        return
+    yield "job_missing_gpus", labels, _missing_gpus(state, gpus)
+    if since_s is not None:
+        yield "job_waiting_since_timestamp_seconds", labels, since_s
+    if start is not None:
+        for bound, at_s in zip(("early", "likely", "late"), start, strict=True):
+            if isfinite(at_s):  # of one that nobody can say there is no series
+                yield "job_estimated_start_timestamp_seconds", (*labels, bound), at_s
+
+
+def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
+    """Return the jobs with series of their own: of each queue the waiting jobs in order, then those with most GPUs.
+
+    The first job of every queue comes before the second job of any queue, so one queue cannot hide the jobs of another.
+    """
+    by_queue: dict[str, list[JobState]] = defaultdict(list)
+    for each in jobs:
+        by_queue[each.job.queue].append(each)
+
+    def order(state: JobState) -> tuple[bool, int, QueueOrder]:
+        return (
+            not state.is_waiting,
+            0 if state.is_waiting else -state.bound_workers * gpus_of(state.job.shape, gpus),
+            state.queue_order,
+        )
+
+    places = [
+        (place, name, each)
+        for name, mine in sorted(by_queue.items())
+        for place, each in enumerate(nsmallest(most, mine, key=order))
+    ]
+    return [each for _, _, each in sorted(places, key=lambda found: found[:2])[:most]]
+
+
+def _state(state: JobState) -> str:
+    if state.job.life is Life.SUSPENDED:
+        return "suspended"
+    return "waiting" if state.is_waiting else "running"
+
+
+def _parts(state: JobState, gpus: Gpus) -> tuple[int, int]:
+    """Return the GPUs of the running workers up to the min, and above it."""
+    worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
+    return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))
+
+
+def _missing_gpus(state: JobState, gpus: Gpus) -> int:
+    """Return the GPUs of the pods that are missing to the min, other roles included."""
+    job = state.job
+    workers = max(0, job.bounds.least - state.bound_workers - state.finished) * gpus_of(job.shape, gpus)
+    roles = zip(state.other_pods or (0,) * len(job.other_roles), job.other_roles, strict=False)
+    return workers + sum(max(0, replicas - bound) * gpus_of(shape, gpus) for bound, (shape, replicas) in roles)

@@ -1,8 +1,8 @@
-"""The one way in which the autoscaler changes anything: a patch of a job's size, valid for one version of it.
+"""Writes the sizes of jobs: a patch of one job that is valid for one version of its object only.
 
-Dry run gates it: then a plan is only told. Who leads is asked before each write, so that a leader that was paused
-and wakes writes nothing. What the API server refuses is tried again, less and less often. A person who scales a job
-before we ever did is noted on it: who comes after us sees it there.
+A dry run reports the plan and writes nothing. The Lease is checked before each write, so a paused leader that continues
+writes nothing. A refused change is retried after a back-off. A size that a person set before our first write is noted
+on the job for the next leader.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from turnout.autoscaler.model import Observation, Reason, Step
-from turnout.autoscaler.scaling.job_annotations import overruled
+from turnout.autoscaler.scaling.resize_cost import overruled
 from turnout.jobs.model import Change, JobKey, JobKind
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff
@@ -26,12 +26,12 @@ from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Reject
 log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
-AGAIN = Backoff(first_s=1.0, max_s=60.0)  # between two tries of a change that was refused
+RETRY_BACKOFF = Backoff(first_s=1.0, max_s=60.0)  # between two tries of a change that was refused
 _NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
 _GONE = 1000  # jobs that are remembered after they are gone
 TOGETHER = 16  # writes in flight
-MOST_OVERTAKEN = 5  # in a row: then the job counts as one that cannot be written, and others give
-MOST_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
+MAX_CONSECUTIVE_CONFLICTS = 5  # in a row: then the job counts as one that cannot be written, and others give
+MAX_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
 Object = Mapping[str, Any]
 Notes = Callable[[Step], Mapping[str, str]]
 
@@ -40,70 +40,78 @@ async def _never() -> bool:
     return False
 
 
-def _nobody(_: Step) -> tuple[str, ...]:
+def _no_pods(_: Step) -> tuple[str, ...]:
     return ()
 
 
-class Jobs(Protocol):
+class JobCalls(Protocol):
     """The calls that the writer needs of a Client."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """The object as patched. Raises Conflict when its version is not the body's."""
+        """Return the patched object. Raises Conflict if the body has another resourceVersion."""
 
     async def get(self, path: str) -> bytes:
-        """The object. Raises NotFound."""
+        """Return the object. Raises NotFound."""
 
     async def create(self, path: str, body: Any) -> bytes:
-        """The object as made. Raises Conflict when there is one of its name."""
+        """Return the created object. Raises Conflict if the name exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A change that did not get through. times: in a row, at_s: the last one. why: "" when nobody has said no."""
+    """A change that was not written."""
 
     uid: str
-    times: int
-    at_s: float
-    wait_s: float
-    why: str
+    times: int  # in a row
+    at_s: float  # of the last one
+    wait_s: float  # the back-off
+    why: str  # the refusal, "" if the API server has not refused it
 
     def holds(self, raw: Object, now_s: float) -> bool:
-        """True if it is too early for the next try on the same object. A clock that was set back makes nobody wait."""
+        """True if it is too early to retry on the same object. A clock that was set back delays no retry."""
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
 class ScaleWriter:
-    """Carries out plans. told: called with every step that changes a job, and the word for what became of it.
+    """The writer of plans.
 
-    term: the number of the term in which we lead, None while we do not. confirm: asks the Lease itself whether that
-    is so; asked where a job bears a later term, which its owner may have written. wrote: called with our notes on a
-    job once they are written.
+    report_outcome: called with every step that changes a job, and its outcome. term: returns the number of our term,
+    None if we do not lead. confirm: reads the Lease itself; called if a job bears a later term, which its owner may
+    have written. wrote: called with the annotations that were written on a job.
     """
 
     def __init__(
         self,
-        jobs: Jobs,
+        jobs: JobCalls,
         kinds: Mapping[str, JobKind],
         term: Callable[[], int | None],
-        told: Callable[[Step, str], None],
+        report_outcome: Callable[[Step, str], None],
         dry_run: bool = True,
         confirm: Callable[[], Awaitable[bool]] = _never,
         wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
     ) -> None:
-        self._jobs, self._kinds, self._term, self._told, self.dry_run = jobs, kinds, term, told, dry_run
+        self._jobs, self._kinds, self._term, self._report_outcome, self.dry_run = (
+            jobs,
+            kinds,
+            term,
+            report_outcome,
+            dry_run,
+        )
         self._confirm, self._wrote = confirm, wrote
-        self._overtaken: dict[JobKey, int] = {}  # how often in a row somebody else was faster
+        self._conflicts: dict[JobKey, int] = {}  # how often in a row somebody else was faster
         self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
         self._refused: dict[JobKey, _Refusal] = {}
-        self._followed: dict[JobKey, str] = {}  # the names of what came after the last changes
-        self._looked: dict[JobKey, Object] = {}  # the objects that were looked at for what a person did
-        self._made: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
+        self._created_plans: dict[JobKey, str] = {}  # the names of what came after the last changes
+        self._checked_objects: dict[JobKey, Object] = {}  # the objects that were looked at for what a person did
+        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
 
-    def held_back(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """The jobs that the API server lets nobody resize for now, and its words. raw: every job that is there."""
+    def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
+        """Return the jobs that the API server refuses to resize for now, with its messages. raw: all jobs."""
         for key in self._refused.keys() - raw.keys():
             del self._refused[key]
-        return {key: said.why for key, said in self._refused.items() if said.why and said.holds(raw[key], now_s)}
+        return {
+            key: refusal.why for key, refusal in self._refused.items() if refusal.why and refusal.holds(raw[key], now_s)
+        }
 
     async def carry_out(
         self,
@@ -111,74 +119,81 @@ class ScaleWriter:
         raw: Mapping[JobKey, Object],
         notes: Notes,
         now_s: float,
-        leaving: Callable[[Step], tuple[str, ...]] = _nobody,
+        leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
     ) -> int:
-        """Write what changes, shrinking first; how many jobs were resized. steps: of every job.
+        """Write the changes, shrinks first. Return the number of resized jobs. steps: of every job.
 
-        notes: what is noted on a job that a step changes. leaving: the pods that a shrink means. Of growths, only so
-        many: the next look sees what came.
+        notes: returns the annotations of a changed job. leaving: returns the pods that leave by a shrink. At most
+        MAX_GROWTHS growths are written. The next decision makes the others, if they still fit.
         """
         steps = list(steps)
         by_hand = self._scaled_by_hand(steps, raw)
-        mine = [step for step in steps if step.changes and step.key not in by_hand]  # else decided before it was known
-        written = 0
-        for some in _in_turns(mine):
+        changes = [
+            step for step in steps if step.changes and step.key not in by_hand
+        ]  # else decided before it was known
+        resized_jobs = 0
+        for some in _in_turns(changes):
             tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
-            written += sum(await asyncio.gather(*tries))
+            resized_jobs += sum(await asyncio.gather(*tries))
         for step in steps:
             if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
-                await self._fenced(step.key, raw, now_s, self._again(step.key, raw[step.key], now_s))
+                await self._fenced(step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s))
         for key, size in by_hand.items():
             if not self.dry_run:
-                await self._fenced(key, raw, now_s, self._note_wish(key, raw[key], size, now_s))
-        return written
+                await self._fenced(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
+        return resized_jobs
 
     async def _fenced(
         self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
     ) -> bool:
-        """Write one job. What fails for its sake alone, by a fault of its or of ours, keeps nobody else waiting.
+        """Write one job. An error of one job delays no other job.
 
-        It counts as refused then, so that it is told on the job, and tried again less and less often.
+        It counts as a refusal, so that it is reported on the job and retried after a back-off.
         """
         try:
             return await writing
         except Exception as error:
             log.exception("job_not_written", extra={"job": str(key)})
             if key in raw:
-                self._note(key, raw[key], f"it cannot be written: {error!r}", now_s)
+                self._remember_refusal(key, raw[key], f"it cannot be written: {error!r}", now_s)
             return False
 
     def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
-        """The jobs whose size somebody has changed since the last look, of those that we have never written.
+        """Return the jobs whose size a person has changed since the last decision, with the previous size.
 
-        With the size that they had. Of all others their own note says it.
+        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote.
         """
         found = {}
         for step in steps:
-            there = raw.get(step.key)
-            if there is None or self._looked.get(step.key) is there or step.reason in _NOT_OURS or step.current < 1:
+            obj = raw.get(step.key)
+            if (
+                obj is None
+                or self._checked_objects.get(step.key) is obj
+                or step.reason in _NOT_OURS
+                or step.current < 1
+            ):
                 continue
-            meta = there["metadata"]
+            meta = obj["metadata"]
             if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
-                self._looked[step.key] = there
-                self._made.pop(step.key, None)
+                self._checked_objects[step.key] = obj
+                self._unwritten_sizes.pop(step.key, None)
                 continue
             uid = meta.get("uid", "")
-            had_uid, had = self._made.get(step.key, (uid, step.current))
-            self._made[step.key] = uid, had if had_uid == uid else step.current
+            had_uid, had = self._unwritten_sizes.get(step.key, (uid, step.current))
+            self._unwritten_sizes[step.key] = uid, had if had_uid == uid else step.current
             if had_uid == uid and had != step.current:
                 found[step.key] = had  # looked at again until it is noted
             else:
-                self._looked[step.key] = there
-        if len(self._looked) > len(raw) + _GONE:
-            self._looked = {key: there for key, there in self._looked.items() if key in raw}
-            for known in (self._made, self._sent, self._followed, self._overtaken):
+                self._checked_objects[step.key] = obj
+        if len(self._checked_objects) > len(raw) + _GONE:
+            self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
+            for known in (self._unwritten_sizes, self._sent, self._created_plans, self._conflicts):
                 for key in known.keys() - raw.keys():
                     known.pop(key)
         return found
 
-    async def _note_wish(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
-        """Write the size that it had as if it were ours, so that the one it has now reads as a person's wish."""
+    async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
+        """Write the previous size as if it were ours, so that the present size is read as set by a person."""
         if await self._leading(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
@@ -189,12 +204,12 @@ class ScaleWriter:
         except CallError as error:
             log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
             return False
-        log.info("wish_noted", extra={"job": str(key), "was": size})
+        log.info("wish_noted", extra={"job": str(key), "workers_before": size})
         return True
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
-        said = self._refused.get(key)
-        return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (said and said.holds(raw, now_s))
+        refusal = self._refused.get(key)
+        return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (refusal and refusal.holds(raw, now_s))
 
     async def _try(
         self,
@@ -206,82 +221,85 @@ class ScaleWriter:
     ) -> bool:
         raw = jobs.get(step.key)
         if self.dry_run:
-            self._told(step, "DryRun")
+            self._report_outcome(step, "DryRun")
         elif raw is not None and (term := await self._leading(raw, now_s)) is None:
-            self._told(step, "NotLeading")
+            self._report_outcome(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
-            said = {**notes(step), labels.TERM: str(term)}
+            annotations = {**notes(step), labels.TERM: str(term)}
             names = leaving(step)
 
             def change(of: Object) -> Change:
-                return stamped(self._kinds[step.key.kind].change(of, step.target, names), said)
+                return with_notes(self._kinds[step.key.kind].change(of, step.target, names), annotations)
 
             if await self._write(step, raw, change, now_s):
-                self._wrote(step.key, said)
+                self._wrote(step.key, annotations)
                 return True
         return False
 
     async def _leading(self, raw: Object, now_s: float) -> int | None:
-        """Our term, asked at the last moment; None when the Lease is not ours.
+        """Return our term, read just before a write; None if the Lease is not ours.
 
-        A later term on the job is believed only if the Lease itself is not ours: an owner may have written it.
+        A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
         """
         term = self._term()
-        said = raw["metadata"].get("annotations") or {}
-        if term is None or not overruled(said, term, now_s):
+        annotations = raw["metadata"].get("annotations") or {}
+        if term is None or not overruled(annotations, term, now_s):
             return term
         return term if await self._confirm() else None
 
-    async def _write(self, step: Step, raw: Object, made: Callable[[Object], Change], now_s: float) -> bool:
-        change = made(raw)
+    async def _write(self, step: Step, raw: Object, change_of: Callable[[Object], Change], now_s: float) -> bool:
+        change = change_of(raw)
         try:
-            await self._patch(step, raw, change, made)
+            await self._patch(step, raw, change, change_of)
         except (Conflict, NotFound):
-            self._told(step, "Overtaken")  # somebody changed it under our hands: the next look sees how
-            self._overtaken[step.key] = times = self._overtaken.get(step.key, 0) + 1
-            if times >= MOST_OVERTAKEN:
-                self._note(step.key, raw, "it is changed by others faster than it can be written", now_s)
+            self._report_outcome(step, "Conflict")  # somebody changed it under our hands: the next look sees how
+            self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
+            if times >= MAX_CONSECUTIVE_CONFLICTS:
+                self._remember_refusal(step.key, raw, "it is changed by others faster than it can be written", now_s)
             return False
         except CallError as error:
             log.warning("resize_failed", extra={"job": str(step.key), "why": str(error)})
-            self._note(step.key, raw, _said_no(error), now_s, error.retry_after_s)
-            self._told(step, "Refused")
+            self._remember_refusal(step.key, raw, _refusal_message(error), now_s, error.retry_after_s)
+            self._report_outcome(step, "Refused")
             return False
         self._refused.pop(step.key, None)
-        self._overtaken.pop(step.key, None)
+        self._conflicts.pop(step.key, None)
         self._sent[step.key] = raw["metadata"]["resourceVersion"]
-        if change.then is not None and not await self._follow(step.key, raw, change.then, now_s):
-            self._told(step, "Refused")
+        if change.then is not None and not await self._create_plan(step.key, raw, change.then, now_s):
+            self._report_outcome(step, "Refused")
             return False
-        self._told(step, "Written")
+        self._report_outcome(step, "Written")
         return True
 
-    async def _patch(self, step: Step, raw: Object, change: Change, made: Callable[[Object], Change]) -> None:
-        """Write a change. A shrink that somebody was faster than before is written on the object as it is by now.
+    async def _patch(self, step: Step, raw: Object, change: Change, change_of: Callable[[Object], Change]) -> None:
+        """Write a change. Retry a shrink that lost an update conflict before, on the newest version of the object.
 
-        Whoever changes his job all the time would keep what he has borrowed otherwise. Raises CallError.
+        Otherwise an owner who changes a job all the time would keep borrowed workers. Raises CallError.
         """
         try:
             await self._jobs.patch(change.path, change.body, change.form, FIELD_MANAGER)
         except Conflict:
-            if step.target > step.current or self._overtaken.get(step.key, 0) < 1:
+            if step.target > step.current or self._conflicts.get(step.key, 0) < 1:
                 raise
             newer = msgspec.json.decode(await self._jobs.get(change.path))
             if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
                 raise  # more than its notes has changed
-            again = made(newer)
-            await self._jobs.patch(again.path, again.body, again.form, FIELD_MANAGER)
+            newer_change = change_of(newer)
+            await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
 
-    async def _again(self, key: JobKey, raw: Object, now_s: float) -> bool:
-        """A job does not follow: what should have come after its last change may have been lost."""
-        again = self._kinds[key.kind].recreate
-        change = again(raw) if again is not None and self._may_try(key, raw, now_s) else None
-        if change is None or self._followed.get(key) == change.body["metadata"]["name"]:
+    async def _create_missing_plan(self, key: JobKey, raw: Object, now_s: float) -> bool:
+        """Create the ScalePlan of the last change of a job that does not follow the change.
+
+        The plan may have been lost.
+        """
+        recreate = self._kinds[key.kind].recreate
+        change = recreate(raw) if recreate is not None and self._may_try(key, raw, now_s) else None
+        if change is None or self._created_plans.get(key) == change.body["metadata"]["name"]:
             return False
-        return await self._follow(key, raw, change, now_s)
+        return await self._create_plan(key, raw, change, now_s)
 
-    async def _follow(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
-        """Write what comes after a change, once: that there is one of its name means that it was written."""
+    async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
+        """Create the object that carries out a change. AlreadyExists means that it was written."""
         try:
             if await self._leading(raw, now_s) is None:
                 return False
@@ -290,50 +308,50 @@ class ScaleWriter:
             pass
         except CallError as error:
             log.warning("not_followed", extra={"job": str(key), "why": str(error)})
-            self._note(key, raw, _said_no(error), now_s, error.retry_after_s)
+            self._remember_refusal(key, raw, _refusal_message(error), now_s, error.retry_after_s)
             return False
-        self._followed[key] = change.body["metadata"]["name"]
+        self._created_plans[key] = change.body["metadata"]["name"]
         return True
 
-    def _note(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Remember that this did not get through. why: "" when nobody has said no."""
+    def _remember_refusal(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
+        """Remember that a change was not written. why: the refusal, "" if the API server has not refused it."""
         uid, last = raw["metadata"].get("uid", ""), self._refused.get(key)
         times = 1 + (last.times if last is not None and last.uid == uid else 0)
-        self._refused[key] = _Refusal(uid, times, now_s, AGAIN.wait_s(times, 1.0, retry_after_s), why)
+        self._refused[key] = _Refusal(uid, times, now_s, RETRY_BACKOFF.wait_s(times, 1.0, retry_after_s), why)
 
 
-def _said_no(error: CallError) -> str:
-    """The API server's words; a server that did not answer has not said no."""
+def _refusal_message(error: CallError) -> str:
+    """Return the message of a refusal; "" for a server that did not answer."""
     return error.message if isinstance(error, Forbidden | Rejected) else ""
 
 
-def without(seen: Observation, held: Mapping[JobKey, str]) -> Observation:
+def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
     """Copy the observation with these jobs as jobs that cannot be resized.
 
-    Nobody counts on them to give workers then, and no room is kept for them.
+    Then no decision counts on their workers, and no room is kept for them.
     """
-    if not held:
-        return seen
+    if not refused:
+        return observation
     jobs = tuple(
-        replace(each, job=replace(each.job, refused=each.job.refused or held[each.job.key]))
-        if each.job.key in held
+        replace(each, job=replace(each.job, refused=each.job.refused or refused[each.job.key]))
+        if each.job.key in refused
         else each
-        for each in seen.jobs
+        for each in observation.jobs
     )
-    return replace(seen, jobs=jobs)
+    return replace(observation, jobs=jobs)
 
 
 def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
-    """Steps that are written together: all shrinks first, then some growths."""
+    """Yield the steps that are written together: all shrinks first, then some growths."""
     shrinks = [step for step in steps if step.target < step.current]
-    growths = [step for step in steps if step.target > step.current][:MOST_GROWTHS]
+    growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]
     for some in (shrinks, growths):
         for at in range(0, len(some), TOGETHER):
             yield some[at : at + TOGETHER]
 
 
-def stamped(change: Change, notes: Mapping[str, str]) -> Change:
-    """A change with notes on the job."""
+def with_notes(change: Change, notes: Mapping[str, str]) -> Change:
+    """Return a change that also writes these annotations on the job."""
     body = json.loads(json.dumps(change.body))
     body["metadata"].setdefault("annotations", {}).update(notes)
     return replace(change, body=body)

@@ -1,4 +1,4 @@
-"""Writes what is not a job's size: each queue's status, and marks on pods. Neither ever holds a decision up."""
+"""Writes the status of each queue, and annotations on pods. Neither delays a decision."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
-from turnout.autoscaler.reporting.pod_annotations import Mark
-from turnout.autoscaler.reporting.queue_status import LABEL, name_of
+from turnout.autoscaler.reporting.queue_status import LABEL, Mark, name_of
 from turnout.kube.client.apply import MERGE, apply_object
 from turnout.kube.client.apply import Store as Putting
 from turnout.kube.client.clock import Clock
@@ -26,13 +25,14 @@ class Store(Putting, Protocol):
     """The calls that the writer needs of a Client."""
 
     async def delete(self, path: str) -> bytes:
-        """Raises NotFound for one that is gone."""
+        """Delete the object. Raises NotFound."""
 
 
 class StatusWriter:
-    """Writes every few seconds while `run` runs. namespace: of the ConfigMaps.
+    """The writer of queue statuses and pod annotations.
 
-    pages: each queue's data, by queue. marks: what pods lack. leads: only a leader writes.
+    namespace: of the ConfigMaps. pages: returns the data of each queue, by queue. marks: returns the annotations that
+    pods lack. leads: True while this replica leads; only a leader writes.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class StatusWriter:
     ) -> None:
         self._store, self._namespace, self._clock = store, namespace, clock
         self._pages, self._marks, self._leads = pages, marks, leads
-        self._written: dict[str, Mapping[str, str]] = {}
+        self._last_pages: dict[str, Mapping[str, str]] = {}
 
     async def run(self) -> None:
-        """Until cancelled. A write that fails is told; the next round tries again."""
+        """Write every few seconds until cancelled. A write that fails is logged and retried in the next round."""
         while True:
             await self._clock.sleep(EACH_S)
             if self._leads():
                 await self.round()
             else:
-                self._written.clear()  # somebody else writes them now
+                self._last_pages.clear()  # somebody else writes them now
 
     async def round(self) -> None:
         """Write what has changed since the last round."""
         pages = self._pages()
-        for queue in self._written.keys() - pages.keys():
+        for queue in self._last_pages.keys() - pages.keys():
             await self._drop(queue)
-        changed = [(queue, data) for queue, data in pages.items() if self._written.get(queue) != data]
+        changed = [(queue, data) for queue, data in pages.items() if self._last_pages.get(queue) != data]
         marks = [mark for mark, _ in zip(self._marks(), range(MOST_MARKS), strict=False)]
         work = [self._write(queue, data) for queue, data in changed] + [self._mark(mark) for mark in marks]
         for at in range(0, len(work), TOGETHER):
@@ -81,7 +81,7 @@ class StatusWriter:
         except CallError as error:
             log.info("status_not_written", extra={"queue": queue, "why": str(error)})
         else:
-            self._written[queue] = data
+            self._last_pages[queue] = data
 
     async def _drop(self, queue: str) -> None:
         try:
@@ -91,7 +91,7 @@ class StatusWriter:
         except CallError as error:
             log.info("status_not_removed", extra={"queue": queue, "why": str(error)})
             return
-        del self._written[queue]
+        del self._last_pages[queue]
 
     async def _mark(self, mark: Mark) -> None:
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"

@@ -1,7 +1,7 @@
-"""Taints nodes that pods have proven faulty, and frees them: the one way in which the autoscaler changes a node.
+"""Taints nodes that pods have proven faulty, and removes these taints.
 
-Dry run gates it, and who leads is asked before each write. A node is read just before it is written, and the write is
-valid for that version of it alone: a taint that somebody else puts there at the same moment stays.
+A dry run reports the plan and writes nothing. The Lease is checked before each write. A node is read just before it is
+written, and the write is valid for that version only, so a taint that somebody else writes at the same time stays.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from turnout.autoscaler.controller.scale_writer import AGAIN, FIELD_MANAGER
+from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER, RETRY_BACKOFF
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import (
     BadRecord,
     Claim,
     NodeEntry,
+    NodeObservation,
+    NodePlan,
     NodeReason,
-    NodeState,
-    Plan,
+    NodeStep,
     Record,
     Rules,
-    Step,
 )
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube import labels, node_health
@@ -45,24 +45,24 @@ class Nodes(Protocol):
     """The calls that the writer needs of a Client."""
 
     async def get(self, path: str) -> bytes:
-        """The object. Raises NotFound."""
+        """Return the object. Raises NotFound."""
 
     async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """The object as patched. Raises Conflict when its version is not the body's."""
+        """Return the patched object. Raises Conflict if the body has another resourceVersion."""
 
 
-class Tells(Protocol):
-    """Receives the outcome of each step on a node."""
+class NodeReporter(Protocol):
+    """A receiver of the outcome of each step on a node."""
 
-    def looked(self, seen: NodeState, faults: Mapping[str, str], plan: Plan) -> None:
-        """Each look, before anything is done. faults: records that cannot be read, by node."""
+    def report_plan(self, state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
+        """Report a plan before it is carried out. faults: records that cannot be read, by node."""
 
-    def became(self, step: Step, outcome: str) -> None:
-        """Tell the outcome of a step: Written, DryRun, NotLeading, Overtaken or Refused."""
+    def report_outcome(self, step: NodeStep, outcome: str) -> None:
+        """Report the outcome of a step: Written, DryRun, NotLeading, Conflict or Refused."""
 
 
 class TaintWriter:
-    """Looks and acts while `run` runs. leads: asked before each write. news: set when there is something."""
+    """The writer of taints. leads: True while this replica leads. news: set when there is a new report or node."""
 
     def __init__(
         self,
@@ -70,27 +70,27 @@ class TaintWriter:
         fault_reports: FaultReportCache,
         rules: Rules,
         leads: Callable[[], bool],
-        tells: Tells,
+        reporter: NodeReporter,
         clock: Clock,
         news: asyncio.Event,
         dry_run: bool = True,
         time: SteadyTime | None = None,
     ) -> None:
-        self._nodes, self._fault_reports, self._rules, self._leads, self._tells = (
+        self._nodes, self._fault_reports, self._rules, self._leads, self._reporter = (
             nodes,
             fault_reports,
             rules,
             leads,
-            tells,
+            reporter,
         )
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
-        self._wrote: dict[str, tuple[Step, float]] = {}
+        self._wrote: dict[str, tuple[NodeStep, float]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # how often, and until when it is not tried again
-        self._told: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
+        self._reported: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Decide and write until cancelled."""
         while True:
             self._news.clear()
             await self.turn()
@@ -102,49 +102,52 @@ class TaintWriter:
             await self._clock.sleep(GATHER_S)
 
     async def turn(self) -> int:
-        """One look at what the clock says; none by a clock that has just jumped. How many nodes were written."""
+        """Decide and write once, unless the clock has just jumped. Return the number of changed nodes."""
         moment = self._time.now()
         return 0 if moment.jumped_s else await self.look(moment.now_s)
 
     async def look(self, now_s: float) -> int:
-        """One look; how many nodes were written."""
+        """Decide and write once. Return the number of changed nodes."""
         at_s = self._clock.monotonic()
         for name, (step, wrote_s) in list(self._wrote.items()):
             if self._fault_reports.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
                 del self._wrote[name]
-        seen = self._fault_reports.seen({name: step for name, (step, _) in self._wrote.items()})
-        plan = judge(seen, self._rules, now_s)
-        self._tells.looked(seen, self._fault_reports.faults, plan)
+        state = self._fault_reports.state({name: step for name, (step, _) in self._wrote.items()})
+        plan = judge(state, self._rules, now_s)
+        self._reporter.report_plan(state, self._fault_reports.faults, plan)
         self._fault_reports.forget(now_s - self._rules.fresh_s)
-        written = 0
+        changed_nodes = 0
         for step in plan.steps:
             if at_s >= self._refused.get(step.node, (0, 0.0))[1]:
-                written += await self._do(step, seen.nodes[step.node], at_s)
-        return written
+                changed_nodes += await self._do(step, state.nodes[step.node], at_s)
+        return changed_nodes
 
-    async def _do(self, step: Step, decided_on: NodeEntry, at_s: float) -> bool:
+    async def _do(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
         if self.dry_run:
-            meant = step.word, step.by
-            if self._told.get(step.node) != meant:
-                self._told[step.node] = meant
-                self._tells.became(step, "DryRun")
+            report = step.word, step.by
+            if self._reported.get(step.node) != report:
+                self._reported[step.node] = report
+                self._reporter.report_outcome(step, "DryRun")
             return False
         try:
             outcome = await self._write(step, decided_on)
         except (Conflict, NotFound):
-            outcome = "Overtaken"  # the next look sees how
+            outcome = "Conflict"  # the next look sees how
         except (CallError, msgspec.DecodeError) as error:
             times = self._refused.get(step.node, (0, 0.0))[0] + 1
-            self._refused[step.node] = times, at_s + AGAIN.wait_s(times, 1.0, getattr(error, "retry_after_s", 0.0))
+            self._refused[step.node] = (
+                times,
+                at_s + RETRY_BACKOFF.wait_s(times, 1.0, getattr(error, "retry_after_s", 0.0)),
+            )
             log.warning("node_not_written", extra={"node": step.node, "why": str(error)})
             outcome = "Refused"
-        self._tells.became(step, outcome)
+        self._reporter.report_outcome(step, outcome)
         if outcome == "Written":
             self._refused.pop(step.node, None)
             self._wrote[step.node] = step, at_s
         return outcome == "Written"
 
-    async def _write(self, step: Step, decided_on: NodeEntry) -> str:
+    async def _write(self, step: NodeStep, decided_on: NodeEntry) -> str:
         """Write a step to the node, which must still be in the state that was decided on; return the outcome."""
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))
@@ -152,7 +155,7 @@ class TaintWriter:
             return "NotLeading"
         bears = node_health.has_taint(node, key)
         if (node["metadata"]["uid"], bears, _record(node)) != (decided_on.uid, decided_on.tainted, decided_on.record):
-            return "Overtaken"
+            return "Conflict"
         changed = node_health.with_taint(node, key, VALUE) if step.taints else node_health.without_taint(node, key)
         notes = {labels.NODE_RECORD: None if step.record is None else model.write(step.record)}
         body = node_health.node_patch(node, notes, None if bears == step.taints else changed)

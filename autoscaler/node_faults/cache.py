@@ -1,6 +1,7 @@
-"""Keeps what the watches have shown of nodes, and what pods report of them. A node without a report costs one bit.
+"""Keeps what the watches have shown of nodes and of pods' reports on them. A node without a report costs one bit.
 
-A pod that has reported may go at once, as the pods of a failed worker do. Its report is kept as long as it is fresh.
+A pod that has reported may be deleted at once, as the pods of a failed worker are. Its report is kept until it is
+stale.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from dataclasses import replace
 from itertools import product
 
 from turnout.autoscaler.gpu_sums import Gpus
-from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeEntry, NodeState, Record, Step, read
+from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeEntry, NodeObservation, NodeStep, Record, read
 from turnout.kube import labels, node_health
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import amount
 
-MOST_GONE = 1_000  # pods that are gone, and of which a claim is kept
+MAX_DELETED_PODS = 1_000  # pods that are gone, and of which a claim is kept
 
 
 class FaultReportCache:
@@ -31,24 +32,24 @@ class FaultReportCache:
         self._notable: set[str] = set()
         self._gpu_nodes = 0
         self._claims: dict[str, tuple[str, Claim]] = {}  # by the pod's uid, with the text that it was read from
-        self._gone: dict[str, None] = {}
+        self._deleted_pods: dict[str, None] = {}
         self.faults: dict[str, str] = {}
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now."""
+        """Store a node."""
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())
-        standing = NodeEntry(node.metadata.uid, self._offers(node), tainted, self._record(node))
+        entry = NodeEntry(node.metadata.uid, self._offers(node), tainted, self._record(node))
         self._count(before, -1)
-        self._count(standing, 1)
-        self._nodes[name] = standing
-        notable = tainted or standing.record is not None
+        self._count(entry, 1)
+        self._nodes[name] = entry
+        notable = tainted or entry.record is not None
         (self._notable.add if notable else self._notable.discard)(name)
-        if notable and standing != before:
+        if notable and entry != before:
             self._news()
 
     def drop_node(self, name: str) -> None:
-        """A node is gone, and what was said of it."""
+        """Drop a deleted node and the reports on it."""
         self._count(self._nodes.pop(name, None), -1)
         self._notable.discard(name)
         self.faults.pop(name, None)
@@ -56,7 +57,7 @@ class FaultReportCache:
             self._forget(uid)
 
     def put_pod(self, pod: Pod) -> None:
-        """A pod as it is now."""
+        """Store the report of a pod, if it has one."""
         text = (pod.metadata.annotations or {}).get(labels.NODE_VERDICT)
         had = self._claims.get(pod.metadata.uid)
         if text is None or (had is not None and had[0] == text and had[1].node == pod.spec.node_name):
@@ -68,30 +69,30 @@ class FaultReportCache:
             self._news()
 
     def drop_pod(self, uid: str) -> None:
-        """A pod is gone: what it has said stays a while."""
+        """Note that a pod was deleted. Its report is kept for a while."""
         if uid in self._claims:
-            self._gone[uid] = None
-            while len(self._gone) > MOST_GONE:
-                self._forget(next(iter(self._gone)))
+            self._deleted_pods[uid] = None
+            while len(self._deleted_pods) > MAX_DELETED_PODS:
+                self._forget(next(iter(self._deleted_pods)))
 
     def forget(self, before_s: float) -> None:
-        """Drop what was said before then: nothing follows from it any more."""
-        for uid in [uid for uid, (_, said) in self._claims.items() if said.verdict and said.verdict.at_s < before_s]:
+        """Drop the reports from before this time, which are stale."""
+        for uid in [uid for uid, (_, claim) in self._claims.items() if claim.verdict and claim.verdict.at_s < before_s]:
             self._forget(uid)
 
-    def seen(self, wrote: Mapping[str, Step]) -> NodeState:
-        """All of it. wrote: what was written on nodes and may not have been shown yet."""
+    def state(self, wrote: Mapping[str, NodeStep]) -> NodeObservation:
+        """Return nodes and claims. wrote: what was written on nodes and may not have been shown yet."""
         claims = tuple(claim for _, claim in self._claims.values())
         names = self._notable | {claim.node for claim in claims} | wrote.keys()
         nodes = {name: self._nodes[name] for name in sorted(names) if name in self._nodes}
         for name in nodes.keys() & wrote.keys():
             nodes[name] = replace(nodes[name], record=wrote[name].record, tainted=wrote[name].taints)
-        return NodeState(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
+        return NodeObservation(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
 
-    def shows(self, step: Step) -> bool:
-        """True if a node is seen in the state to which this step has changed it, or is gone."""
-        standing = self._nodes.get(step.node)
-        return standing is None or (standing.record, standing.tainted) == (step.record, step.taints)
+    def shows(self, step: NodeStep) -> bool:
+        """True if the watch shows the node as this step has written it, or the node was deleted."""
+        entry = self._nodes.get(step.node)
+        return entry is None or (entry.record, entry.tainted) == (step.record, step.taints)
 
     def _record(self, node: Node) -> Record | None:
         name, text = node.metadata.name, (node.metadata.annotations or {}).get(labels.NODE_RECORD)
@@ -113,13 +114,13 @@ class FaultReportCache:
                 continue  # a number that nobody can read is none
         return False
 
-    def _count(self, standing: NodeEntry | None, sign: int) -> None:
-        if standing is not None and standing.gpus:
+    def _count(self, entry: NodeEntry | None, sign: int) -> None:
+        if entry is not None and entry.gpus:
             self._gpu_nodes += sign
 
     def _forget(self, uid: str) -> None:
         self._claims.pop(uid, None)
-        self._gone.pop(uid, None)
+        self._deleted_pods.pop(uid, None)
 
 
 def _claim(pod: Pod, text: str) -> Claim:

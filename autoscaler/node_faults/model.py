@@ -1,6 +1,6 @@
-"""The nouns of tainted nodes: what is written on a node, what a pod has said of one, what is done about it and why.
+"""The nouns of tainted nodes: the record on a node, pods' reports, the changes of nodes and their reasons.
 
-All memory is the record, an annotation of the node: who comes after us reads it there.
+The record, an annotation of the node, is the only memory. The next leader reads it there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from turnout.kube.errors import KubeError
 from turnout.kube.node_health import CheckResult, Count, Moment, Name, NodeReport, Text
 
 MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
-MOST_TOLD = 16  # namespaces of which it is remembered what they said of a node
+MAX_NAMESPACES = 16  # namespaces of which it is remembered what they said of a node
 MOST_RECORD_BYTES = 16 << 10
 
 
-class State(StrEnum):
-    """The state of a node that was ever proven faulty."""
+class FaultState(StrEnum):
+    """The state of a node that was proven faulty once."""
 
     SUSPECTED = "suspected"  # fewer verdicts than are needed
     TAINTED = "tainted"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 class NodeReason(StrEnum):
-    """The outcome of a node, or of a pod's report on it. The same word stands in log, metric and Event."""
+    """Why a node was changed, or a report passed over. The same word stands in log, metric and Event."""
 
     TAINTED = "NodeTainted"
     TAINTED_AGAIN = "NodeTaintedAgain"
@@ -57,40 +57,35 @@ class NodeReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a node is tainted. key: of the taint. share: of the GPU nodes, at most, and one in any case.
+    """When a node is tainted, and for how long."""
 
-    verdicts: of pods of so many namespaces. taint_s: how long at first; each time that it fails again twice as long,
-    up to most_s. fresh_s: a verdict that is older says nothing; ahead_s: one that is ahead of now by no more than this
-    waits until its time has come. slow: slow nodes are tainted, too.
-    """
-
-    key: str = labels.FAULTY
-    share: float = 0.1
-    verdicts: int = 1
-    taint_s: float = 3600.0
-    most_s: float = 7 * 86_400.0
-    fresh_s: float = 600.0
-    ahead_s: float = 5.0
-    slow: bool = False
+    key: str = labels.FAULTY  # of the taint
+    share: float = 0.1  # of the GPU nodes that may be tainted, 0 to 1; one node in any case
+    verdicts: int = 1  # namespaces whose pods have to report a fault before the first taint
+    taint_s: float = 3600.0  # duration of the first taint; each further one lasts twice as long
+    most_s: float = 7 * 86_400.0  # the longest duration
+    fresh_s: float = 600.0  # the age above which a verdict is stale
+    ahead_s: float = 5.0  # a verdict that is ahead of now by at most this waits until its time has come
+    slow: bool = False  # slow nodes are tainted, too
 
     def most(self, gpu_nodes: int) -> int:
-        """How many nodes may be tainted at once."""
+        """Return how many nodes may be tainted at once."""
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
     def most_alone(self, gpu_nodes: int) -> int:
-        """Return how many nodes one namespace may have tainted by its word alone: half of `most`, rounded up."""
+        """Return how many nodes may be tainted by reports of one namespace only: half of `most`, rounded up."""
         return (self.most(gpu_nodes) + 1) // 2
 
     def lasts_s(self, times: int) -> float:
-        """How long a node is tainted for the time of this number, 1 for the first."""
+        """Return how long a taint lasts, in seconds. times: 1 for the first taint of a node."""
         return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.most_s, self.taint_s))
 
 
 class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One verdict that counted. pod: namespace/name. owner: uid of what made the pod, of the pod where nothing did."""
+    """One verdict that counted."""
 
-    pod: Annotated[str, msgspec.Meta(max_length=507)]
-    owner: Name
+    pod: Annotated[str, msgspec.Meta(max_length=507)]  # namespace/name
+    owner: Name  # uid of the pod's owner, or of the pod without one
     at: Moment
     kind: CheckResult = CheckResult.FAULTY
     cause: Name = ""
@@ -105,45 +100,50 @@ def voice(pod: str) -> str:
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record in a node's annotation.
+    """The record in a node's annotation."""
 
-    heard: every report up to then is dealt with. told: the same moment for single namespaces.
-    """
-
-    state: State
+    state: FaultState
     since: Moment
-    heard: Moment
+    handled_until: Moment = msgspec.field(name="heard")  # reports up to then are handled
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
     proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MOST_PROOFS)] = ()
-    told: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MOST_TOLD)] = ()
+    # The same time for single namespaces.
+    handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
+        msgspec.field(name="told", default=())
+    )
 
     @property
     def voices(self) -> frozenset[str]:
-        """The namespaces whose pods have proven it."""
+        """Return the namespaces whose pods have proven the node faulty."""
         return frozenset(voice(proof.pod) for proof in self.proofs)
 
-    def heard_of(self, namespace: str) -> datetime:
-        """Up to when the words of a namespace are dealt with."""
-        return max([self.heard, *(at for name, at in self.told if name == namespace)])
+    def handled_until_of(self, namespace: str) -> datetime:
+        """Return the time up to which reports of a namespace are handled."""
+        return max([self.handled_until, *(at for name, at in self.handled_by_namespace if name == namespace)])
 
     @property
     def last(self) -> datetime:
-        """When anybody has said something last."""
-        return max([self.heard, *(at for _, at in self.told)])
+        """Return the time of the newest report."""
+        return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
-    def hearing(self, namespace: str, at: datetime) -> Record:
-        """Copy the record once a report of a namespace is dealt with.
+    def with_handled(self, namespace: str, at: datetime) -> Record:
+        """Copy the record after a report of a namespace was handled.
 
-        Namespaces beyond MOST_TOLD are forgotten, the oldest first; `heard` then covers their reports.
+        Namespaces beyond MAX_NAMESPACES are forgotten, the oldest first. Then `handled_until` covers their reports.
         """
-        told = sorted(({**dict(self.told), namespace: max(at, self.heard_of(namespace))}).items(), key=_by_moment)
-        over, kept = told[:-MOST_TOLD], told[-MOST_TOLD:]
-        return msgspec.structs.replace(self, told=tuple(kept), heard=max([self.heard, *(at for _, at in over)]))
+        handled = sorted(
+            ({**dict(self.handled_by_namespace), namespace: max(at, self.handled_until_of(namespace))}).items(),
+            key=_by_moment,
+        )
+        oldest, newest = handled[:-MAX_NAMESPACES], handled[-MAX_NAMESPACES:]
+        return msgspec.structs.replace(
+            self, handled_by_namespace=tuple(newest), handled_until=max([self.handled_until, *(at for _, at in oldest)])
+        )
 
 
-def _by_moment(told: tuple[str, datetime]) -> tuple[datetime, str]:
-    return told[1], told[0]
+def _by_moment(entry: tuple[str, datetime]) -> tuple[datetime, str]:
+    return entry[1], entry[0]
 
 
 class BadRecord(KubeError):
@@ -154,7 +154,7 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def read(text: str) -> Record:
-    """Raises BadRecord."""
+    """Return the record of an annotation's text. Raises BadRecord."""
     raw = text.encode("utf-8", "replace")
     if len(raw) > MOST_RECORD_BYTES:
         raise BadRecord(f"it has {len(raw)} bytes: {MOST_RECORD_BYTES} at most")
@@ -165,64 +165,58 @@ def read(text: str) -> Record:
 
 
 def write(record: Record) -> str:
-    """The annotation's text."""
+    """Return the annotation's text."""
     return msgspec.json.encode(record).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A pod's report on the node that the API server has bound it to.
+    """A pod's report on the node that the API server has bound it to."""
 
-    verdict: None when the annotation cannot be read. fault: says why.
-    """
-
-    pod: str
+    pod: str  # namespace/name
     uid: str  # as the API server has it
-    owner: str  # as the API server has it
+    owner: str  # uid of the pod's owner, as the API server has it
     node: str
-    verdict: NodeReport | None
-    fault: str = ""
+    verdict: NodeReport | None  # None if the annotation cannot be read
+    fault: str = ""  # why it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """One node. tainted: it bears a taint of our key, whoever put it there."""
+    """One node."""
 
     uid: str
-    gpus: bool
-    tainted: bool = False
+    gpus: bool  # it offers GPUs
+    tainted: bool = False  # it has a taint with our key, also of somebody else
     record: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
-    """Everything that the taint policy decides on.
+class NodeObservation:
+    """All that the taint policy decides on."""
 
-    nodes: those with a record or a report, by name. claims: reports, also of pods that are gone.
-    """
-
-    nodes: Mapping[str, NodeEntry]
-    claims: tuple[Claim, ...]
-    gpu_nodes: int  # how many there are
-    tainted: int  # how many of them bear the taint
+    nodes: Mapping[str, NodeEntry]  # nodes with a record or a report, by name
+    claims: tuple[Claim, ...]  # reports, also of deleted pods
+    gpu_nodes: int  # number of nodes with GPUs
+    tainted: int  # number of tainted nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One node's change. record: what stands on it from then on, None for nothing. by: the pods that said so."""
+class NodeStep:
+    """One node's change."""
 
     node: str
     uid: str
     word: NodeReason
-    taints: bool
-    record: Record | None
+    taints: bool  # the node has the taint from then on
+    record: Record | None  # the record from then on, None for none
     why: str
-    by: tuple[Claim, ...] = ()
+    by: tuple[Claim, ...] = ()  # the reports that caused it
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A claim from which nothing follows now."""
+    """A claim without effect."""
 
     claim: Claim
     word: NodeReason
@@ -230,8 +224,8 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """steps: one for each node at most."""
+class NodePlan:
+    """The decision on all nodes."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[NodeStep, ...]  # at most one for each node
     passed_over: tuple[PassedOver, ...]

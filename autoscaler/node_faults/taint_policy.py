@@ -1,9 +1,8 @@
-"""Which nodes are tainted, and which no longer, by what pods have said of them. A pure function of one observation.
+"""Decides which nodes are tainted, and which no longer, by the reports of pods. Pure functions of one observation.
 
-A verdict counts if the API server has bound its pod to that node, if it is fresh, and if nobody has dealt with it. What
-comes later counts more: a check that passes takes back what its own namespace has proven, and nobody else's word. Never
-more than a share of the GPU nodes is tainted by us, and no more than half of it by the word of one namespace.
-Source: DL-82, DL-97
+A verdict counts if the API server has bound its pod to that node, if it is not stale, and if it is not handled yet. A
+later verdict counts more. A check that passes takes back only what its own namespace has proven. At most a share of the
+GPU nodes is tainted by us, and at most half of that share by one namespace. Source: DL-82, DL-97
 """
 
 from __future__ import annotations
@@ -17,121 +16,136 @@ import msgspec
 from turnout.autoscaler.node_faults.model import (
     MOST_PROOFS,
     Claim,
+    FaultState,
     NodeEntry,
+    NodeObservation,
+    NodePlan,
     NodeReason,
-    NodeState,
+    NodeStep,
     PassedOver,
-    Plan,
     Proof,
     Record,
     Rules,
-    State,
-    Step,
     voice,
 )
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
 _NETWORK = "network"  # what such causes begin with
-_OURS_NOT = (None, State.CLEARED, State.SUSPECTED, State.ON_TRIAL)  # in which we have no taint on a node
+_OURS_NOT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)  # in which we have no taint on a node
 
 
-def judge(seen: NodeState, rules: Rules, now_s: float) -> Plan:
-    """Decide what is done to nodes now.
+def judge(state: NodeObservation, rules: Rules, now_s: float) -> NodePlan:
+    """Return the changes of nodes. now_s: seconds since 1970.
 
     Steps that take a taint away come first. The others follow by the time of the first report.
     """
-    passed_over: list[PassedOver] = []
-    said = defaultdict[str, list[tuple[Claim, NodeReport]]](list)
-    for claim in seen.claims:
-        if (no := _void(claim, seen, rules, now_s)) is not None:
-            passed_over.append(no)
-        elif (verdict := claim.verdict) is None or verdict.at_s > now_s:
-            continue  # its time is still to come
-        elif not _old(seen.nodes[claim.node].record, claim, verdict):
-            said[claim.node].append((claim, verdict))
-    turns = [_Turn(name, standing, rules, now_s) for name, standing in seen.nodes.items()]
-    for turn in turns:
-        turn.take(sorted(said.get(turn.name, ()), key=_when))
-    steps = []
-    taints, most = seen.tainted, rules.most(seen.gpu_nodes)
-    alone = Counter(whose for turn in turns if turn.standing.tainted and (whose := _sole(turn.standing.record)))
-    for turn in sorted(turns, key=lambda turn: (turn.taints, turn.accused_s, turn.name)):
-        if not turn.changed:
+    reports, passed_over = _reports_that_count(state, rules, now_s)
+    changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
+    for change in changes:
+        change.apply_reports(sorted(reports.get(change.name, ()), key=_report_order))
+    steps, taints = [], state.tainted
+    sole = [_sole_namespace(change.entry.record) for change in changes if change.entry.tainted]
+    tainted_by_one = Counter(filter(None, sole))
+    for change in sorted(changes, key=lambda each: (each.taints, each.accused_s, each.name)):
+        if not change.changed:
             continue
-        if turn.taints and not turn.standing.tainted:
-            if taints >= most:
-                why = f"{taints} of {seen.gpu_nodes} GPU nodes are tainted already, {most} may be"
-                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in turn.by)
-                continue
-            if (whose := _sole(turn.record)) and alone[whose] >= rules.most_alone(seen.gpu_nodes):
-                why = f"{alone[whose]} nodes are tainted by the word of namespace {whose} alone, as many as may be"
-                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in turn.by)
+        if change.taints and not change.entry.tainted:
+            namespace = _sole_namespace(change.record)
+            if why := _over_share(state, rules, taints, namespace, tainted_by_one[namespace]):
+                passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.by)
                 continue
             taints += 1
-            alone[whose] += 1
-        steps.append(turn.step())
-    return Plan(tuple(steps), tuple(passed_over))
+            tainted_by_one[namespace] += 1
+        steps.append(change.step())
+    return NodePlan(tuple(steps), tuple(passed_over))
 
 
-def _when(said: tuple[Claim, NodeReport]) -> tuple[float, str]:
-    return said[1].at_s, said[0].uid
+def _reports_that_count(
+    state: NodeObservation, rules: Rules, now_s: float
+) -> tuple[dict[str, list[tuple[Claim, NodeReport]]], list[PassedOver]]:
+    """Return the reports that are new, by node, and the claims that are passed over. A report of the future waits."""
+    passed_over: list[PassedOver] = []
+    reports = defaultdict[str, list[tuple[Claim, NodeReport]]](list)
+    for claim in state.claims:
+        if (reason := _passed_over(claim, state, rules, now_s)) is not None:
+            passed_over.append(reason)
+        elif (verdict := claim.verdict) is None or verdict.at_s > now_s:
+            continue
+        elif not _is_handled(state.nodes[claim.node].record, claim, verdict):
+            reports[claim.node].append((claim, verdict))
+    return reports, passed_over
 
 
-def _old(record: Record | None, claim: Claim, verdict: NodeReport) -> bool:
-    """True if a report was dealt with before. A report of another namespace never makes it old."""
-    return record is not None and verdict.at <= record.heard_of(voice(claim.pod))
+def _over_share(state: NodeObservation, rules: Rules, taints: int, namespace: str, by_namespace: int) -> str:
+    """Return why one more node must not be tainted, "" if it may.
+
+    taints: GPU nodes that are tainted. by_namespace: those that only `namespace` has reported, "" for several ones.
+    """
+    most = rules.most(state.gpu_nodes)
+    if taints >= most:
+        return f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {most} may be"
+    if namespace and by_namespace >= rules.most_alone(state.gpu_nodes):
+        return f"{by_namespace} nodes are tainted by the word of namespace {namespace} alone, as many as may be"
+    return ""
 
 
-def _sole(record: Record | None) -> str:
-    """The namespace whose word alone taints a node, "" where it is that of several."""
-    if record is None or record.state is not State.TAINTED or len(record.voices) != 1:
+def _report_order(report: tuple[Claim, NodeReport]) -> tuple[float, str]:
+    return report[1].at_s, report[0].uid
+
+
+def _is_handled(record: Record | None, claim: Claim, verdict: NodeReport) -> bool:
+    """True if a report was handled before. Reports of other namespaces do not matter."""
+    return record is not None and verdict.at <= record.handled_until_of(voice(claim.pod))
+
+
+def _sole_namespace(record: Record | None) -> str:
+    """Return the namespace whose reports alone taint a node, "" if there are several or none."""
+    if record is None or record.state is not FaultState.TAINTED or len(record.voices) != 1:
         return ""
     return next(iter(record.voices))
 
 
-def _void(claim: Claim, seen: NodeState, rules: Rules, now_s: float) -> PassedOver | None:
-    """Why this claim says nothing, if it does not."""
-    verdict, standing = claim.verdict, seen.nodes.get(claim.node)
+def _passed_over(claim: Claim, state: NodeObservation, rules: Rules, now_s: float) -> PassedOver | None:
+    """Return why this claim has no effect; None if it has one."""
+    verdict, entry = claim.verdict, state.nodes.get(claim.node)
     if verdict is None:
         return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
     age_s = now_s - verdict.at_s
     if not claim.node or verdict.node not in ("", claim.node):
         why = f"it speaks of node {verdict.node!r}, and its pod is bound to {claim.node or 'none'!r}"
         return PassedOver(claim, NodeReason.OTHER_NODE, why)
-    if standing is None:
+    if entry is None:
         return PassedOver(claim, NodeReason.UNKNOWN_NODE, f"there is no node {claim.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
         how = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
         return PassedOver(claim, NodeReason.STALE, f"it is {how}")
-    if _old(standing.record, claim, verdict):
+    if _is_handled(entry.record, claim, verdict):
         return None
     if verdict.kind is CheckResult.FINE:
-        record = standing.record
+        record = entry.record
         if record is not None and record.proofs and voice(claim.pod) not in record.voices:
             why = f"namespace {', '.join(sorted(record.voices))} has proven it, and only its own checks take that back"
             return PassedOver(claim, NodeReason.OTHERS_PROVED, why)
-        network = (
-            any(proof.cause.startswith(_NETWORK) for proof in standing.record.proofs) if standing.record else False
-        )
+        network = any(proof.cause.startswith(_NETWORK) for proof in entry.record.proofs) if entry.record else False
         why = "of a network no node can tell alone, and this one's is in doubt"
         return PassedOver(claim, NodeReason.ALONE, why) if network and verdict.members < 2 else None
     if verdict.kind is CheckResult.LINK:
         return PassedOver(claim, NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
     if verdict.kind is CheckResult.SLOW and not rules.slow:
         return PassedOver(claim, NodeReason.ONLY_SLOW, "slow nodes are not tainted here")
-    if not standing.gpus:
+    if not entry.gpus:
         return PassedOver(claim, NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted")
-    if standing.tainted and (standing.record.state if standing.record else None) in _OURS_NOT:
+    if entry.tainted and (entry.record.state if entry.record else None) in _OURS_NOT:
         return PassedOver(claim, NodeReason.BY_HAND, "somebody has tainted it already, and has to free it")
     return None
 
 
 @dataclass(slots=True)
-class _Turn:
-    """One node, gone through what is said of it in the order of time."""
+class _NodeChange:
+    """The change of one node: its reports are applied in the order of time."""
 
     name: str
-    standing: NodeEntry
+    entry: NodeEntry
     rules: Rules
     now_s: float
     record: Record | None = None
@@ -140,99 +154,114 @@ class _Turn:
     accused_s: float = 0.0
     by: tuple[Claim, ...] = ()
 
-    def take(self, said: Sequence[tuple[Claim, NodeReport]]) -> None:
-        """All that is said, and what time alone has ended."""
-        self.record = self.standing.record
-        if self._is(State.TAINTED) and not self.standing.tainted:
-            self._become(State.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
-            self.record = msgspec.structs.replace(self.record, heard=utc_datetime(self.now_s)) if self.record else None
+    def apply_reports(self, reports: Sequence[tuple[Claim, NodeReport]]) -> None:
+        """Apply all reports, then expire the state if its time is up."""
+        self.record = self.entry.record
+        if self._is_in(FaultState.TAINTED) and not self.entry.tainted:
+            self._set_record(FaultState.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
+            self.record = (
+                msgspec.structs.replace(self.record, handled_until=utc_datetime(self.now_s)) if self.record else None
+            )
         before = self.record
-        for claim, verdict in said:
-            if _old(before, claim, verdict):
+        for claim, verdict in reports:
+            if _is_handled(before, claim, verdict):
                 continue
             self.by = (*self.by, claim)
             if verdict.kind is CheckResult.FINE:
-                self._fine(claim)
+                self._apply_pass(claim)
             else:
-                self._failed(claim, verdict)
+                self._apply_failure(claim, verdict)
             if self.record is not None:
-                self.record = self.record.hearing(voice(claim.pod), verdict.at)
-        self._ends()
+                self.record = self.record.with_handled(voice(claim.pod), verdict.at)
+        self._expire()
 
-    def _is(self, state: State) -> bool:
+    def _is_in(self, state: FaultState) -> bool:
         return self.record is not None and self.record.state is state
 
-    def _fine(self, claim: Claim) -> None:
-        had = self.record
-        if had is None or self._is(State.CLEARED) or (had.proofs and voice(claim.pod) not in had.voices):
+    def _apply_pass(self, claim: Claim) -> None:
+        record = self.record
+        if (
+            record is None
+            or self._is_in(FaultState.CLEARED)
+            or (record.proofs and voice(claim.pod) not in record.voices)
+        ):
             return
-        left = tuple(proof for proof in had.proofs if voice(proof.pod) != voice(claim.pod))
+        left = tuple(proof for proof in record.proofs if voice(proof.pod) != voice(claim.pod))
         if left:
-            self.record = msgspec.structs.replace(had, proofs=left)
+            self.record = msgspec.structs.replace(record, proofs=left)
             self.word, self.why = (
                 self.word or NodeReason.STILL_FAULTY,
                 f"{claim.pod} has passed a check, others failed here",
             )
         else:
-            self._become(State.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
+            self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
-    def _failed(self, claim: Claim, verdict: NodeReport) -> None:
-        had = self.record
-        proofs = had.proofs if had is not None and had.state in (State.SUSPECTED, State.TAINTED) else ()
+    def _apply_failure(self, claim: Claim, verdict: NodeReport) -> None:
+        record = self.record
+        proofs = (
+            record.proofs if record is not None and record.state in (FaultState.SUSPECTED, FaultState.TAINTED) else ()
+        )
         proof = Proof(
             claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
         )
         if voice(claim.pod) not in {voice(each.pod) for each in proofs}:
             proofs = (*proofs, proof)[:MOST_PROOFS]
-        times = had.times if had is not None and had.state in (State.TAINTED, State.ON_TRIAL) else 0
+        times = record.times if record is not None and record.state in (FaultState.TAINTED, FaultState.ON_TRIAL) else 0
         why = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
         why = f"{claim.pod} says {why}"
         self.accused_s = self.accused_s or verdict.at_s
-        if had is not None and had.state is State.TAINTED:
-            self.record = msgspec.structs.replace(had, proofs=proofs)
+        if record is not None and record.state is FaultState.TAINTED:
+            self.record = msgspec.structs.replace(record, proofs=proofs)
             self.word, self.why = self.word or NodeReason.STILL_FAULTY, self.why or why
             return
         enough = times > 0 or len({voice(each.pod) for each in proofs}) >= self.rules.verdicts
         if not enough:
             text = f"{why}; verdicts of {self.rules.verdicts} namespaces are needed"
-            self._become(State.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
+            self._set_record(FaultState.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
             return
         word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
-        self._become(State.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
+        self._set_record(FaultState.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
 
-    def _become(
+    def _set_record(
         self,
-        state: State,
+        state: FaultState,
         word: NodeReason,
         why: str,
         lasts_s: float | None = None,
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
-        until, had = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
-        heard, told = (utc_datetime(0), ()) if had is None else (had.heard, had.told)
-        self.record = Record(state, utc_datetime(self.now_s), heard, until, times, proofs, told)
+        until, record = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
+        handled_until, handled_by_namespace = (
+            (utc_datetime(0), ()) if record is None else (record.handled_until, record.handled_by_namespace)
+        )
+        self.record = Record(state, utc_datetime(self.now_s), handled_until, until, times, proofs, handled_by_namespace)
         self.word, self.why = word, why
 
-    def _ends(self) -> None:
-        """A taint's time is up, or there is nothing left to remember."""
-        had = self.record
-        if had is None:
+    def _expire(self) -> None:
+        """Expire a taint whose time is up, and forget a record that says nothing any more."""
+        record = self.record
+        if record is None:
             return
-        over = had.until is not None and self.now_s >= had.until.timestamp()
-        if had.state is State.TAINTED and over:
+        over = record.until is not None and self.now_s >= record.until.timestamp()
+        if record.state is FaultState.TAINTED and over:
             trial = utc_datetime(self.now_s + max(self.rules.most_s, self.rules.taint_s))
             since = utc_datetime(self.now_s)
-            self.record = msgspec.structs.replace(had, state=State.ON_TRIAL, since=since, until=trial)
+            self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial)
             self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"
             return
-        fresh = self.now_s - had.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
-        if had.state is State.CLEARED and not fresh:
+        fresh = self.now_s - record.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
+        if record.state is FaultState.CLEARED and not fresh:
             self.record, self.word, self.why = None, NodeReason.FORGOTTEN, "nothing more was heard of it"
-        elif had.state in (State.SUSPECTED, State.ON_TRIAL) and over:
-            kept = Record(State.CLEARED, utc_datetime(self.now_s), had.heard, told=had.told)  # old words count no more
+        elif record.state in (FaultState.SUSPECTED, FaultState.ON_TRIAL) and over:
+            cleared = Record(
+                FaultState.CLEARED,
+                utc_datetime(self.now_s),
+                record.handled_until,
+                handled_by_namespace=record.handled_by_namespace,
+            )  # old words count no more
             self.record, self.word, self.why = (
-                kept if fresh else None,
+                cleared if fresh else None,
                 NodeReason.FORGOTTEN,
                 "nothing more was heard of it",
             )
@@ -240,15 +269,15 @@ class _Turn:
     @property
     def changed(self) -> bool:
         """True if the node's record changes."""
-        return self.word is not None and self.record != self.standing.record
+        return self.word is not None and self.record != self.entry.record
 
     @property
     def taints(self) -> bool:
-        """True if the node is to bear the taint from then on. A taint that is not ours stays."""
-        ours = self.standing.record is not None and self.standing.record.state is State.TAINTED
-        return self._is(State.TAINTED) or (self.standing.tainted and not ours)
+        """True if the node has the taint from then on. A taint of somebody else stays."""
+        ours = self.entry.record is not None and self.entry.record.state is FaultState.TAINTED
+        return self._is_in(FaultState.TAINTED) or (self.entry.tainted and not ours)
 
-    def step(self) -> Step:
-        """Make the node's step. Only for a turn that changed something."""
+    def step(self) -> NodeStep:
+        """Return the node's step. Only for a change that changed something."""
         assert self.word is not None
-        return Step(self.name, self.standing.uid, self.word, self.taints, self.record, self.why, self.by)
+        return NodeStep(self.name, self.entry.uid, self.word, self.taints, self.record, self.why, self.by)

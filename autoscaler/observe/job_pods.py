@@ -1,47 +1,56 @@
-"""The pods of a job, as its kind marks them: whose a pod is where its owner does not say it, and its number there."""
+"""Reads the pods of a job as its kind labels them: owner, index, reported step times, and whether they can be bound.
+
+A tenant writes a pod's spec; only schedulers write its conditions. Obstacles that neither shows, such as an affinity
+that no pod matches, show by room that stays unused (room_history.py).
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from turnout.autoscaler.model import Worker
-from turnout.jobs.model import Job, JobKey, JobKind
+from turnout.jobs.annotations import points
+from turnout.jobs.model import BadJob, Job, JobKey, JobKind
 from turnout.jobs.pod_identity import DEFAULT_IDENTITY, PodIdentity, PodValues
+from turnout.jobs.scaling_curve import Curve, capped
+from turnout.kube import labels
+from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
 
-_ASKED = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
+_GANG_SIZE_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # where a gang's size may stand
 
 _CLAIMS: list[dict[str, Any]] = [{"persistentVolumeClaim": {}}]  # all that is kept of the volumes of a pod that waits
 
 
 def slim(pod: Pod) -> Pod:
-    """Drop from a pod, in place, what no decision reads: tens of thousands are held. Nobody else may hold it yet."""
+    """Drop from a pod, in place, what no decision reads, because tens of thousands of pods are kept."""
     claims = not pod.spec.node_name and any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ())
     pod.spec.volumes = _CLAIMS if claims else None
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
         if container.env:
-            container.env = [each for each in container.env if each.name in _ASKED] or None
+            container.env = [each for each in container.env if each.name in _GANG_SIZE_VARIABLES] or None
     return pod
 
 
-def said(pod: Pod) -> PodValues:
-    """Labels and annotations of a pod."""
+def labels_and_annotations(pod: Pod) -> PodValues:
+    """Return the labels and annotations of a pod in one mapping."""
     return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
 
 
 def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
-    """The pod with only those among its owners that may speak for it, and the job that its labels name before all.
+    """Return the pod with only the owners that may speak for it. The job that its labels name comes first.
 
-    kinds: those that name one on pods. uids: of the jobs that are known; one that is not known yet goes by its key.
+    kinds: those whose pods name their job. uids: of known jobs; an unknown job is named by its key.
     """
-    marks = said(pod)
+    marks = labels_and_annotations(pod)
     had = pod.metadata.owner_references or []
     refs = [ref for ref in had if ref.controller or _names(marks, ref)]
     for kind in kinds:
@@ -63,7 +72,7 @@ def _names(marks: PodValues, ref: OwnerReference) -> bool:
 
 
 def owner(pod: Pod, jobs: Mapping[str, Job]) -> Job | None:
-    """The job that a pod belongs to: its controller, in its namespace, whose selector it meets. jobs: by uid."""
+    """Return the job of a pod: its controller, in its namespace, whose selector matches. jobs: by uid."""
     for ref in pod.metadata.owner_references or ():
         job = jobs.get(ref.uid)
         if job is not None and _meets(pod, job):
@@ -77,34 +86,34 @@ def _meets(pod: Pod, job: Job) -> bool:
 
 
 def naming(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
-    """The kinds of which pods name their job."""
+    """Return the kinds whose pods name their job."""
     return tuple(kind for kind in kinds.values() if kind.pods.job is not DEFAULT_IDENTITY.job)
 
 
 def split(marks: PodIdentity, role: str, pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
-    """The workers of a job, and its pods of other roles. role: of a worker, "" where there is no other."""
+    """Return the workers of a job, and its pods of other roles. role: of a worker, "" if there are no other roles."""
     mine: list[Pod] = []
     rest: list[Pod] = []
     for pod in pods:
-        theirs = marks.role(said(pod), pod.metadata.name) if role else ""
+        theirs = marks.role(labels_and_annotations(pod), pod.metadata.name) if role else ""
         (mine if theirs in ("", role) else rest).append(pod)
     return mine, rest
 
 
-def beside(wanted: Sequence[tuple[PodShape, int]], there: Iterable[PodShape]) -> tuple[int, ...]:
-    """Count the pods of each other role that have a node, no more than are wanted of it.
+def count_other_roles(roles: Sequence[tuple[PodShape, int]], pods: Iterable[PodShape]) -> tuple[int, ...]:
+    """Count the pods of each other role that have a node, at most as many as the role has.
 
-    wanted: by template. A pod differs from its template: API servers add tolerations, a LimitRange requests. Those that
-    are alike count first, then those that ask for the same, then any.
+    roles: (shape, pods) by template. A pod differs from its template, because API servers add tolerations and a
+    LimitRange adds requests. Equal shapes count first, then shapes of the same requests, then any.
     """
-    left, counts = Counter(there), [0] * len(wanted)
+    left, counts = Counter(pods), [0] * len(roles)
     for alike in (_equal, _same_requests, _any):
-        for at, (shape, most) in enumerate(wanted):
+        for at, (shape, most) in enumerate(roles):
             for each in left:
                 if alike(each, shape):
-                    taken = min(left[each], most - counts[at])
-                    counts[at] += taken
-                    left[each] -= taken
+                    matched = min(left[each], most - counts[at])
+                    counts[at] += matched
+                    left[each] -= matched
     return tuple(counts)
 
 
@@ -121,10 +130,10 @@ def _any(pod: PodShape, template: PodShape) -> bool:
 
 
 def workers(marks: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | None]) -> tuple[Worker, ...]:
-    """The workers of a job by index. row: of a node by its name."""
+    """Return the workers of a job by index. row: returns the row of a node by its name."""
     found = [
         Worker(
-            marks.index(said(pod), pod.metadata.name),
+            marks.index(labels_and_annotations(pod), pod.metadata.name),
             row(pod.spec.node_name),
             leaving=bool(pod.metadata.deletion_timestamp),
             since_s=unix_s(pod.status.start_time or pod.metadata.creation_timestamp) or 0.0,
@@ -136,3 +145,95 @@ def workers(marks: PodIdentity, pods: Iterable[Pod], row: Callable[[str], int | 
         return tuple(sorted(found, key=lambda worker: (worker.index, worker.since_s, worker.row or 0)))
     found.sort(key=lambda worker: (worker.leaving, worker.index, worker.since_s, worker.name))
     return tuple(replace(worker, index=at) for at, worker in enumerate(found))
+
+
+USUAL_SCHEDULER = "default-scheduler"  # where a pod names none, as the API server has it
+SCHEDULERS = (USUAL_SCHEDULER, "volcano", "koord-scheduler")
+# kube-scheduler looks for claims before it looks at any node, so it says this however few GPUs are free.
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]{1,253})" not found')
+_LOOKS_AT_ONCE = (USUAL_SCHEDULER, "koord-scheduler")  # Volcano looks once a PodGroup may go on
+
+
+def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
+    """Return why no scheduler binds this pod now, "" if one may. schedulers: those that run in this cluster.
+
+    Our own gate is no reason, because it is removed as soon as the gang has room.
+    """
+    if any(gate != {"name": PLACEMENT_GATE} for gate in pod.spec.scheduling_gates or ()):
+        return f"pod {pod.metadata.name} waits behind a scheduling gate"
+    name = pod.spec.scheduler_name or USUAL_SCHEDULER
+    if name not in schedulers and not _looked_at(pod):
+        return f"pod {pod.metadata.name} waits for scheduler {name[:63]!r}, which has never looked at it"
+    return _without_its_claim(pod, name)
+
+
+def _without_its_claim(pod: Pod, scheduler: str) -> str:
+    """Return why a pod waits for a volume claim, "" if it does not.
+
+    A claim exists if the scheduler does not report it as missing.
+    """
+    if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
+        return ""
+    message = _no_node(pod)
+    if message is None:
+        unseen = scheduler in _LOOKS_AT_ONCE
+        return f"pod {pod.metadata.name} claims a volume, and its scheduler has not looked for it yet" if unseen else ""
+    missing = _NO_CLAIM.search(message)
+    return f"pod {pod.metadata.name} claims volume {missing[1]!r}, which is not there" if missing else ""
+
+
+def _looked_at(pod: Pod) -> bool:
+    """True if a scheduler has reported that it found no node for the pod."""
+    return _no_node(pod) is not None
+
+
+def _no_node(pod: Pod) -> str | None:
+    """Return why a scheduler found no node for the pod; None if no scheduler has tried.
+
+    Only schedulers write conditions.
+    """
+    conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
+    return next(
+        (each.message for each in conditions if each.status == "False" and each.reason == "Unschedulable"), None
+    )
+
+
+MOST_POINTS = 64  # of a job
+
+
+class Reports:
+    """The last report for each size of each job, by the job's uid."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[int, float]] = {}
+
+    def put_pod(self, uid: str, pod: Pod) -> None:
+        """Store the report of a job's pod, `workers:seconds`. An unreadable report counts as none.
+
+        The last MOST_POINTS sizes of a job are kept.
+        """
+        text = (pod.metadata.annotations or {}).get(labels.STEP_SECONDS)
+        if text is None:
+            return
+        try:
+            reported = points(text, labels.STEP_SECONDS)
+        except BadJob:
+            return
+        known = self._seconds.setdefault(uid, {})
+        for workers, seconds in reported:
+            known.pop(workers, None)
+            known[workers] = seconds
+        while len(known) > MOST_POINTS:
+            del known[next(iter(known))]
+
+    def forget(self, uid: str) -> None:
+        """Forget a deleted job."""
+        self._seconds.pop(uid, None)
+
+    def curve(self, uid: str, noted: Curve) -> Curve:
+        """Return the speed of a job by size: the noted curve, updated with the reports of its pods."""
+        now = self._seconds.get(uid)
+        if not now:
+            return noted
+        points = {**dict(noted), **{workers: 1.0 / seconds for workers, seconds in now.items()}}
+        return capped(tuple(sorted(points.items())[:MOST_POINTS]), 1.0)

@@ -1,11 +1,11 @@
-"""Reads a job's annotations, and decides which of them count: its owner may write any, our own notes included.
+"""Reads a job's annotations, and decides which of them count. Its owner may write any annotation, also ours.
 
-A leader goes by the notes that it has written itself. Earlier notes count only where neither the clock, nor the job's
+A leader trusts the annotations that it has written itself. Earlier ones count only if neither the clock, nor the job's
 age, nor its first worker contradicts them.
 
-Lent workers are held on the terms of the time when they were lent. A raised min, changed sizes or words that cannot be
-read make no borrowed worker the owner's own. Such changes count as soon as nothing is lent any more. The next leader is
-told the terms (memory.py); of our notes it goes by what it finds.
+Lent workers are held on the terms of the time when they were lent. A raised min, changed sizes or unreadable
+annotations do not make a borrowed worker the owner's own. Such changes count as soon as nothing is lent any more. The
+next leader reads the terms from leader memory, and our annotations from the jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from turnout.autoscaler.memory import Terms, short
+from turnout.autoscaler.memory import Terms, trimmed
 from turnout.jobs.annotations import unknown_names
 from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
 from turnout.kube import labels
@@ -22,36 +22,37 @@ from turnout.kube.times import unix_s
 
 Object = Mapping[str, Any]
 
-OURS = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
-AHEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
+OUR_NOTES = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
+MAX_CLOCK_LEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
 STARTS_S = 60.0  # a change made as a job started came no later after its first worker
 
 
-def believed(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
-    """Our notes without what cannot be. created: the job; began_s: its first worker, 0 for none.
+def plausible_budget(bank: ResizeBudget, created: str, began_s: float, now_s: float) -> ResizeBudget:
+    """Return our annotations without impossible values. created: of the job. began_s: of its first worker, 0 for none.
 
-    A change that is still to come counts as none, and nobody has won more time than there has been.
+    A change in the future counts as none, and a job cannot have won more time than has passed.
     """
-    if not bank.resized_s or bank.resized_s > now_s + AHEAD_S:
+    if not bank.resized_s or bank.resized_s > now_s + MAX_CLOCK_LEAD_S:
         return ResizeBudget(restart_s=bank.restart_s)
     most_s = max(0.0, bank.resized_s - (unix_s(created) or 0.0))
-    at_start = bank.at_start and began_s - AHEAD_S <= bank.resized_s <= began_s + STARTS_S
+    at_start = bank.at_start and began_s - MAX_CLOCK_LEAD_S <= bank.resized_s <= began_s + STARTS_S
     if at_start == bank.at_start and bank.gained_s <= most_s:
         return bank
     return replace(bank, gained_s=min(bank.gained_s, most_s), at_start=at_start)
 
 
-def _nobody(_key: JobKey) -> str:
+def _no_autoscaler(_key: JobKey) -> str:
     return ""
 
 
 class JobReader:
-    """Reads objects of all kinds. kinds: by name. resized_by: names the HorizontalPodAutoscaler of a job, "" for none.
+    """A reader of objects of all kinds.
 
-    faults: what could not be read, by job. unknown: annotations that nobody reads, by job.
+    kinds: by name. resized_by: returns the name of the HorizontalPodAutoscaler of a job, "" for none. faults: why a job
+    cannot be read, by job. unknown: annotations that nobody reads, by job.
     """
 
-    def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _nobody) -> None:
+    def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _no_autoscaler) -> None:
         self._kinds, self._resized_by = kinds, resized_by
         self._terms: dict[str, Terms] = {}  # by the job's uid
         self._wrote: dict[str, dict[str, str]] = {}  # by the job's uid: our notes, as this leader has written them
@@ -59,10 +60,10 @@ class JobReader:
         self.unknown: dict[JobKey, tuple[str, ...]] = {}
 
     def read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
-        """The job, and its object as far as it counts; None for one that cannot be read, which is left alone.
+        """Return the job and its object as far as it counts; None for a job that cannot be read and is left alone.
 
-        Something may be lent to a job whose annotations cannot be read any more: it goes by those that could. Then it
-        gives, and does not grow.
+        If workers are lent to a job whose annotations can no longer be read, the last readable ones count. Then the job
+        gives workers back, and does not grow.
         """
         if names := unknown_names(raw["metadata"].get("annotations") or {}):
             self.unknown[key] = names
@@ -70,7 +71,7 @@ class JobReader:
             self.unknown.pop(key, None)
         raw = _with(raw, self._wrote.get(uid, {}))
         try:
-            job = self._held(self._left(key, self._kinds[key.kind].read(raw)), raw)
+            job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(raw)), raw)
         except Exception as error:
             self.fault(key, error)
             return self._as_last_read(key, uid, raw)
@@ -78,45 +79,45 @@ class JobReader:
         return job, raw
 
     def fault(self, key: JobKey, error: Exception) -> None:
-        """A job cannot be read, whoever's fault that is."""
+        """Note that a job cannot be read."""
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
-    def wrote(self, uid: str, notes: Mapping[str, str]) -> None:
-        """We have written these notes on a job: from now on they count, whatever somebody else writes there."""
-        self._wrote[uid] = {each: notes[each] for each in OURS if each in notes}
+    def note_written(self, uid: str, notes: Mapping[str, str]) -> None:
+        """Take over the annotations that we have written on a job. From now on only these count."""
+        self._wrote[uid] = {each: notes[each] for each in OUR_NOTES if each in notes}
 
-    def lent(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
-        """Return the terms of those jobs that have more than their min, or are about to. jobs, growing: by uid."""
+    def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
+        """Return the terms of jobs above their min and of growing jobs. jobs, growing: by uid."""
         return {
-            uid: short(terms)
+            uid: trimmed(terms)
             for uid, job in jobs.items()
             if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.least or uid in growing)
         }
 
     def recall(self, uid: str, terms: Terms) -> None:
-        """Take in the terms of a job from the leader before, whatever was found here since. Read the job again then."""
+        """Take over the terms of a job from the previous leader. Read the job again after that."""
         self._terms[uid] = terms
 
     def led_by_another(self) -> None:
-        """Somebody else has led since: what we wrote may not be the last word."""
+        """Forget what we have written, since another leader may have written after us."""
         self._wrote.clear()
 
     def forget(self, uid: str, key: JobKey | None) -> None:
-        """A job is gone."""
+        """Forget a deleted job."""
         self._wrote.pop(uid, None)
         self._terms.pop(uid, None)
         if key is not None:
             self.faults.pop(key, None)
             self.unknown.pop(key, None)
 
-    def _left(self, key: JobKey, job: Job) -> Job:
-        """The job, left to the HorizontalPodAutoscaler that resizes it."""
+    def _left_to_hpa(self, key: JobKey, job: Job) -> Job:
+        """Refuse to resize a job that a HorizontalPodAutoscaler resizes."""
         name = "" if job.refused else self._resized_by(key)
         why = f"the HorizontalPodAutoscaler {name} resizes it, and two hands on one size fight"
         return replace(job, refused=why) if name else job
 
-    def _held(self, job: Job, raw: Object) -> Job:
-        """The job on the terms that count, as its object now says and as we know it."""
+    def _on_lending_terms(self, job: Job, raw: Object) -> Job:
+        """Return the job with the terms that count: those of its object, or those on which its workers were lent."""
         known = self._terms.get(job.uid)
         words = raw["metadata"].get("annotations") or {}
         if known is None or job.replicas <= known.least:
@@ -136,16 +137,16 @@ class JobReader:
         words = {name: text for name, text in known.words.items() if _read(name)}
         readable = _with(raw, words, without=True)
         try:
-            job = self._held(self._left(key, self._kinds[key.kind].read(readable)), readable)
+            job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(readable)), readable)
         except Exception:  # the spec is at fault, too
             return None
         most = max(job.bounds.least, min(job.replicas, job.bounds.most))
-        held = job.replicas > job.bounds.least
-        return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if held else None
+        lent = job.replicas > job.bounds.least
+        return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if lent else None
 
 
 def _with(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:
-    """The object with these annotations as they are here. without: any other that an owner may write is left out."""
+    """Return the object with these annotations. without: leave out all others that an owner may write."""
     meta = raw["metadata"]
     had = meta.get("annotations") or {}
     notes = {**{name: text for name, text in had.items() if not (without and _read(name))}, **words}
@@ -154,3 +155,41 @@ def _with(raw: Object, words: Mapping[str, str], without: bool = False) -> Objec
 
 def _read(name: str) -> bool:
     return name.startswith(f"{labels.PREFIX}/") or name == labels.VOLCANO_COOLDOWN
+
+
+class OtherAutoscalers:
+    """Follows HorizontalPodAutoscalers. kinds: by name. changed: called with a job that got or lost one."""
+
+    def __init__(self, kinds: Mapping[str, JobKind], changed: Callable[[JobKey], None]) -> None:
+        self._kinds = {(_group(kind.api_version), kind.object_kind or kind.kind): kind.kind for kind in kinds.values()}
+        self._changed = changed
+        self._targets: dict[tuple[str, str], JobKey] = {}  # namespace and name of an autoscaler -> its job
+        self._names: dict[JobKey, set[str]] = {}
+
+    def put(self, namespace: str, name: str, api_version: str, kind: str, job: str) -> None:
+        """Note what one scales. api_version, kind, job: of its scale reference."""
+        found = self._kinds.get((_group(api_version), kind))
+        target = None if found is None else JobKey(found, namespace, job)
+        if self._targets.get((namespace, name)) == target:
+            return
+        self.drop(namespace, name)
+        if target is not None:
+            self._targets[namespace, name] = target
+            self._names.setdefault(target, set()).add(name)
+            self._changed(target)
+
+    def drop(self, namespace: str, name: str) -> None:
+        """Note that one is gone."""
+        if (target := self._targets.pop((namespace, name), None)) is not None:
+            self._names[target].discard(name)
+            if not self._names[target]:
+                del self._names[target]
+            self._changed(target)
+
+    def of(self, key: JobKey) -> str:
+        """Return the name of the autoscaler that resizes a job, the first by name; "" for none."""
+        return min(self._names.get(key, ()), default="")
+
+
+def _group(api_version: str) -> str:
+    return api_version.partition("/")[0] if "/" in api_version else ""

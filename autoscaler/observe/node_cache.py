@@ -1,4 +1,4 @@
-"""Keeps the nodes: what is left on each, under which switch it is, and how many are lost."""
+"""Keeps the nodes: what is free on each, under which switch of the map it is, and the share that is not ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState
-from turnout.autoscaler.observe.switch_map import switches
 from turnout.kube.errors import KubeError
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Pod
@@ -21,7 +20,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 class NodeCache:
-    """total: what all nodes offer together, by resource."""
+    """The nodes of the cluster. total: what all nodes offer together, by resource."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -33,11 +32,11 @@ class NodeCache:
         self._fabric: Fabric = EMPTY
 
     def use_map(self, fabric: Fabric) -> None:
-        """Go by this map from the next look on."""
+        """Use this map of switches from the next observation on."""
         self._fabric, self._switches = fabric, None
 
     def put_node(self, node: Node) -> Collection[str]:
-        """A node as it is now. The uids of the pods that are on a node we did not know."""
+        """Store a node. Return the uids of the pods on it if the node is new."""
         name = node.metadata.name
         new = name not in self._nodes
         self._offer(self._nodes.get(name), -1)
@@ -51,25 +50,25 @@ class NodeCache:
         return self._snapshot.pods_on(name)
 
     def drop_node(self, name: str) -> Collection[str]:
-        """A node is gone; its row stays, without room. The uids of the pods that were on it."""
+        """Drop a deleted node; its row stays, without room. Return the uids of the pods on it."""
         self._offer(self._nodes.pop(name, None), -1)
         self._unready.discard(name)
         self._snapshot.drop_node(name)
         return self._snapshot.pods_on(name)
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
-        """A pod takes room while it is on a node and not over."""
+        """Charge a pod that is on a node and not over; release any other."""
         if pod.spec.node_name and pod.status.phase not in _OVER:
             self._snapshot.charge(pod.metadata.uid, Charge(pod.spec.node_name, shape, pod.spec.priority or 0))
         else:
             self._snapshot.release(pod.metadata.uid)
 
     def drop_pod(self, uid: str) -> None:
-        """A pod is gone."""
+        """Release a deleted pod."""
         self._snapshot.release(uid)
 
     def settle(self) -> bool:
-        """Give every node its row, once for all that came since the last look. Have rows moved?"""
+        """Give every new node a row. True if rows have moved."""
         if self._laid_out:
             return False
         self._snapshot.set_row_order(sorted(self._nodes))
@@ -77,7 +76,7 @@ class NodeCache:
         return True
 
     def row(self, node: str) -> int | None:
-        """A node's row; ELSEWHERE for one that we do not know, None for no node."""
+        """Return a node's row; UNKNOWN_NODE for an unknown node, None for no node."""
         if not node:
             return None
         return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
@@ -87,11 +86,11 @@ class NodeCache:
         return self._snapshot.order
 
     def unready(self) -> float:
-        """The share of nodes that are not ready."""
+        """Return the share of nodes that are not ready, 0 to 1."""
         return len(self._unready) / max(1, len(self._nodes))
 
     def room(self, shapes: Iterable[PodShape]) -> Capacity:
-        """Give what is left on the nodes, for every shape that somebody may ask for."""
+        """Return what is free on the nodes, for these shapes."""
         shapes = set(shapes)
         for shape in shapes:
             self._snapshot.vector(shape)  # every resource gets its column first
@@ -100,8 +99,8 @@ class NodeCache:
         if self._switches is None:
             rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
             self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
-        held = self._snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
-        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, held)
+        ports_held = self._snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
+        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, ports_held)
 
     def _offer(self, node: Node | None, sign: int) -> None:
         """Count what a node offers in the cluster's total."""
@@ -112,12 +111,42 @@ class NodeCache:
                 continue  # a resource that nobody can count is nobody's
 
 
-def shapes_of(seen: Collection[JobState]) -> set[PodShape]:
-    """Every shape of pods that one of these may ask for."""
-    found = {pool.shape for pool in {each.pool for each in seen}}
-    found.update(shape for each in seen if each.job.other_roles for shape, _ in each.job.other_roles)
+def shapes_of(states: Collection[JobState]) -> set[PodShape]:
+    """Return every shape of pods that one of these jobs may request."""
+    found = {pool.shape for pool in {each.pool for each in states}}
+    found.update(shape for each in states if each.job.other_roles for shape, _ in each.job.other_roles)
     return found
 
 
 def _ready(node: Node) -> bool:
     return all(each.status == "True" for each in node.status.conditions or () if each.type == "Ready")
+
+
+NOWHERE = -1
+
+
+def switches(fabric: Fabric, nodes: Iterable[Node | None]) -> tuple[NDArray[np.int32], ...]:
+    """Return the switch of each node, one array for each tier from the leaves up;
+
+    NOWHERE for a node that is not on the map.
+    """
+    hosts = [NOWHERE if node is None else _host(fabric, node) for node in nodes]
+    if not fabric.mapped_count or not hosts:
+        return ()
+    at = np.array(hosts, dtype=np.intp)
+    known = at >= 0
+    found = []
+    for tier in range(1, fabric.tiers + 1):
+        row = np.full(len(hosts), NOWHERE, dtype=np.int32)
+        row[known] = fabric.switch_of[tier][at[known]]
+        found.append(row)
+    return tuple(found)
+
+
+def _host(fabric: Fabric, node: Node) -> int:
+    """Return a node's place on the map, by its InternalIP or its name."""
+    for name in (*(a.address for a in node.status.addresses or () if a.type == "InternalIP"), node.metadata.name):
+        at = fabric.index.get(name)
+        if at is not None and fabric.mapped[at]:
+            return at
+    return NOWHERE

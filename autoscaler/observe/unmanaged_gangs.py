@@ -1,4 +1,4 @@
-"""Gangs of kinds that we do not know, which wait all the same: pods without a node, and PodGroups without pods.
+"""Gangs of unknown kinds that wait: pods without a node, and PodGroups without pods.
 
 They are never resized. While they wait for GPUs, room is made for them as for any job. Source:
 docs/facts/autoscaling.md 6 (act on PodGroups that are Pending or Inqueue); XD-03.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnout.autoscaler.model import JobState, Worker
-from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, unbindable
 from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
@@ -30,31 +30,28 @@ PROMISE_S = 300.0  # for how long the room of a pod counts that was told to go: 
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A PodGroup. least: of its members, None when it does not say. shape: of one, by minResources; None without.
-
-    taken_up: somebody makes its pods, and its scheduler has given it a phase.
-    """
+class PodGroup:
+    """A PodGroup of any dialect."""
 
     key: GangKey
     uid: str
-    owners: tuple[str, ...]
+    owners: tuple[str, ...]  # uids
     created: str
     queue: str
     priority_class: str
-    waits: bool
-    least: int | None
-    shape: PodShape | None
-    taken_up: bool = False
+    is_waiting: bool
+    least: int | None  # of its members, None if it does not say
+    shape: PodShape | None  # of one member by minResources, None if it does not say
+    taken_up: bool = False  # a controller creates its pods, and its scheduler has given it a phase
 
 
-def read(dialect: Dialect, raw: Object) -> Group:
-    """A PodGroup of one dialect; what cannot be read of it counts as unsaid."""
+def read(dialect: Dialect, raw: Object) -> PodGroup:
+    """Return a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
-    return Group(
+    return PodGroup(
         GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
         meta.get("uid", ""),
         tuple(each.get("uid", "") for each in meta.get("ownerReferences") or ()),
@@ -63,13 +60,13 @@ def read(dialect: Dialect, raw: Object) -> Group:
         str(spec.get("priorityClassName") or ""),
         (status.get("phase") or "") in _WAITING,
         least,
-        None if least is None else _one_of(spec.get("minResources"), least),
+        None if least is None else _member_share(spec.get("minResources"), least),
         bool(meta.get("ownerReferences")) and bool(status.get("phase")),
     )
 
 
 def _stated(dialect: Dialect, spec: Object) -> Any:
-    """How many members start together, as the PodGroup says it."""
+    """Return how many members start together, as the PodGroup states it."""
     if dialect is Dialect.NATIVE:
         return native_min(spec.get("schedulingPolicy"))
     if dialect is Dialect.KAI:
@@ -77,34 +74,34 @@ def _stated(dialect: Dialect, spec: Object) -> Any:
     return spec.get("minMember")
 
 
-def _one_of(told: Any, members: int) -> PodShape | None:
-    """A member's share of minResources."""
-    if not isinstance(told, dict) or not told:
+def _member_share(min_resources: Any, members: int) -> PodShape | None:
+    """Return the shape of one member, by its share of minResources; None if that cannot be read."""
+    if not isinstance(min_resources, dict) or not min_resources:
         return None
-    if not all(isinstance(text, str | int | float) for text in told.values()):
+    if not all(isinstance(text, str | int | float) for text in min_resources.values()):
         return None
     try:
-        shares = {what: -(-amount(what, text) // members) for what, text in told.items() if what != "pods"}
+        shares = {what: -(-amount(what, text) // members) for what, text in min_resources.items() if what != "pods"}
     except KubeError:
         return None
     return PodShape(requests=tuple(sorted({**{what: one for what, one in shares.items() if one}, "pods": 1}.items())))
 
 
-class GoingPods:
-    """Pods that have been told to go, by uid: their room counts as free soon, and not for ever."""
+class TerminatingPods:
+    """Terminating pods by uid. Their room counts as free soon, but not for ever."""
 
     def __init__(self) -> None:
         self._since: dict[str, float | None] = {}  # None until a look has seen it
 
     def put(self, uid: str, going: bool) -> None:
-        """A pod as it is now. going: it is on a node and has been told to go."""
+        """Store a pod. going: it is on a node and terminates."""
         if going:
             self._since.setdefault(uid, None)
         else:
             self._since.pop(uid, None)
 
     def at(self, steady_s: float) -> Iterator[str]:
-        """Give those whose room still counts, by uid. steady_s: of a clock that never jumps."""
+        """Yield the uids of those whose room still counts. steady_s: of a clock that never jumps."""
         for uid, since_s in sorted(self._since.items()):
             if since_s is None:
                 self._since[uid] = steady_s
@@ -113,10 +110,18 @@ class GoingPods:
             yield uid
 
 
-class UnmanagedGangs:
-    """Pods and PodGroups of nobody's job. gpus: does a pod of this shape ask for what is lent?
+class _Lookups(NamedTuple):
+    """Lookups by name: the row of a node, the queue of a gang, the value of a PriorityClass."""
 
-    schedulers: those that are known to run here.
+    row: Callable[[str], int | None]
+    queue: Callable[[Pod | None, PodGroup | None], str]
+    value: Callable[[str], int]
+
+
+class UnmanagedGangs:
+    """Pods and PodGroups without a job.
+
+    gpus: True for a shape that requests what is lent. schedulers: those that run in this cluster.
     """
 
     def __init__(self, gpus: Callable[[PodShape], bool], schedulers: Collection[str] = SCHEDULERS) -> None:
@@ -124,12 +129,12 @@ class UnmanagedGangs:
         self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
         self._of: dict[str, GangKey] = {}
         self._waiting: Counter[GangKey] = Counter()
-        self._groups: dict[GangKey, Group] = {}
+        self._groups: dict[GangKey, PodGroup] = {}
         self._began: dict[tuple[str, str], None] = {}  # gangs of which a member has had a node, by namespace and name
         self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
-        """A pod that no job of a known kind owns, as it is now."""
+        """Store a pod that no job of a known kind owns."""
         uid = pod.metadata.uid
         self.drop_pod(uid)
         if pod.status.phase in _OVER or pod.metadata.deletion_timestamp or not self._gpus(shape):
@@ -145,7 +150,7 @@ class UnmanagedGangs:
                 del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
-        """Forget a pod that is gone, or that belongs to a job."""
+        """Drop a pod that was deleted, or that belongs to a job."""
         key = self._of.pop(uid, None)
         if key is None:
             return
@@ -154,93 +159,77 @@ class UnmanagedGangs:
         if not self._gangs[key]:
             del self._gangs[key], self._waiting[key]
 
-    def put_group(self, group: Group) -> None:
-        """A PodGroup as it is now."""
+    def put_group(self, group: PodGroup) -> None:
+        """Store a PodGroup."""
         self._groups[group.key] = group
 
     def drop_group(self, key: GangKey) -> None:
-        """A PodGroup is gone."""
+        """Drop a deleted PodGroup."""
         self._groups.pop(key, None)
 
     def waiting(
         self,
         known: Collection[str],
         row: Callable[[str], int | None],
-        queue: Callable[[Pod | None, Group | None], str],
+        queue: Callable[[Pod | None, PodGroup | None], str],
         value: Callable[[str], int],
     ) -> Iterator[JobState]:
-        """The gangs that wait. known: uids of jobs, whose gangs are theirs. row, queue, value: of a node's name, of a
-        pod and its group, of a PriorityClass.
+        """Yield the gangs that wait.
+
+        known: uids of jobs, whose gangs are left out. row: returns the row of a node by its name. queue: returns the
+        queue of a pod and its PodGroup. value: returns the priority of a PriorityClass.
         """
-        self.about = {}
+        self.about, lookups = {}, _Lookups(row, queue, value)
         keys = {key for key, count in self._waiting.items() if count}
-        keys |= {key for key, group in self._groups.items() if group.waits and group.shape is not None}
+        keys |= {key for key, group in self._groups.items() if group.is_waiting and group.shape is not None}
         for key in sorted(keys):
             group = self._groups.get(key)
             members = list(self._gangs.get(key, {}).values())
             owners = {o.uid for pod, _ in members for o in pod.metadata.owner_references or ()}
             owners.update(group.owners if group is not None else ())
             if owners.isdisjoint(known):
-                seen = self._seen(key, group, members, row, queue, value)
-                if seen is not None:
-                    yield seen
+                state = self._job_state(key, group, members, lookups)
+                if state is not None:
+                    yield state
 
     def started(self, key: JobKey) -> bool:
-        """True if any member of a gang has had a node, also a member that is gone since."""
+        """True if any member of a gang has had a node, also a member that was deleted since."""
         return (key.namespace, key.name) in self._began
 
-    def all(self) -> Iterator[tuple[JobKey, Group | None, list[tuple[Pod, PodShape]]]]:
+    def all(self) -> Iterator[tuple[JobKey, PodGroup | None, list[tuple[Pod, PodShape]]]]:
         """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
         for key in sorted(self._gangs):
             group = self._groups.get(key)
             name = JobKey("Pod" if group is None else "PodGroup", key.namespace, key.name)
             yield name, group, list(self._gangs[key].values())
 
-    def _seen(
-        self, key: GangKey, group: Group | None, members: list[tuple[Pod, PodShape]], row: Any, queue: Any, value: Any
+    def _job_state(
+        self, key: GangKey, group: PodGroup | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
     ) -> JobState | None:
-        """One gang as a job of one size that lacks workers; None for one that has its min."""
+        """Return a gang as a job of one size that lacks workers; None for a gang that has its min."""
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
         bound = [pod for pod, _ in members if pod.spec.node_name]
         free = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
         least = _least(group, members)
         lacking = least - len(bound)
-        shapes = [shape for _, shape in free[:lacking]]
-        if lacking <= 0 or not (shapes or (group and group.shape)):
+        shapes = _lacking_shapes(group, free, lacking)
+        if not shapes:
             return None
-        main = shapes[0] if shapes else group.shape if group and group.shape else members[0][1]
-        shapes += [main] * (lacking - len(shapes))
-        others = Counter(shape for shape in shapes if shape != main)
-        first = free[0][0] if free else None
-        job = self._job(key, group, first)
-        size = len(bound) + lacking - sum(others.values())
-        made = Job(
-            job,
-            group.uid if group is not None else (first.metadata.uid if first else ""),
-            "",
-            queue=queue(first, group),
-            replicas=size,
-            bounds=Bounds(size, size),
-            shape=main,
-            order=Order(first.spec.priority or 0 if first else value(group.priority_class if group else "")),
-            created=_oldest(group, free),
-            other_roles=tuple(others.items()),
-            spread=spread((first.metadata.annotations or {}) if first else {}),
-            foreign=True,
-        )
-        workers = tuple(Worker(at, row(pod.spec.node_name)) for at, pod in enumerate(bound))
+        job_key = self._job_key(key, group, free[0][0] if free else None)
+        job = _job(job_key, group, free, len(bound), shapes, lookups)
+        workers = tuple(Worker(at, lookups.row(pod.spec.node_name)) for at, pod in enumerate(bound))
         why = self._unbindable(group, [pod for pod, _ in free], lacking, max(0, least - len(members)))
-        return JobState(made, workers, (0,) * len(others), unbindable=why)
+        return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
-    def _unbindable(self, group: Group | None, free: list[Pod], lacking: int, to_come: int) -> str:
-        """Why no scheduler binds what a gang lacks. to_come: members that nobody has made yet."""
+    def _unbindable(self, group: PodGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
+        """Return why no scheduler binds what a gang lacks, "" if one can. to_come: members that do not exist yet."""
         if not free:
             return "" if group is not None and group.taken_up else "no pod of it is there, and nobody has taken it up"
-        said = [unbindable(pod, self._schedulers) for pod in free]
-        return next(filter(None, said), "") if said.count("") + to_come < lacking else ""
+        reasons = [unbindable(pod, self._schedulers) for pod in free]
+        return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
-    def _job(self, key: GangKey, group: Group | None, first: Pod | None) -> JobKey:
-        """The name that it goes by: its PodGroup's, else its gang's as a pod."""
+    def _job_key(self, key: GangKey, group: PodGroup | None, first: Pod | None) -> JobKey:
+        """Return the name of a gang: that of its PodGroup, else of its pods. Events on it go to `first` then."""
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
             self.about[name] = "PodGroup", POD_GROUP_VERSIONS[Dialect(key.dialect)], group.uid
@@ -251,16 +240,58 @@ class UnmanagedGangs:
         return name
 
 
-def _least(group: Group | None, members: list[tuple[Pod, PodShape]]) -> int:
-    """How many of a gang have to run: as its PodGroup says, else its pods, else all that are there."""
+def _lacking_shapes(group: PodGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
+    """Return the shapes of the pods that a gang lacks to its min; empty if it lacks none, or no shape is known.
+
+    Pods that do not exist yet have the shape of the first one, else the PodGroup's.
+    """
+    shapes = [shape for _, shape in free[:lacking]] if lacking > 0 else []
+    main = shapes[0] if shapes else group.shape if group is not None else None
+    return [] if main is None else [*shapes, *[main] * (lacking - len(shapes))]
+
+
+def _job(
+    key: JobKey,
+    group: PodGroup | None,
+    free: list[tuple[Pod, PodShape]],
+    bound: int,
+    shapes: list[PodShape],
+    lookups: _Lookups,
+) -> Job:
+    """Return the job that stands for a gang. free: members without a node. bound: members with a node."""
+    first = free[0][0] if free else None
+    others = Counter(shape for shape in shapes if shape != shapes[0])
+    size = bound + len(shapes) - others.total()
+    if first is not None:
+        uid, priority, notes = first.metadata.uid, first.spec.priority or 0, first.metadata.annotations or {}
+    else:
+        uid, priority, notes = "", lookups.value(group.priority_class if group is not None else ""), {}
+    return Job(
+        key,
+        uid if group is None else group.uid,
+        "",
+        queue=lookups.queue(first, group),
+        replicas=size,
+        bounds=Bounds(size, size),
+        shape=shapes[0],
+        order=Order(priority),
+        created=_oldest(group, free),
+        other_roles=tuple(others.items()),
+        spread=spread(notes),
+        foreign=True,
+    )
+
+
+def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
+    """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
     if group is not None and group.least is not None:
         return group.least
-    said = [membership(pod) for pod, _ in members]
-    told = [each.min_members or each.total for each in said]
-    return max([count for count in told if count] or [len(members)])
+    memberships = [membership(pod) for pod, _ in members]
+    counts = [each.min_members or each.total for each in memberships]
+    return max([count for count in counts if count] or [len(members)])
 
 
-def _oldest(group: Group | None, waiting: list[tuple[Pod, PodShape]]) -> str:
-    """Since when it waits."""
-    told = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
-    return min(filter(None, told), default="")
+def _oldest(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+    """Return the time since when a gang waits."""
+    times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
+    return min(filter(None, times), default="")

@@ -1,31 +1,37 @@
-"""When waiting jobs may start, and how sure that is: twelve possible futures, played through.
+"""Estimates when waiting jobs start, by twelve simulated futures.
 
-Nobody says when a job ends. Each future draws an end for every running job from how long jobs of its queue have run,
-and serves who waits in turn, on whole nodes and within quotas, as they end. The earliest, the middle and the latest
-start of a job over all futures are told: one start in thirteen is earlier than the first, one later than the last.
-The draws hang on the jobs alone, so that an estimate moves only when what it is made of does.
+Nobody knows when a job ends. Each future draws an end for every running job from the run times of its queue, and starts
+waiting jobs in order on whole nodes and within quotas. The earliest, the middle and the latest start over all futures
+are reported: one start in thirteen is earlier than the first, one later than the last. The draws depend on the jobs
+only, so an estimate changes only with its inputs.
+
+A job that has run longer than all known jobs, or whose queue has no finished job, is expected to run as long again as
+it has run: in three of five cases within a quarter and four times of that. This is a guess. To bound the cost, only the
+first ends are simulated, and of jobs with the same request only the first is tried.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+import re
 import zlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from turnout.autoscaler.model import ORDER, JobState, Observation, Reason, Step
-from turnout.autoscaler.reporting.queue_simulation import NEVER, Line, play
-from turnout.autoscaler.reporting.runtime_stats import Ended, Floats, Lives
-from turnout.autoscaler.scaling.quota import Quota, least_of, total_of
-from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
-from turnout.autoscaler.scaling.turns import in_turn
+from turnout.autoscaler.capacity import Charges
+from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, JobState, Observation, Reason, Step
+from turnout.autoscaler.scaling.decision import in_turn
+from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations, least_of, total_of
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
+from turnout.kube.times import unix_s
 
 DRAWS = 12
 AGAIN_S = 10.0  # between two forecasts
@@ -42,16 +48,13 @@ _UNTRUSTED = (Reason.STALE, Reason.NODES_UNREADY)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a job may start, in seconds since 1970, early <= likely <= late; infinite for never, or nobody can say.
-
-    because: what it is made of, as the rest of a sentence. guess: it is made of little.
-    """
+    """The expected start of a job, in seconds since 1970: early <= likely <= late, infinite for never or unknown."""
 
     early_s: float
     likely_s: float
     late_s: float
-    because: str
-    guess: bool = False
+    because: str  # the basis of the estimate, as the rest of a sentence
+    guess: bool = False  # too few jobs have finished for a real estimate
 
     @property
     def known(self) -> bool:
@@ -59,58 +62,63 @@ class Estimate:
         return self.likely_s < NEVER
 
 
-class Outlook:
-    """Estimates while the autoscaler works: made anew every so often, and soon when somebody new waits."""
+class ForecastCache:
+    """The last estimates. They are made again every few seconds, and soon when a new job waits."""
 
     def __init__(self) -> None:
-        self._lives, self._at_s = Lives(), -math.inf
+        self._lives, self._at_s = RuntimeStats(), -math.inf
         self._starts: dict[JobKey, tuple[float, float, float]] = {}
         self._waiting: set[JobKey] = set()
 
     def starts(
-        self, seen: Observation, steps: Sequence[Step], ended: Callable[[], Iterable[Ended]], now_s: float, acts: bool
+        self,
+        observation: Observation,
+        steps: Sequence[Step],
+        ended: Callable[[], Iterable[Ended]],
+        now_s: float,
+        acts: bool,
     ) -> Mapping[JobKey, tuple[float, float, float]]:
-        """(early, likely, late), in seconds since 1970, of each job for which all three can be told.
+        """Return (early, likely, late), in seconds since 1970, of each job for which all three are known.
 
-        ended: jobs that have ended and are still there.
+        ended: returns the jobs that have ended and still exist.
         """
-        waiting = {each.job.key for each in seen.jobs if each.waits}
+        waiting = {each.job.key for each in observation.jobs if each.is_waiting}
         due_s = AGAIN_S if waiting <= self._waiting else SOON_S
         if not 0 <= now_s - self._at_s < due_s:
             self._at_s, self._waiting = now_s, waiting
             self._lives.look(ended())
-            found = forecast(seen, steps, self._lives, now_s, acts)
-            told = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())
-            self._starts = {key: each for key, each in told if each[2] < NEVER}
+            found = forecast(observation, steps, self._lives, now_s, acts)
+            times = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())
+            self._starts = {key: each for key, each in times if each[2] < NEVER}
         return self._starts
 
 
 def forecast(
-    seen: Observation, steps: Sequence[Step], lives: Lives, now_s: float, acts: bool = True
+    observation: Observation, steps: Sequence[Step], lives: RuntimeStats, now_s: float, acts: bool = True
 ) -> dict[JobKey, Estimate]:
-    """An estimate for each job that waits for its min.
+    """Return an estimate for each job that waits for its min.
 
-    steps: of this observation, in its order. acts: sizes are really changed, and not only told.
+    steps: of this observation, in its order. acts: sizes are really changed.
     """
     found: dict[JobKey, Estimate] = {}
     later: list[JobState] = []
     served: list[JobState] = []
-    waiting = {each.token: step for each, step in zip(seen.jobs, steps, strict=True) if each.waits}
-    for each in in_turn(sorted((each for each in seen.jobs if each.waits), key=ORDER)):
+    waiting = {each.token: step for each, step in zip(observation.jobs, steps, strict=True) if each.is_waiting}
+    for each in in_turn(sorted((each for each in observation.jobs if each.is_waiting), key=ORDER)):
         step = waiting[each.token]
-        if (told := _at_once(step, now_s, acts)) is not None:
-            found[each.job.key] = told
+        if (estimate := _known_start(step, now_s, acts)) is not None:
+            found[each.job.key] = estimate
             if step.reason in _SERVED:
                 served.append(each)
         else:
             later.append(each)
     if later:
-        found |= _played(later, seen, served, lives, now_s, acts)
+        found |= _simulated(later, observation, served, lives, now_s, acts)
     return found
 
 
-def _at_once(step: Step, now_s: float, acts: bool) -> Estimate | None:
-    """Estimate the start of a job without a simulation; None when one is needed."""
+def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
+    """Return the estimate of a job that needs no simulation; None if it needs one."""
     match step.reason:
         case Reason.SCHEDULERS_TURN:
             return Estimate(
@@ -128,16 +136,24 @@ def _at_once(step: Step, now_s: float, acts: bool) -> Estimate | None:
     return None
 
 
-def _played(
-    later: Sequence[JobState], seen: Observation, served: Sequence[JobState], lives: Lives, now_s: float, acts: bool
+def _simulated(
+    later: Sequence[JobState],
+    observation: Observation,
+    served: Sequence[JobState],
+    lives: RuntimeStats,
+    now_s: float,
+    acts: bool,
 ) -> dict[JobKey, Estimate]:
-    asked = _asked(seen, later) if acts else set()
-    start = _lent_back(seen, asked, served)
-    running = sorted([each for each in seen.jobs if each.placed and not each.waits], key=lambda each: each.job.queue)
+    shrinking = _shrinking_queues(observation, later) if acts else set()
+    start = _room_after_shrinks(observation, shrinking, served)
+    running = sorted(
+        [each for each in observation.jobs if each.bound_workers and not each.is_waiting],
+        key=lambda each: each.job.queue,
+    )
     left, ages = _ends(running, lives, now_s)
     first = later[:MOST_WAITERS]
     lines = _lines(first, lives, ages)
-    starts = [play(draw, start, running, asked, left[draw], lines) for draw in range(DRAWS)]
+    starts = [simulate(draw, start, running, shrinking, left[draw], lines) for draw in range(DRAWS)]
     found: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
         at = sorted(future.get(rank, NEVER) for future in starts)
@@ -158,44 +174,50 @@ def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: boo
     return Estimate(now_s + at[0], now_s + median(at), now_s + at[-1], because, guess)
 
 
-def _lent_back(seen: Observation, asked: Collection[str], served: Sequence[JobState]) -> Reservations:
-    """Return the room once these queues' elastic workers have left, and the jobs in `served` have started."""
-    quota, rows = Quota(seen.queues), dict[PodShape, list[int]]()
-    for each in seen.jobs:
-        if each.gives or each.promised:
-            gone = each.promised + each.evictable_nodes if each.gives and each.job.queue in asked else each.promised
-            rows.setdefault(each.job.shape, []).extend(gone)
-            quota.take(each.job.queue, each.pool.needs, -len(gone))
+def _room_after_shrinks(
+    observation: Observation, shrinking: Collection[str], served: Sequence[JobState]
+) -> Reservations:
+    """Return the room after these queues' elastic workers have left and the `served` jobs have started."""
+    quota, rows = Quota(observation.queues), dict[PodShape, list[int]]()
+    for each in observation.jobs:
+        if each.can_shrink or each.promised:
+            left_rows = (
+                each.promised + each.evictable_nodes
+                if each.can_shrink and each.job.queue in shrinking
+                else each.promised
+            )
+            rows.setdefault(each.job.shape, []).extend(left_rows)
+            quota.take(each.job.queue, each.pool.needs, -len(left_rows))
     if sum(map(len, rows.values())) > _FEW:
-        room = seen.room.given(rows)  # counts all nodes anew
+        room = observation.room.with_pods_removed(rows)  # counts all nodes anew
     else:
-        room = seen.room.copied()
+        room = observation.room.copied()
         for shape, where in rows.items():
             room.give(shape, where)
     left = Reservations(room, quota)
     for each in served:
-        left.reserve(_wish(each))
+        left.reserve(_request(each))
     return left
 
 
-def _asked(seen: Observation, later: Sequence[JobState]) -> set[str]:
-    """The queues whose elastic workers leave: somebody waits in them, or they have borrowed."""
-    quota = Quota(seen.queues)
-    return {each.job.queue for each in later} | {name for name in seen.queues if quota.borrows(name)}
+def _shrinking_queues(observation: Observation, later: Sequence[JobState]) -> set[str]:
+    """Return the queues whose elastic workers leave: a job waits in the queue, or the queue has borrowed."""
+    quota = Quota(observation.queues)
+    return {each.job.queue for each in later} | {name for name in observation.queues if quota.borrows(name)}
 
 
-def _ends(running: Sequence[JobState], lives: Lives, now_s: float) -> tuple[Floats, Floats]:
-    """When running jobs end, in seconds from now, float[draws, jobs]; and their ages, float[jobs].
+def _ends(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
+    """Return when running jobs end, in seconds from now, float[draws, jobs], and their ages, float[jobs].
 
-    running: those of one queue in a row.
+    running: grouped by queue.
     """
     ages = now_s - np.array([each.workers[0].since_s for each in running], dtype=np.float64)
     queues = Counter([each.job.queue for each in running])
-    return lives.left_s(queues.items(), ages, _chances([each.job.uid for each in running])), ages
+    return lives.remaining_s(queues.items(), ages, _chances([each.job.uid for each in running])), ages
 
 
 def _chances(uids: Sequence[str]) -> Floats:
-    """Numbers in 0..1 that look drawn, float[draws, jobs]; of each job always the same (splitmix64)."""
+    """Return pseudo-random numbers in 0..1, float[draws, jobs], always the same for a job (splitmix64)."""
     seeds = np.array([zlib.crc32(uid.encode()) for uid in uids], np.uint64)
     found = np.empty((DRAWS, len(uids)))
     for draw in range(DRAWS):
@@ -206,22 +228,282 @@ def _chances(uids: Sequence[str]) -> Floats:
     return found
 
 
-def _lines(waiters: Sequence[JobState], lives: Lives, ages: Floats) -> list[Line]:
-    """Those who ask for the same, in one line each."""
-    lines: dict[CapacityRequest, Line] = {}
+def _lines(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
+    """Group waiting jobs by their request."""
+    lines: dict[CapacityRequest, DemandGroup] = {}
     life_s: dict[str, Floats] = {}
     chances = _chances([each.job.uid for each in waiters])
     for rank, each in enumerate(waiters):
-        wish = _wish(each)
-        if wish not in lines:
+        request = _request(each)
+        if request not in lines:
             if each.job.queue not in life_s:
                 life_s[each.job.queue] = lives.new_s(each.job.queue, ages, chances[:, rank])
-            lines[wish] = Line(wish, total_of(wish.pods), life_s[each.job.queue])
-        lines[wish].ranks.append(rank)
+            lines[request] = DemandGroup(request, total_of(request.pods), life_s[each.job.queue])
+        lines[request].ranks.append(rank)
     return list(lines.values())
 
 
-def _wish(seen: JobState) -> CapacityRequest:
-    tier = seen.job.spread.tier
-    near = () if tier is None else tuple(worker.row for worker in seen.living if worker.row is not None)
-    return CapacityRequest(seen.job.queue, tuple(least_of(seen)), tier, near)
+def _request(state: JobState) -> CapacityRequest:
+    tier = state.job.spread.tier
+    near_rows = () if tier is None else tuple(worker.row for worker in state.living if worker.row is not None)
+    return CapacityRequest(state.job.queue, tuple(least_of(state)), tier, near_rows)
+
+
+Floats = NDArray[np.float64]
+Ended = tuple[str, str, Mapping[str, Any]]  # the uid, the queue, the object
+
+KEPT = 256  # lives a queue, the latest
+KEPT_QUEUES = 1000
+ENOUGH = 8  # lives, below which all queues together are asked
+YOUNG_S = 60.0  # a job that has just begun says nothing by its age yet
+USUAL_S = 3600.0  # of a job that has not begun, where nothing at all is known
+_SUREST = 0.99  # a chance is cut off here: nobody runs a hundred times as long again
+
+_ENDS = ("Complete", "Completed", "Succeeded", "Failed", "Terminated", "Aborted")
+_BEGINS = ("Running",)
+_RAN = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?")
+
+
+class RuntimeStats:
+    """The run times of finished jobs, by queue, a bounded number of them."""
+
+    def __init__(self) -> None:
+        self._all: deque[float] = deque(maxlen=4 * KEPT)
+        self._of: dict[str, deque[float]] = {}
+        self._counted: set[str] = set()
+        self._sorted: dict[str, Floats] = {}
+
+    def add(self, queue: str, lived_s: float) -> None:
+        """Add the run time of a finished job of this queue."""
+        if lived_s <= 0:
+            return
+        while len(self._of) >= KEPT_QUEUES and queue not in self._of:
+            del self._of[next(iter(self._of))]
+        self._of.setdefault(queue, deque(maxlen=KEPT)).append(lived_s)
+        self._all.append(lived_s)
+        self._sorted.clear()
+
+    def look(self, ended: Iterable[Ended]) -> None:
+        """Add the jobs that have ended and still exist, each once."""
+        ended_uids = set()
+        for uid, queue, raw in ended:
+            ended_uids.add(uid)
+            if uid not in self._counted and (lived := lived_s(raw)) is not None:
+                self.add(queue, lived)
+        self._counted = ended_uids
+
+    def of(self, queue: str) -> Floats:
+        """Return the run times of a queue's jobs, ascending.
+
+        If the queue has too few, the run times of all queues are returned; empty if there are too few of these, too.
+        """
+        mine: Sequence[float] = self._of.get(queue, ())
+        name = queue if len(mine) >= ENOUGH else ""
+        if name not in self._sorted:
+            known: Iterable[float] = mine if name else (self._all if len(self._all) >= ENOUGH else ())
+            self._sorted[name] = np.sort(np.fromiter(known, dtype=np.float64))
+        return self._sorted[name]
+
+    def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
+        """Return how long jobs still run, float[draws, jobs]. ages_s: float[jobs]. chances: 0..1, float[draws, jobs].
+
+        queues: (name, number of its jobs) in the order of the jobs. Each known run time above a job's age is equally
+        likely, and so is a time beyond all of them. A larger chance is never a shorter time.
+        """
+        ages = np.maximum(ages_s, 0.0)
+        ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()
+        known, end, first = [np.zeros(1)], 1, 0  # all lives in one row, so that all jobs are looked up at once
+        for queue, count in queues:
+            lives, mine = self.of(queue), slice(first, first + count)
+            known.append(lives)
+            end, first = end + len(lives), first + count
+            if len(lives):
+                ends[mine] = end
+                longer[mine] = len(lives) - np.searchsorted(lives, ages[mine], side="right")
+                longest[mine] = np.maximum(lives[-1], ages[mine])
+        row, found = np.concatenate(known), np.empty_like(chances)
+        for draw, chance in enumerate(chances):  # one by one: small arrays stay in the cache
+            places = chance * (longer + 1)
+            steps = np.minimum(places.astype(np.int64), longer)
+            known_s = row[np.maximum(np.minimum(ends - longer + steps, ends - 1), 0)]
+            beyond_s = longest + _as_long_again(longest, places - steps)
+            found[draw] = np.where(steps == longer, beyond_s, known_s) - ages
+        return found
+
+    def new_s(self, queue: str, running_s: Floats, chances: Floats) -> Floats:
+        """Return how long a job runs that has not begun, float[draws]. running_s: ages of running jobs."""
+        if len(self.of(queue)):
+            return self.remaining_s([(queue, 1)], np.zeros(1), chances[:, None]).reshape(-1)
+        usual_s = 2 * float(np.median(running_s)) if len(running_s) else USUAL_S
+        return _as_long_again(np.array(usual_s), chances)
+
+
+def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
+    """Return how long jobs of these ages still run, in seconds.
+
+    A job runs x times its age longer with a chance of 1 / (1 + x).
+    """
+    sure = np.minimum(chances, _SUREST)
+    found: Floats = np.maximum(ages_s, YOUNG_S) * sure / (1 - sure)
+    return found
+
+
+def lived_s(raw: Mapping[str, Any]) -> float | None:
+    """Return how long a finished job has run, by its own status; None if the status does not say.
+
+    Jobs of batch and kubeflow write startTime and completionTime, but only a condition for a failed job. Volcano writes
+    its phase, conditions by phase, and runningDuration.
+    """
+    status = raw.get("status") or {}
+    if (ran := _RAN.fullmatch(str(status.get("runningDuration") or "-"))) is not None:
+        hours, minutes, seconds = (float(part or 0) for part in ran.groups())
+        return hours * 3600 + minutes * 60 + seconds
+    changes = _changes(status)
+    begins = [unix_s(status.get("startTime")), *(changes.get(word) for word in _BEGINS)]
+    ends = [unix_s(status.get("completionTime")), *(changes.get(word) for word in _ENDS)]
+    began, ended = (next((at for at in found if at is not None), None) for found in (begins, ends))
+    return ended - began if began is not None and ended is not None and ended > began else None
+
+
+def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return when each condition, or phase, began. Volcano's conditions have no type, and their status is a phase."""
+    found = {}
+    for each in [*(status.get("conditions") or ()), status.get("state") or {}]:
+        if not isinstance(each, Mapping):
+            continue
+        if "type" not in each or each.get("status") == "True":
+            word = each.get("type") or each.get("phase") or each.get("status") or ""
+            found[str(word)] = unix_s(each.get("lastTransitionTime"))
+    return found
+
+
+MOST_ENDS = 48  # of running jobs, the first of a future
+ROUNDS = 24  # in which these are handed on
+MOST_TRIES = 120  # to find room in one future
+NEVER = math.inf
+PodCharges = list[tuple[PodShape, Charges]]
+
+
+@dataclass(slots=True)
+class DemandGroup:
+    """Waiting jobs with the same request, in order. If the first finds no room, none of them does."""
+
+    request: CapacityRequest
+    needs: tuple[tuple[str, int], ...]  # (resource, amount) of its queue
+    life_s: Floats  # run time of one of them, by future
+    ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
+
+    def reserve(self, left: Reservations) -> PodCharges | None:
+        """Charge one job. Return what it has taken, None if it does not fit."""
+        request, room, quota = self.request, left.room, left.quota
+        if request.tier is not None:
+            return [] if left.reserve(request) else None  # where it stands is not told: its room is not counted again
+        if not quota.holds(request.queue, self.needs):
+            return None
+        reserved: PodCharges = []
+        for shape, pods in request.pods:
+            charges = room.take(shape, pods)
+            if charges is None:
+                for other, charged in reserved:
+                    room.undo(other, charged)
+                return None
+            reserved.append((shape, charges))
+        quota.take(request.queue, self.needs)
+        return reserved
+
+    def leave(self, left: Reservations, charges_of_job: PodCharges) -> None:
+        """Give back what one job of the group has held."""
+        for shape, charges in charges_of_job:
+            left.room.undo(shape, charges)
+        if charges_of_job:
+            left.quota.take(self.request.queue, self.needs, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A running job."""
+
+    state: JobState
+    lent: bool  # its workers above the min have left before its end
+
+    def leave(self, left: Reservations, charges: PodCharges) -> None:
+        """Give back what a running job holds at its end."""
+        stay = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
+        left.release(
+            self.state.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
+        )
+
+
+End = tuple[
+    float, int, Runner | DemandGroup, PodCharges
+]  # when, a number that tells those of one moment apart, whose, of what
+
+
+def simulate(
+    draw: int,
+    start: Reservations,
+    running: Sequence[JobState],
+    lent: Collection[str],
+    left_s: Floats,
+    lines: Sequence[DemandGroup],
+) -> dict[int, float]:
+    """Return when waiting jobs start in one future, by rank, in seconds from now.
+
+    start: the room now. lent: queues whose elastic workers have left. left_s: how long running jobs still run.
+    """
+    left, starts, line_of = start.copied(), dict[int, float](), _Lines(lines)
+    soonest = np.argpartition(left_s, MOST_ENDS)[:MOST_ENDS] if len(left_s) > MOST_ENDS else np.arange(len(left_s))
+    ends: list[End] = []
+    for at_s, number in zip(left_s[soonest].tolist(), soonest.tolist(), strict=True):
+        who = running[number]
+        ends.append((at_s, number, Runner(who, who.can_shrink and who.job.queue in lent), []))
+    heapq.heapify(ends)
+    at_once = max(1, len(ends) // ROUNDS)
+    while ends and line_of.tries < MOST_TRIES and len(starts) < line_of.waiters:
+        at_s = 0.0
+        for _ in range(min(at_once, len(ends))):
+            at_s, _, owner, charges = heapq.heappop(ends)
+            owner.leave(left, charges)
+        for line, rank, charges in line_of.served(left):
+            starts[rank] = at_s
+            life_s = float(line.life_s[(draw + rank) % len(line.life_s)])
+            heapq.heappush(ends, (at_s + life_s, -len(starts), line, charges))
+    return starts
+
+
+_Head = tuple[int, int, DemandGroup]  # whose turn it is in a line: its rank, its place in the line
+
+
+class _Lines:
+    """The heads of the lines, by the first shape that they ask for. tries: how often room was looked for."""
+
+    def __init__(self, lines: Sequence[DemandGroup]) -> None:
+        self._of: dict[PodShape, list[_Head]] = {}
+        self.waiters, self.tries = sum(len(line.ranks) for line in lines), 0
+        for line in lines:
+            self._of.setdefault(line.request.pods[0][0], []).append((line.ranks[0], 0, line))
+
+    def served(self, left: Reservations) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
+        """Yield the waiting jobs that find room now, in order. A shape without room is not tried."""
+        room = {shape: left.room.total(shape) for shape, heads in self._of.items() if heads}
+        self.tries += 1
+        heads = [head for shape in room if room[shape] for head in self._of[shape]]
+        heapq.heapify(heads)
+        while heads:
+            head = heapq.heappop(heads)
+            rank, place, line = head
+            shape, pods = line.request.pods[0]
+            if room[shape] < pods:
+                continue
+            self.tries += 1
+            if (charges := line.reserve(left)) is None:
+                continue
+            yield line, rank, charges
+            room[shape] = left.room.total(shape)  # of the others it is what they had at most
+            mine = self._of[shape]
+            mine.remove(head)
+            if place + 1 < len(line.ranks):
+                mine.append((line.ranks[place + 1], place + 1, line))
+                heapq.heappush(heads, mine[-1])
+            if not any(room.values()):
+                return

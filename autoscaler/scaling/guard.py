@@ -1,7 +1,7 @@
-"""First phase: settles the jobs that no room can help, and says who waits, who may grow and what room is left.
+"""First phase: settles the jobs that no room can help, and finds who waits, who may grow and what room is left.
 
-Observations that cannot be trusted are not acted on. What no scheduler can bind, a queue that cannot be read, and
-workers without a node are told here, before any room is shared out.
+Observations that cannot be trusted change nothing. Jobs that no scheduler can bind, jobs of unreadable queues and
+workers without a node are settled before any room is shared out.
 """
 
 from __future__ import annotations
@@ -19,84 +19,86 @@ from turnout.autoscaler.model import (
     TerminatingPod,
     pool_of,
 )
-from turnout.autoscaler.scaling.decision import Decision
-from turnout.autoscaler.scaling.quota import Quota
-from turnout.autoscaler.scaling.reservations import Reservations
-from turnout.autoscaler.scaling.victims import may_give
+from turnout.autoscaler.scaling.decision import Decision, may_give
+from turnout.autoscaler.scaling.free_room import Quota, Reservations
 
 
-def guard(seen: Observation, policy: Policy, now_s: float) -> Decision:
+def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
     """Return the decision with the steps that hold whatever room there is. now_s: seconds since 1970."""
-    if (why := _nothing_at_all(seen, policy)) is not None:
-        return _settled(seen, lambda each: each.hold(*why))
-    if seen.standing is AdminOverride.RELEASE:
-        return _settled(seen, _released)
+    if (why := _nothing_at_all(observation, policy)) is not None:
+        return _settled(observation, lambda each: each.hold(*why))
+    if observation.admin_override is AdminOverride.RELEASE:
+        return _settled(observation, _released)
     steps: dict[object, Step] = {}
     waiting, running, going = list[JobState](), list[JobState](), list[JobState]()
-    unread = {name: queue.faults[0] for name, queue in seen.queues.items() if queue.faults}
-    for each in in_queue_order(seen):
+    unread = {name: queue.faults[0] for name, queue in observation.queues.items() if queue.faults}
+    for each in in_queue_order(observation):
         if each.promised and _goes(each, policy, now_s):
             going.append(each)
         if unread and each.job.queue in unread:
             steps[each.token] = each.hold(Reason.STALE, unread[each.job.queue])
-        elif each.waits and each.unbindable:
+        elif each.is_waiting and each.unbindable:
             steps[each.token] = each.hold(Reason.UNSCHEDULABLE, each.unbindable)
-        elif each.waits:
+        elif each.is_waiting:
             waiting.append(each)
         elif each.steady:
             if each.hold_step is None:
                 running.append(each)
-        elif (taken := _room_taken(each, policy, now_s)) is not None:
-            steps[each.token] = taken
+        elif (shrink := _room_taken(each, policy, now_s)) is not None:
+            steps[each.token] = shrink
         elif each.hold_step is None:
             running.append(each)
-    free = Reservations(seen.room.copied(), Quota(seen.queues))
-    expected = _with_promised(free, going, seen.leaving) if going or seen.leaving else free
+    free = Reservations(observation.room.copied(), Quota(observation.queues))
+    expected = _with_promised(free, going, observation.leaving) if going or observation.leaving else free
     return Decision(steps, waiting, running, free, expected)
 
 
-def in_queue_order(seen: Observation) -> Iterable[JobState]:
-    """Return the jobs, who comes first first."""
-    return seen.jobs if seen.in_turn else sorted(seen.jobs, key=ORDER)
+def in_queue_order(observation: Observation) -> Iterable[JobState]:
+    """Return the jobs in their order."""
+    return observation.jobs if observation.is_sorted else sorted(observation.jobs, key=ORDER)
 
 
-def _settled(seen: Observation, step_of: Callable[[JobState], Step]) -> Decision:
-    """Decide every job alike: nobody is left for the next phases."""
-    free = Reservations(seen.room, Quota(seen.queues))
-    return Decision({each.token: step_of(each) for each in seen.jobs}, (), (), free, free)
+def _settled(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
+    """Decide all jobs by one rule, so that no job is left for the next phases."""
+    free = Reservations(observation.room, Quota(observation.queues))
+    return Decision({each.token: step_of(each) for each in observation.jobs}, (), (), free, free)
 
 
-def _nothing_at_all(seen: Observation, policy: Policy) -> tuple[Reason, str] | None:
-    """Say why nobody is changed, whatever there is to do; None when the observation can be acted on."""
-    if not seen.whole:
+def _nothing_at_all(observation: Observation, policy: Policy) -> tuple[Reason, str] | None:
+    """Return why no job is changed; None if the observation can be acted on."""
+    if not observation.complete:
         return Reason.STALE, "a list failed"
-    if seen.age_s > policy.stale_s:
-        return Reason.STALE, f"the oldest list is {seen.age_s:.0f} s old"
-    if seen.jumped_s:
-        return Reason.CLOCK_JUMPED, f"a clock has jumped by {seen.jumped_s:.0f} s"
-    if seen.unready > policy.most_unready:
-        return Reason.NODES_UNREADY, f"{seen.unready:.0%} of the nodes are not ready"
-    return (Reason.ALL_PAUSED, "an admin has stopped all changes") if seen.standing is AdminOverride.PAUSE else None
+    if observation.age_s > policy.stale_s:
+        return Reason.STALE, f"the oldest list is {observation.age_s:.0f} s old"
+    if observation.jumped_s:
+        return Reason.CLOCK_JUMPED, f"a clock has jumped by {observation.jumped_s:.0f} s"
+    if observation.unready > policy.most_unready:
+        return Reason.NODES_UNREADY, f"{observation.unready:.0%} of the nodes are not ready"
+    return (
+        (Reason.ALL_PAUSED, "an admin has stopped all changes")
+        if observation.admin_override is AdminOverride.PAUSE
+        else None
+    )
 
 
-def _released(seen: JobState) -> Step:
+def _released(state: JobState) -> Step:
     """Make the step that brings a job back to its min. An owner's pause does not stop it: lending itself ends."""
-    job = seen.job
+    job = state.job
     if not job.elastic or job.replicas <= job.bounds.least:
-        return seen.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
+        return state.hold(Reason.ALL_PAUSED, "an admin takes back everything that is lent")
     return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
 
 
-def _goes(seen: JobState, policy: Policy, now_s: float) -> bool:
-    """True if its workers can be expected to go.
+def _goes(state: JobState, policy: Policy, now_s: float) -> bool:
+    """True if the leaving workers of a job can be expected to go.
 
     A controller that has not followed a resize for long may never do so.
     """
-    if seen.overdue:
+    if state.overdue:
         return False
-    resized_s = seen.job.bank.resized_s
-    late = resized_s and seen.job.wish is None and now_s - resized_s > policy.promise_s
-    return not late or any(worker.leaving for worker in seen.workers)
+    resized_s = state.job.bank.resized_s
+    late = resized_s and state.job.wish is None and now_s - resized_s > policy.promise_s
+    return not late or any(worker.leaving for worker in state.workers)
 
 
 def _with_promised(free: Reservations, going: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> Reservations:
@@ -109,13 +111,13 @@ def _with_promised(free: Reservations, going: Iterable[JobState], leaving: Itera
     return expected
 
 
-def _room_taken(seen: JobState, policy: Policy, now_s: float) -> Step | None:
+def _room_taken(state: JobState, policy: Policy, now_s: float) -> Step | None:
     """Make the step of a job that gives up workers above its min, which have been without a node for too long."""
-    job = seen.job
-    if len(seen.living) == seen.placed or not may_give(seen, now_s):
+    job = state.job
+    if len(state.living) == state.bound_workers or not may_give(state, now_s):
         return None
-    late = [worker for worker in seen.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
-    size = max(job.bounds.least, job.sizes.round_down(seen.placed))
+    late = [worker for worker in state.living if worker.row is None and now_s - worker.since_s > policy.pending_s]
+    size = max(job.bounds.least, job.sizes.round_down(state.bound_workers))
     if not late or size >= job.replicas:
         return None
     detail = f"{len(late)} workers without a node for more than {policy.pending_s:g} s"

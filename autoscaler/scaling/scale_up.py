@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.cost_model import balance_s, pays, starts
-from turnout.autoscaler.scaling.decision import Decision
-from turnout.autoscaler.scaling.reservations import Reservations
-from turnout.autoscaler.scaling.turns import in_turn
+from turnout.autoscaler.scaling.decision import Decision, in_turn
+from turnout.autoscaler.scaling.free_room import Reservations
+from turnout.autoscaler.scaling.resize_cost import balance_s, pays, starts
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain
 
@@ -25,17 +24,20 @@ class RoomToGrow:
 
     expected: Reservations
     free: Reservations
-    kept: Reservations
+    after_headroom: Reservations
     others_wait: bool
     starting: set[str]
     full: dict[Unit, _Why | None] = field(default_factory=dict)
     settled: dict[str, dict[str, int]] | None = None
     young: set[Unit] = field(default_factory=set)
-    each: tuple[Reservations, ...] = ()  # of the three, each once
+    distinct: tuple[Reservations, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
-        """Reservations are compared by identity: most often all three are one."""
-        self.each = (self.expected, *(held for held in (self.free, self.kept) if held is not self.expected))
+        """Collect the different reservations. They are compared by identity: most often all three are one."""
+        self.distinct = (
+            self.expected,
+            *(room for room in (self.free, self.after_headroom) if room is not self.expected),
+        )
 
     def refused(self, unit: Unit) -> _Why | None:
         """Say why there was no room for so many more workers before anybody grew; None when there was."""
@@ -54,11 +56,11 @@ class RoomToGrow:
             self.young.add(unit)
             return False
         pool, pods = unit
-        if len(self.each) == 1:
+        if len(self.distinct) == 1:
             done = self.expected.take(pool, pods)
-        elif done := all(held.could(pool, pods) for held in self.each):
-            for held in self.each:
-                held.take(pool, pods)
+        elif done := all(room.could(pool, pods) for room in self.distinct):
+            for room in self.distinct:
+                room.take(pool, pods)
         if not done:
             self.full[unit] = self._why(pool, pods)
         elif not at_start:
@@ -88,16 +90,16 @@ class RoomToGrow:
         """Copy everything, so that the copy can be charged. A unit that was full stays full."""
         expected = self.expected.copied()
         free = expected if self.free is self.expected else self.free.copied()
-        kept = expected if self.kept is self.expected else self.kept.copied()
+        after_headroom = expected if self.after_headroom is self.expected else self.after_headroom.copied()
         settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
         return RoomToGrow(
-            expected, free, kept, self.others_wait, self.starting, dict(self.full), settled, set(self.young)
+            expected, free, after_headroom, self.others_wait, self.starting, dict(self.full), settled, set(self.young)
         )
 
     def _could(self, pool: Pool, pods: int) -> bool:
         if pool.queue in self.starting or not self.expected.quota.is_open(pool.queue):
             return False
-        return all(held.could(pool, pods) for held in self.each)
+        return all(room.could(pool, pods) for room in self.distinct)
 
     def _why(self, pool: Pool, pods: int) -> _Why:
         if not self.expected.quota.is_open(pool.queue):
@@ -115,17 +117,17 @@ class RoomToGrow:
         return Reason.NO_FREE_ROOM, "no whole worker fits on the nodes"
 
 
-def scale_up(before: Decision, seen: Observation, policy: Policy, now_s: float) -> Decision:
+def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
     """Return the decision with a step for each running job: larger, or left alone with the reason.
 
     Jobs that gave in vain come first, then those that start: growth costs them nothing.
     """
     if not before.running:
         return before
-    growing = _growing(before, seen, policy)
+    growing = _growing(before, observation, policy)
     steps: dict[object, Step] = {}
     for each in before.running:
-        if each.gave > each.job.replicas and (back := _given_back(each, growing, now_s)) is not None:
+        if each.size_before > each.job.replicas and (back := _given_back(each, growing, now_s)) is not None:
             steps[each.token] = back
     starting, able = list[JobState](), list[JobState]()
     full = growing.full
@@ -156,14 +158,14 @@ def scale_up(before: Decision, seen: Observation, policy: Policy, now_s: float) 
     return before.with_steps(steps)
 
 
-def _growing(before: Decision, seen: Observation, policy: Policy) -> RoomToGrow:
+def _growing(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
     """Return what growth is charged to, at first."""
     expected = before.expected
-    kept = expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps() else expected
+    after_headroom = expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps() else expected
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
     starting = {each.job.queue for each in before.waiting if before.steps[each.token].reason in served}
-    settled = None if seen.settled is None else {name: dict(each) for name, each in seen.settled.items()}
-    return RoomToGrow(expected, before.free, kept, bool(before.waiting), starting, settled=settled)
+    settled = None if observation.settled is None else {name: dict(each) for name, each in observation.settled.items()}
+    return RoomToGrow(expected, before.free, after_headroom, bool(before.waiting), starting, settled=settled)
 
 
 def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | None:
@@ -174,7 +176,7 @@ def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | Non
     job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.steady and _unsteady(each, now_s) is not None:
         return None
-    while larger <= min(job.most, each.gave) and growing.take((each.pool, larger - size), at_start=True):
+    while larger <= min(job.most, each.size_before) and growing.take((each.pool, larger - size), at_start=True):
         size, larger = larger, job.sizes.larger(larger)
     if size == job.replicas:
         return None
@@ -224,7 +226,7 @@ def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_st
     sizes: dict[object, int] = {}
     for each in sorted(in_turn(able), key=_gains_most):
         if growing.refused(each.unit) is None:
-            size = _fed(each, growing, policy, at_start)
+            size = _largest_size(each, growing, policy, at_start)
             if size > each.job.replicas:
                 sizes[each.token] = size
     return sizes
@@ -235,7 +237,7 @@ def _gains_most(each: JobState) -> float:
     return -each.next_gain.share
 
 
-def _fed(each: JobState, growing: RoomToGrow, policy: Policy, at_start: bool) -> int:
+def _largest_size(each: JobState, growing: RoomToGrow, policy: Policy, at_start: bool) -> int:
     """Charge and return the size that a job gets: as large as there is room, while each step is worth it."""
     job, size, larger = each.job, each.job.replicas, each.next_size
     while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
@@ -245,22 +247,22 @@ def _fed(each: JobState, growing: RoomToGrow, policy: Policy, at_start: bool) ->
     return size
 
 
-def _unsteady(seen: JobState, now_s: float) -> _Why | None:
+def _unsteady(state: JobState, now_s: float) -> _Why | None:
     """Say why a running job is left alone whatever room there is: its owner forbids it, or workers are on their way."""
-    job = seen.job
+    job = state.job
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
             return Reason.PAUSED, paused.value
-        if seen.next_size > job.most:
+        if state.next_size > job.most:
             return Reason.AT_MAX, f"{job.replicas} of {job.most}"
-    if len(seen.workers) != job.replicas or seen.placed != job.replicas:
-        return Reason.NOT_READY, f"{seen.placed} of {job.replicas} workers have a node"
+    if len(state.workers) != job.replicas or state.bound_workers != job.replicas:
+        return Reason.NOT_READY, f"{state.bound_workers} of {job.replicas} workers have a node"
     return None
 
 
-def _too_soon(seen: JobState, policy: Policy, now_s: float) -> _Why | None:
+def _too_soon(state: JobState, policy: Policy, now_s: float) -> _Why | None:
     """Say why a job that was changed before is not changed again yet; None when it may be."""
-    job = seen.job
+    job = state.job
     pause_s, since_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s, now_s - job.bank.resized_s
     if since_s < pause_s and not job.bank.at_start:
         return Reason.COOLDOWN, f"{pause_s - since_s:.0f} s are left of {pause_s:g}"

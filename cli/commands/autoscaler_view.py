@@ -13,7 +13,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.model import UNKNOWN_NODE, Observation
 from turnout.autoscaler.observe import job_pods
-from turnout.autoscaler.reporting.never import BareGang
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.listing import CannotSee, Lists, Once
 from turnout.jobs.gang import membership
@@ -51,13 +51,13 @@ class AutoscalerView(Cache):
         self.node_objects[node.metadata.name] = node
         super().put_node(node)
 
-    def bare_gangs(self) -> dict[JobKey, BareGang]:
+    def bare_gangs(self) -> dict[JobKey, UnmanagedGang]:
         """Return the gangs of GPU pods of which no job of a known kind tells, running or waiting; lone pods too."""
         found = {}
-        for key, group, members in self.strays.all():
-            on = ((self._ground.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
+        for key, group, members in self.unmanaged.all():
+            on = ((self._nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
-            found[key] = BareGang(key, self._accounts.payer(members[0][0], group), len(members), placed_pods)
+            found[key] = UnmanagedGang(key, self._accounts.payer(members[0][0], group), len(members), placed_pods)
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:
@@ -92,7 +92,7 @@ class ClusterView:
     faults: Mapping[JobKey, str]
     now_s: float
     observation: Observation
-    gangs: Mapping[JobKey, BareGang]
+    gangs: Mapping[JobKey, UnmanagedGang]
 
 
 async def look(client: Lists, settings: Settings, namespace: str) -> ClusterView:
@@ -110,7 +110,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> ClusterView
                 each.path
                 for each in informers.reflectors.values()
                 if not each.has_synced and each.path not in once.faults
-            ] or ([] if informers.map_looked_at or once.faults else [settings.configmap]):
+            ] or ([] if informers.map_read or once.faults else [settings.configmap]):
                 if late == [_PODS]:
                     once.rest.set()
                 if watching.done():

@@ -14,8 +14,8 @@ import msgspec
 from turnout.cli.commands.cluster_flags import job_of
 from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName, words_of
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.registry import KINDS
+from turnout.controllers.model import Kind
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import NotFound
 
@@ -37,7 +37,7 @@ class FoundJob:
     @property
     def full_name(self) -> str:
         """Return KIND/NAMESPACE/NAME."""
-        return f"{self.kind.called}/{self.raw['metadata']['namespace']}/{self.name}"
+        return f"{self.kind.full_name}/{self.raw['metadata']['namespace']}/{self.name}"
 
     @property
     def path(self) -> str:

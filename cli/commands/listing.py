@@ -11,7 +11,7 @@ from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
     from turnout.cli.controller_status import Account, JobEvent, Pod
-    from turnout.controllers.kind import Kind
+    from turnout.controllers.model import Kind
     from turnout.jobs.model import JobKey
     from turnout.kube.errors import CallError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from turnout.cli.log_runs import Run
-    from turnout.controllers.kind import Kind
+    from turnout.controllers.model import Kind
     from turnout.kube.client.clock import Clock
 
 LOOK_S = 1.0

@@ -39,7 +39,7 @@ def _suspend(args: argparse.Namespace) -> int:
         from turnout.kube.client.apply import MERGE
 
         job = await found_job(client, job_name)
-        await client.patch(job.path, suspension(job.kind.called, on=args.on), MERGE, MANAGER)
+        await client.patch(job.path, suspension(job.kind.full_name, on=args.on), MERGE, MANAGER)
         print(f"{job.full_name} {'is suspended' if args.on else 'goes on'}")
 
     return run_verb(args.verb, args, write)

@@ -13,7 +13,7 @@ from turnout.cli.commands.run_verb import run_verb
 from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 
 if TYPE_CHECKING:
-    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.reporting.why import Chain
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.autoscaler_view import ClusterView
     from turnout.cli.commands.terminal import Page
@@ -82,11 +82,10 @@ def _job_key(name: JobName, cluster_view: ClusterView) -> JobKey:
     from turnout.cli.commands.listing import may_not
     from turnout.cli.why import NoSuchJob, resolve_job
 
-    view = cluster_view.view
-    keys = {job.key for job in view.jobs.values()}
-    keys = {each.job.key for each in cluster_view.observation.jobs}
+    listed = {job.key for job in cluster_view.view.jobs.values()}
+    observed = {each.job.key for each in cluster_view.observation.jobs}
     try:
-        return resolve_job(name, {*keys, *keys, *cluster_view.faults, *cluster_view.gangs})
+        return resolve_job(name, {*listed, *observed, *cluster_view.faults, *cluster_view.gangs})
     except NoSuchJob as error:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 
@@ -119,43 +118,41 @@ def _chain(
 ) -> Chain:
     """The chain of the job, decided as the autoscaler decides."""
     from turnout.autoscaler.decide import decide
-    from turnout.autoscaler.reporting.explain import chain
-    from turnout.autoscaler.reporting.forecast import forecast
-    from turnout.autoscaler.reporting.never import Beside
-    from turnout.autoscaler.reporting.runtime_stats import Lives
+    from turnout.autoscaler.reporting.forecast import RuntimeStats, forecast
+    from turnout.autoscaler.reporting.why import ClusterContext, chain
 
-    view, policy, lives = cluster_view.view, settings.policy(), Lives()
+    view, policy, lives = cluster_view.view, settings.policy(), RuntimeStats()
     observation, now_s = cluster_view.observation, cluster_view.now_s
     lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(observation, policy, now_s)
     start = forecast(observation, steps, lives, now_s).get(key)
     map_seen = not any(settings.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
-    bare_gangs = Beside(cluster_view.gangs, map_seen)
-    answer = chain(key, observation, steps, policy, now_s, cluster_view.nodes, settings.gpu_resource, start, bare_gangs)
+    context = ClusterContext(cluster_view.gangs, map_seen)
+    answer = chain(key, observation, steps, policy, now_s, cluster_view.nodes, settings.gpu_resource, start, context)
     assert answer is not None
     return answer
 
 
 def _partly(cluster_view: ClusterView, key: JobKey) -> LimitedView:
     """Give what the pods of the job tell by themselves."""
-    from turnout.autoscaler.reporting.never import Beside, members
+    from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.limited_view import LimitedView
 
     one = next(each for each in cluster_view.observation.jobs if each.job.key == key)
     pods = _pods(cluster_view, key)
-    pod_count = members(one, Beside(cluster_view.gangs))
+    pod_count = members(one, ClusterContext(cluster_view.gangs))
     return LimitedView.of(one, pods, pod_count, cluster_view.missing, cluster_view.now_s)
 
 
 def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
     """Give the pods of a job, or of a gang that is nobody's job."""
     view = cluster_view.view
-    return view.pods_of(key) or [pod for name, _, entries in view.strays.all() if name == key for pod, _ in entries]
+    return view.pods_of(key) or [pod for name, _, entries in view.unmanaged.all() if name == key for pod, _ in entries]
 
 
 def _repair(cluster_view: ClusterView, key: JobKey, answer: Told) -> str | None:
     """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
-    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.repair_status import repair_of_job
 
     return repair_of_job(_pods(cluster_view, key), answer.gang.least) if isinstance(answer, Chain) else None
@@ -169,7 +166,7 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    from turnout.autoscaler.reporting.explain import Chain
+    from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import limited_view, why
     from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate

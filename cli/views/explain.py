@@ -18,9 +18,7 @@ import numpy as np
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.autoscaler.model import Observation, Policy, Reason
-from turnout.autoscaler.reporting.explain import Chain, chain
-from turnout.autoscaler.reporting.never import BareGang, Beside
-from turnout.autoscaler.reporting.node_rejections import refusals
+from turnout.autoscaler.reporting.why import Chain, ClusterContext, UnmanagedGang, chain, refusals
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.model import JobKey
@@ -51,7 +49,7 @@ class Autoscaler(Protocol):
     def observation(self, now_s: float) -> Observation:
         """Return everything at this moment."""
 
-    def bare_gangs(self) -> Mapping[JobKey, BareGang]:
+    def bare_gangs(self) -> Mapping[JobKey, UnmanagedGang]:
         """Return the gangs that are nobody's job."""
 
 
@@ -303,7 +301,7 @@ def chain_of(
         now_s,
         nodes,
         gpus,
-        beside=Beside(autoscaler.bare_gangs()),
+        cluster=ClusterContext(autoscaler.bare_gangs()),
     )
 
 
@@ -313,10 +311,10 @@ def _decided(chain: Chain, fits: bool) -> list[str]:
     found = [f"Queue {queue.name}: {limit}."]
     if fits and chain.reason not in _HINDER:
         return found  # the scheduler may place it at once; the autoscaler may have meant that room for an older job
-    found.append(f"Autoscaler: {chain.reason.value}. {chain.means}")
-    if chain.helped_by:
+    found.append(f"Autoscaler: {chain.reason.value}. {chain.explanation}")
+    if chain.shrinking_jobs:
         found.append(
-            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in chain.helped_by) + "."
+            "Shrinks for it: " + ", ".join(f"{job} {was} to {size}" for job, was, size in chain.shrinking_jobs) + "."
         )
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.reporting.decision_log import BadLine, read
+from turnout.autoscaler.reporting.decision_log import BadLine, read_line
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -95,7 +95,7 @@ def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
         if not line.strip():
             continue
         try:
-            decision = read(line)
+            decision = read_line(line)
         except BadLine:
             unread += 1
             continue

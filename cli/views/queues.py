@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
-from turnout.autoscaler.model import JobState, Observation, Queue
-from turnout.autoscaler.reporting.never import BareGang
+from turnout.autoscaler.model import JobState, Observation
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
-from turnout.jobs.queues.model import NAMESPACE, bounds_several
+from turnout.jobs.queues.model import NAMESPACE, Queue, bounds_several
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class QueueRow:
     namespaces: tuple[str, ...] = ()  # of the jobs in it
 
 
-def rows(observation: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus) -> list[QueueRow]:
+def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -> list[QueueRow]:
     """Return every queue that is described, or that a job is in, by name. gpus: the resources that count as a GPU."""
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
     told_of = {each.job.key for each in observation.jobs}
-    bare: dict[str, list[BareGang]] = {}
+    bare: dict[str, list[UnmanagedGang]] = {}
     for gang in gangs.values():
         if gang.key not in told_of:
             bare.setdefault(gang.queue, []).append(gang)
@@ -56,32 +56,36 @@ def rows(observation: Observation, gangs: Mapping[JobKey, BareGang], gpus: Gpus)
     ]
 
 
-def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[BareGang], gpus: Gpus) -> QueueRow:
-    spec = queue or Queue(name)
-    held_gpus = sum(each.placed * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
-    held_gpus += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.placed)
-    used = total(spec.used, gpus) if queue is not None else held_gpus
+def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
+    spec = queue or Queue()
+    held = sum(each.bound_workers * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
+    held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.bound_pods)
+    used = total(spec.used, gpus) if queue is not None else held
     share = bound(spec.deserved, gpus)
-    waiting = [each for each in jobs if each.waits]
+    waiting = [each for each in jobs if each.is_waiting]
     return QueueRow(
         name,
         spec.open,
         share,
         bound(spec.limit, gpus),
         used,
-        sum(max(0, each.placed - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
+        sum(max(0, each.bound_workers - each.job.bounds.least) * each.job.shape.gpus(gpus) for each in jobs),
         0 if share is None else max(0, used - share),
         free(spec.limit, spec.used, gpus),
         len(jobs) - len(waiting) + len(bare),
         len(waiting),
-        sum(max(0, each.job.bounds.least - each.placed - each.done) * each.job.shape.gpus(gpus) for each in waiting),
+        sum(
+            max(0, each.job.bounds.least - each.bound_workers - each.finished) * each.job.shape.gpus(gpus)
+            for each in waiting
+        ),
         _namespaces(name, [*(each.job.key for each in jobs), *(gang.key for gang in bare)]),
     )
 
 
 def _other_role_gpus(job_state: JobState, gpus: Gpus) -> int:
     return sum(
-        pods * shape.gpus(gpus) for pods, (shape, _) in zip(job_state.beside, job_state.job.other_roles, strict=False)
+        pods * shape.gpus(gpus)
+        for pods, (shape, _) in zip(job_state.other_pods, job_state.job.other_roles, strict=False)
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import colossalaijob_pods as pods
 from turnout.controllers.kinds import colossalaijob_status as status
 from turnout.controllers.kinds import fields
@@ -21,14 +20,15 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
+    Kind,
+    KnownChildren,
     Object,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Restart,
     Role,
     RunPolicy,
-    Seen,
     Verdict,
 )
 from turnout.jobs.model import BadJob
@@ -53,7 +53,7 @@ def _read(raw: Object) -> JobView:
     priority = turn.count("priority", 0)
     if priority > MOST_PRIORITY:
         raise BadJob(f"{turn.at('priority')} is {priority}: at most {MOST_PRIORITY}")
-    told = Part(raw).part("status")
+    status_part = Part(raw).part("status")
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -73,7 +73,7 @@ def _read(raw: Object) -> JobView:
             "torch": _torch(worker),
             "debug": _overrides(mode.part("debug"), "replicaSpecs") if mode.part("debug").flag("enabled") else None,
             "resume": _overrides(mode.part("pause"), "resumeSpecs"),
-            "resumed": not pause and any(each.get("type") == "Paused" for each in conditions.listed(told.value)),
+            "resumed": not pause and any(each.get("type") == "Paused" for each in conditions.listed(status_part.value)),
             "queue": turn.text("queue") if spec.part("scheduler").has("t9kScheduler") else None,
         },
     )
@@ -93,7 +93,7 @@ def _launcher(part: Part) -> Role:
         raise BadJob(f"{part.at('image')} is missing")
     template = {"spec": {"containers": [{**part.value, "name": LAUNCHER}]}}
     _check_pod(Part(template, part.where))
-    return Role(LAUNCHER, 1, template, Restart.NEVER, kept=True)
+    return Role(LAUNCHER, 1, template, Restart.NEVER, survives_cleanup=True)
 
 
 def _worker(part: Part) -> Role:
@@ -164,22 +164,24 @@ def _overrides(part: Part, key: str) -> Mapping[str, Object]:
     return found
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], seen: Seen) -> list[Verdict]:
-    """Say what the pods make of the job: the launcher's end is its end, if its summary names no host that failed.
+def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[Verdict]:
+    """Return the conditions that follow from the pods. The launcher's end is the job's, unless it names a host.
 
-    A worker that has started again is out of the host list. Source: CA-21, CA-23, CA-24, SD-17
+    A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
     """
-    launcher = next((pod for pod in seen.pods if pod.role == LAUNCHER), None)
+    launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
     name = f"{KIND} {view.name}"
-    again = [pod for pod in seen.pods if pod.role == WORKER and pod.restarts]
+    restarted = [pod for pod in known.pods if pod.role == WORKER and pod.restarts]
     if view.spec["debug"] is not None:
         pass
     elif launcher is not None and launcher.phase is Phase.SUCCEEDED:
         if failed := _FAILURE.findall(launcher.last_words):
             return [Verdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")]
         return [Verdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
-    elif launcher is not None and again:
-        return [Verdict(Reason.FAILED, f"Worker {again[0].name} started again and is out of the launcher's host list.")]
+    elif launcher is not None and restarted:
+        return [
+            Verdict(Reason.FAILED, f"Worker {restarted[0].name} started again and is out of the launcher's host list.")
+        ]
     active = sum(count.active for count in counts.values())
     return [Verdict(Reason.RUNNING, f"{name} is running.")] if active == view.gang.min_member else []
 
@@ -209,7 +211,7 @@ def _more(size: Any, limit: Any) -> bool:
         return False
 
 
-def _never(_view: JobView, _role: Role, _pod: PodSeen) -> bool:
+def _never_recreate(_view: JobView, _role: Role, _pod: PodState) -> bool:
     return False  # ranks are fixed: nobody rejoins
 
 
@@ -227,8 +229,8 @@ COLOSSALAIJOB = Kind(
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     name=pods.name,
-    held=pods.held,
-    again=_never,
+    waiting_roles=pods.waiting_roles,
+    recreate=_never_recreate,
     vocabulary=status.VOCABULARY,
     advice=advice,
     outdated=pods.outdated,

@@ -10,7 +10,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from turnout.controllers.children import meta_of
-from turnout.controllers.model import ChildKey, ChildLabels, JobView, Object, Phase, PodSeen, Replica, Role, Seen
+from turnout.controllers.model import (
+    ChildKey,
+    ChildLabels,
+    JobView,
+    KnownChildren,
+    Object,
+    Phase,
+    PodState,
+    Replica,
+    Role,
+)
 
 KIND, LAUNCHER, WORKER = "ColossalAIJob", "launcher", "worker"
 _PREFIX = "colossalaijob.batch.tensorstack.dev/"
@@ -43,19 +53,19 @@ def selector(view: JobView, role: Role) -> dict[str, str]:
     return {LABELS.job: view.name, LABELS.role: role.label}
 
 
-def outdated(view: JobView, pod: PodSeen) -> bool:
-    """True for a pod that was made to be debugged while the job trains, and the other way round."""
+def outdated(view: JobView, pod: PodState) -> bool:
+    """True for a pod that was created for debugging while the job trains, or the other way round."""
     return bool(pod.mode) and (pod.mode == DEBUGGED) != (view.spec["debug"] is not None)
 
 
-def held(view: JobView, seen: Seen) -> Collection[str]:
-    """Name the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
-    if ChildKey("ConfigMap", _config(view)) not in seen.others:
+def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
+    """Return the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
+    if ChildKey("ConfigMap", _config(view)) not in known.others:
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in view.roles if role.name == WORKER)
     run = sum(
         pod.role == WORKER and pod.phase is Phase.RUNNING and not pod.deleting and not outdated(view, pod)
-        for pod in seen.pods
+        for pod in known.pods
     )
     return () if run >= workers or view.spec["debug"] is not None else (LAUNCHER,)
 
@@ -74,7 +84,7 @@ def hosts(view: JobView) -> list[str]:
     return [f"{view.name}-{WORKER}-{index}.{view.name}" for index in range(worker.replicas)]
 
 
-def extras(view: JobView, seen: Seen) -> Sequence[Object]:
+def extras(view: JobView, known: KnownChildren) -> Sequence[Object]:
     """Return the Service, the host list, and the keys until the host list is there: they are made before it."""
     chosen = {LABELS.job: view.name}
     service = {"clusterIP": "None", "selector": chosen, "publishNotReadyAddresses": True}
@@ -83,13 +93,13 @@ def extras(view: JobView, seen: Seen) -> Sequence[Object]:
         {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, view.name, chosen), "spec": service},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_of(view, _config(view), chosen), "data": data},
     ]
-    if ChildKey("ConfigMap", _config(view)) in seen.others:
+    if ChildKey("ConfigMap", _config(view)) in known.others:
         return found
     keys = {"apiVersion": "v1", "kind": "Secret", "metadata": meta_of(view, _secret(view), chosen), "type": "Opaque"}
     return [keys, *found]
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[str, Any]:
+def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
     """Return the spec of the launcher or of a worker, in the job's mode."""
     spec = dict(role.template["spec"])
     override = (view.spec["debug"] or {}).get(role.name) if view.spec["debug"] is not None else _resumed(view, role)
@@ -110,17 +120,17 @@ def _resumed(view: JobView, role: Role) -> Object | None:
 
 
 def _container(view: JobView, role: Role, container: Object, override: Object | None) -> Object:
-    made = {**container, **_command(view, role, override)}
-    if "args" not in made or made["args"] is None:
-        made.pop("args", None)
+    changed = {**container, **_command(view, role, override)}
+    if "args" not in changed or changed["args"] is None:
+        changed.pop("args", None)
     mounts = [{"name": "turnout-ssh", "mountPath": view.spec["ssh"]["path"]}]
     if role.name == LAUNCHER:
         mounts.append({"name": "turnout-config", "mountPath": CONFIG})
-        made["env"] = _with(container.get("env") or (), _of_worker(view))
+        changed["env"] = _with(container.get("env") or (), _of_worker(view))
     else:
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-        made["env"] = _with(container.get("env") or (), [address])
-    return {**made, "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts]}
+        changed["env"] = _with(container.get("env") or (), [address])
+    return {**changed, "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts]}
 
 
 def _command(view: JobView, role: Role, override: Object | None) -> dict[str, Any]:

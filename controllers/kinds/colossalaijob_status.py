@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.kind import Moment, Vocabulary
 from turnout.controllers.kinds.colossalaijob_pods import LAUNCHER, WORKER
-from turnout.controllers.model import JobView, Object, Phase, PodSeen, Reason, Seen
+from turnout.controllers.model import JobView, KnownChildren, Moment, Object, Phase, PodState, Reason, Vocabulary
 from turnout.kube.times import rfc3339
 
 NORMAL, NO_REASON = "All pods are running normally.", "-"
@@ -57,39 +56,40 @@ def _core_reason(word: Reason, status: Any) -> str:
     return f"ColossalAIJob{word.value}"
 
 
-def _in_t9ks_words(status: Object, view: JobView | None, seen: Seen, moment: Moment) -> Object:
-    told: Sequence[Object] = status["conditions"]
+def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: Moment) -> Object:
+    ours: Sequence[Object] = status["conditions"]
     before = {str(each.get("type")): each for each in conditions.listed(moment.before)}
-    made = [
-        _condition(type_, *said, before.get(type_), moment.now_s) for type_, said in _said(told, view, seen, before)
+    converted = [
+        _condition(type_, *values, before.get(type_), moment.now_s)
+        for type_, values in _conditions(ours, view, known, before)
     ]
-    made.sort(key=lambda each: _ORDER.index(each["type"]))
+    converted.sort(key=lambda each: _ORDER.index(each["type"]))
     times = {name: status[name] for name in ("startTime", "completionTime") if name in status}
     return {
         **times,
-        "phase": _phase(told, view, seen),
-        "conditions": made,
-        "tasks": [_task(type_, seen.pods) for type_ in _TYPES],
-        "aggregate": _aggregate(view, seen.pods),
+        "phase": _phase(ours, view, known),
+        "conditions": converted,
+        "tasks": [_task(type_, known.pods) for type_ in _TYPES],
+        "aggregate": _aggregate(view, known.pods),
     }
 
 
-def _said(
-    told: Sequence[Object], view: JobView | None, seen: Seen, before: Mapping[Any, Object]
+def _conditions(
+    ours: Sequence[Object], view: JobView | None, known: KnownChildren, before: Mapping[Any, Object]
 ) -> Iterator[tuple[str, tuple[bool, str, str]]]:
     """Give each condition's type, and whether it is true, its reason and its message."""
-    failed, done = conditions.is_true(told, Reason.FAILED), conditions.is_true(told, Reason.SUCCEEDED)
-    text = next((str(each.get("message")) for each in told if each.get("type") == Reason.FAILED.value), _FAILED)
-    paused = conditions.is_true(told, Reason.SUSPENDED)
-    there = view is not None and len(seen.pods) >= view.gang.min_member
-    if there or (before.get("Initialized") or {}).get("status") == "True":
+    failed, done = conditions.is_true(ours, Reason.FAILED), conditions.is_true(ours, Reason.SUCCEEDED)
+    text = next((str(each.get("message")) for each in ours if each.get("type") == Reason.FAILED.value), _FAILED)
+    paused = conditions.is_true(ours, Reason.SUSPENDED)
+    complete = view is not None and len(known.pods) >= view.gang.min_member
+    if complete or (before.get("Initialized") or {}).get("status") == "True":
         yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
     else:
         yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
-    if ran := [each for each in told if each.get("type") == Reason.RUNNING.value]:
+    if ran := [each for each in ours if each.get("type") == Reason.RUNNING.value]:
         runs = not paused and (failed or done or ran[0].get("status") == "True")
         yield "Running", (runs, NO_REASON, NORMAL if runs else "The job is paused.")
-    broken = [pod.name for pod in seen.pods if pod.phase is Phase.FAILED]
+    broken = [pod.name for pod in known.pods if pod.phase is Phase.FAILED]
     words = f"{', '.join(broken)} failed." if broken else NORMAL
     yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
     if failed:
@@ -98,48 +98,48 @@ def _said(
     else:
         yield "Completed", (done, NO_REASON, "The job has succeeded." if done else "The job has not ended.")
         yield "Failed", (False, NO_REASON, "The job has not failed.")
-    if paused or any(each.get("type") == Reason.SUSPENDED.value for each in told):
+    if paused or any(each.get("type") == Reason.SUSPENDED.value for each in ours):
         yield "Paused", (paused, NO_REASON, "All replicas are deleted." if paused else "The job has been resumed.")
 
 
 def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
     status = "True" if on else "False"
-    kept = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
-    time = kept if isinstance(kept, str) else rfc3339(now_s)
+    time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
+    time = time_before if isinstance(time_before, str) else rfc3339(now_s)
     return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
 
 
-def _phase(told: Sequence[Object], view: JobView | None, seen: Seen) -> str:
+def _phase(ours: Sequence[Object], view: JobView | None, known: KnownChildren) -> str:
     for word in (Reason.FAILED, Reason.SUCCEEDED):
-        if conditions.is_true(told, word):
+        if conditions.is_true(ours, word):
             return str(word.value)
-    if conditions.is_true(told, Reason.SUSPENDED):
+    if conditions.is_true(ours, Reason.SUSPENDED):
         return "Paused"
-    if seen.unread or any(pod.phase is Phase.UNKNOWN for pod in seen.pods):
+    if known.unread or any(pod.phase is Phase.UNKNOWN for pod in known.pods):
         return "Unknown"
-    run = sum(pod.phase is Phase.RUNNING and not pod.deleting for pod in seen.pods)
+    run = sum(pod.phase is Phase.RUNNING and not pod.deleting for pod in known.pods)
     if view is not None and run >= view.gang.min_member:
         return "Running"
-    resumed = any(each.get("type") == Reason.SUSPENDED.value for each in told)
+    resumed = any(each.get("type") == Reason.SUSPENDED.value for each in ours)
     if resumed:
         return "Resuming"
-    return "Running" if conditions.is_true(told, Reason.RUNNING) else "Pending"
+    return "Running" if conditions.is_true(ours, Reason.RUNNING) else "Pending"
 
 
-def _task(type_: str, pods: Sequence[PodSeen]) -> Object:
+def _task(type_: str, pods: Sequence[PodState]) -> Object:
     """Return what is told of the replicas of one type, under both names that the manuals have for the list."""
     mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
     each = [_replica(pod) for pod in mine]
     return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
 
 
-def _replica(pod: PodSeen) -> Object:
+def _replica(pod: PodState) -> Object:
     """Return what is told of one pod, with its scheduler's words while it has no node. Source: CA-14"""
-    told = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
-    return {**told, "message": pod.waits} if pod.waits else told
+    fields = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
+    return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
 
 
-def _aggregate(view: JobView | None, pods: Sequence[PodSeen]) -> Object:
+def _aggregate(view: JobView | None, pods: Sequence[PodState]) -> Object:
     counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     for pod in pods:
         if pod.deleting:

@@ -14,7 +14,6 @@ from typing import Any
 
 from turnout.controllers import conditions
 from turnout.controllers.children import meta_of
-from turnout.controllers.kind import Kind, Moment, Vocabulary
 from turnout.controllers.kinds import elasticjob_pods, fields
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, LABELS, MASTER, PORT, WORKER, master_host, pod_name
 from turnout.controllers.model import (
@@ -23,17 +22,20 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
+    Kind,
+    KnownChildren,
     Later,
+    Moment,
     Object,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Replica,
     Restart,
     Role,
     RunPolicy,
-    Seen,
     Verdict,
+    Vocabulary,
     Wanted,
 )
 from turnout.jobs import command_line
@@ -89,10 +91,10 @@ def _read(raw: Object, image: str = "") -> JobView:
 def _worker(part: Part, meta: Part) -> tuple[Role, int, int]:
     """Read the workers, and the bounds of their number: as the owner's notes say, or --nnodes."""
     role = fields.role(WORKER, part, CONTAINER, None, _restart(part))
-    said = command_line.number_range(
+    stated = command_line.number_range(
         command_line.flag_value(command_line.command_words(part.part("template")), "--nnodes")
     )
-    least, most = said or (role.replicas, role.replicas)
+    least, most = stated or (role.replicas, role.replicas)
     notes = meta.words("annotations")
     least, most = _count(notes, MIN_WORKERS, least), _count(notes, MAX_WORKERS, most)
     return replace(role, restart=_restart(part), most_restarts=_restarts(part)), min(least, most), max(least, most)
@@ -130,8 +132,8 @@ def _master(part: Part | None, worker: Role, image: str) -> tuple[Role, bool]:
     if len(containers) > 1 and not any(each.text("name") == CONTAINER for each in containers):
         raise BadJob(f"{template.part('spec').at('containers')}: one container must be named {CONTAINER}")
     runs = command_line.command_words(template)
-    whole = elasticjob_pods.master_template(template.value, worker, image)
-    role = Role(MASTER, 1, whole, Restart.NEVER, most_restarts=_restarts(part), alone=True)
+    full_template = elasticjob_pods.master_template(template.value, worker, image)
+    role = Role(MASTER, 1, full_template, Restart.NEVER, most_restarts=_restarts(part), outside_gang=True)
     return role, not runs or elasticjob_pods.FLAG in runs
 
 
@@ -151,7 +153,7 @@ def selector(view: JobView, role: Role) -> dict[str, str]:
     return {"app": "dlrover", LABELS.job: view.name, LABELS.role: role.label}
 
 
-def extras(view: JobView, _seen: Seen) -> list[Wanted]:
+def extras(view: JobView, _known: KnownChildren) -> list[Wanted]:
     """Return the Services: the master's, and one for each rank of the workers."""
     found: list[Wanted] = []
     for role in view.roles:
@@ -171,24 +173,27 @@ def _service(view: JobView, role: Role, index: int, head: str, port: int) -> Obj
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, head, chosen), "spec": spec}
 
 
-def asleep(view: JobView) -> JobView:
-    """Return what of a suspended job still runs: its master."""
+def suspended_view(view: JobView) -> JobView:
+    """Return the part of a suspended job that still runs: its master."""
     return replace(view, roles=tuple(role for role in view.roles if role.name == MASTER))
 
 
-def again(_view: JobView, role: Role, pod: PodSeen) -> bool:
-    """True unless a master says that the job has failed: failed pods are made anew up to their role's count."""
+def recreate(_view: JobView, role: Role, pod: PodState) -> bool:
+    """True unless a master reports that the job has failed. Failed pods are recreated up to their role's count."""
     return role.name != MASTER or pod.exit_code != 1
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], seen: Seen) -> Sequence[Verdict]:
-    """Say what the pods' phases make of the job: the master's success is the job's, and so is that of all workers."""
+def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> Sequence[Verdict]:
+    """Return the conditions that follow from the pods' phases.
+
+    The success of the master, or of all workers, is the job's.
+    """
     head = f"{KIND} {view.name}"
     worker = next(role for role in view.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
         return [Verdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
-    if any(pod.phase is Phase.FAILED for pod in seen.pods):
+    if any(pod.phase is Phase.FAILED for pod in known.pods):
         return [Verdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
     return [Verdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
 
@@ -201,10 +206,10 @@ def _in_our_words(status: Object) -> Object:
     return {key: each for key, each in status.items() if key != "phase"}
 
 
-def _in_dlrovers_words(status: Object, _view: JobView | None, seen: Seen, _moment: Moment) -> Object:
+def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildren, _moment: Moment) -> Object:
     """Return the status with DLRover's phase."""
     true = (each for each in _PHASES if conditions.is_true(conditions.listed(status), each))
-    before = Phase.PENDING.value if seen.pods else Reason.CREATED.value
+    before = Phase.PENDING.value if known.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
     return {**phase, **status}
 
@@ -223,9 +228,9 @@ ELASTICJOB = Kind(
     child_labels=LABELS,
     owns=("Pod", "Service"),
     name=name,
-    asleep=asleep,
-    again=again,
+    suspended_view=suspended_view,
+    recreate=recreate,
     vocabulary=Vocabulary(_FIELDS, _in_our_words, _in_dlrovers_words),
     numbered=True,
-    faulty=FAULTY,
+    faulty_node_exit_code=FAULTY,
 )

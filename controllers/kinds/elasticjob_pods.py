@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.model import ChildLabels, JobView, Object, Replica, Role, Seen
+from turnout.controllers.model import ChildLabels, JobView, KnownChildren, Object, Replica, Role
 from turnout.jobs import command_line
 from turnout.jobs.typed_fields import Part
 from turnout.kube.errors import BadQuantity
@@ -66,51 +66,51 @@ def master_template(given: Object, worker: Role, image: str = "") -> Object:
     (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
     own = given.get("spec") or {}
     mine: Object = {}
-    beside = []
+    sidecars = []
     for each in own.get("containers") or ():
         if each.get("name", CONTAINER) == CONTAINER or len(own["containers"]) == 1:
             mine = each
         else:
-            beside.append(each)
+            sidecars.append(each)
     shared = {key: trains[key] for key in _OF_CONTAINER if key in trains} | ({"image": image} if image else {})
     runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_arguments(worker)]}
     if "command" in mine or "args" in mine:
         runs = {}
     container = {**shared, "resources": _MASTER_RESOURCES, **runs, **mine, "name": CONTAINER}
-    spec = {**{key: pod[key] for key in _SHARED if key in pod}, **own, "containers": [container, *beside]}
+    spec = {**{key: pod[key] for key in _SHARED if key in pod}, **own, "containers": [container, *sidecars]}
     return {**given, "spec": spec}
 
 
 def _arguments(worker: Role) -> Iterator[str]:
     """Give the coordinator's arguments: where it listens, and what the workers' command line says of its work."""
     yield from (FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
-    said = command_line.command_words(Part(worker.template))
-    named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in said if word.startswith("--")}
+    words = command_line.command_words(Part(worker.template))
+    named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if word.startswith("--")}
     yield from (f"--{name}" for name in _FLAGS if name in named)
     for name in _VALUES:
-        value = command_line.flag_value(said, f"--{name}", f"--{name.replace('-', '_')}")
+        value = command_line.flag_value(words, f"--{name}", f"--{name.replace('-', '_')}")
         if value and not set(value) & _OF_A_SHELL:
             yield f"--{name}={value}"
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[str, Any]:
+def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
     """Return the pod's spec with what its processes have to know of one another."""
-    spec, told = dict(role.template["spec"]), [*_env(view, role, replica)]
+    spec, env = dict(role.template["spec"]), [*_env(view, role, replica)]
     spec["containers"] = [
-        _told(each, told, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
+        _with_env(each, env, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
     ]
     return spec if not replica.avoids else {**spec, "affinity": _away(_mapping(spec.get("affinity")), replica.avoids)}
 
 
-def _told(container: Object, told: Sequence[Object], replica: Replica, view: JobView) -> Object:
+def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: JobView) -> Object:
     """Return the training container with its environment, ours first, so that its own may refer to it."""
-    names = {each["name"] for each in told}
+    names = {each["name"] for each in env}
     own = [each for each in container.get("env") or () if each.get("name") not in names]
-    made = {**container, "env": [*told, *own]}
+    changed = {**container, "env": [*env, *own]}
     steps = min(replica.starved, MOST_STEPS) if view.spec["more_memory"] else 0
     if not steps or not isinstance(given := container.get("resources"), Mapping):
-        return made
-    return {**made, "resources": {key: _more(each, steps) for key, each in given.items()}}
+        return changed
+    return {**changed, "resources": {key: _more(each, steps) for key, each in given.items()}}
 
 
 def _more(amounts: Any, steps: int) -> Any:
@@ -118,10 +118,10 @@ def _more(amounts: Any, steps: int) -> Any:
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
     try:
-        asked = base_units(amounts["memory"])
+        memory_bytes = base_units(amounts["memory"])
     except (BadQuantity, TypeError):
         return amounts
-    return {**amounts, "memory": str(asked * (2 + steps) // 2)}
+    return {**amounts, "memory": str(memory_bytes * (2 + steps) // 2)}
 
 
 def _away(affinity: Object, nodes: Sequence[str]) -> Object:

@@ -31,14 +31,14 @@ class Port(NamedTuple):
 def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | Refused]:
     """Return a reader that, where `read` raises BadJob, refuses the object and names the field."""
 
-    def whole(raw: Object) -> JobView | Refused:
+    def read_or_refuse(raw: Object) -> JobView | Refused:
         try:
             view = read(raw)
         except BadJob as error:
             return Refused(str(error))
         return view if (why := _too_large(view)) is None else Refused(why, Reason.TOO_LARGE)
 
-    return whole
+    return read_or_refuse
 
 
 def _too_large(view: JobView) -> str | None:
@@ -77,8 +77,8 @@ def role(name: str, part: Part, container: str, port: Port | None, restart: Rest
     for each in containers:
         if not each.text("image"):
             raise BadJob(f"{each.at('image')} is missing")
-    whole = template.value if port is None else _with_port(template.value, container, port)
-    return Role(name, replicas, whole, word(part, "restartPolicy", Restart, restart))
+    full_template = template.value if port is None else _with_port(template.value, container, port)
+    return Role(name, replicas, full_template, word(part, "restartPolicy", Restart, restart))
 
 
 def check_template(template: Part) -> None:
@@ -112,9 +112,9 @@ def _with_port(template: Object, name: str, port: Port) -> Object:
 def port_of(role: Role, container: str, port: Port) -> int:
     """Return the number of the port that `role` put on the training container, or its user did."""
     for each in role.template["spec"]["containers"]:
-        for there in each.get("ports") or ():
-            if each.get("name") == container and there.get("name") == port.name:
-                return int(there["containerPort"])
+        for container_port in each.get("ports") or ():
+            if each.get("name") == container and container_port.get("name") == port.name:
+                return int(container_port["containerPort"])
     return port.number
 
 

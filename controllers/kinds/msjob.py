@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import meta_of
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
@@ -21,13 +20,14 @@ from turnout.controllers.model import (
     CleanPods,
     Counts,
     JobView,
+    Kind,
+    KnownChildren,
     Object,
     Phase,
     Reason,
     Replica,
     Restart,
     Role,
-    Seen,
     Verdict,
     replica_name,
 )
@@ -39,7 +39,7 @@ PORT = Port("msjob-port", 2222)
 ALL_WORKERS = "AllWorkers"
 SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
 _ROLES = {name.lower(): name for name in (SCHEDULER, PS, WORKER)}
-_TOLD = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
+_MINDSPORE_ROLES = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
 _SHARED = ("hostPath", "persistentVolumeClaim", "nfs")  # volumes that several pods write
 _REDIRECT = re.compile(r">>?\s*(/[^\s;&|]+)")
 _OWN_NAME = re.compile(r"\$\{?(MS_NODE_ID|POD_NAME|HOSTNAME|RANK_ID)|\$\(|`")
@@ -52,7 +52,7 @@ def _read(raw: Object) -> JobView:
     meta, spec = raw["metadata"], Part(raw).part("spec")
     fields.check_name(meta)
     policy = spec.part("runPolicy")
-    order = {name: at for at, name in enumerate(_TOLD)}
+    order = {name: at for at, name in enumerate(_MINDSPORE_ROLES)}
     roles = tuple(sorted(_roles(spec), key=lambda role: order[role.name]))
     if all(role.name != WORKER for role in roles):
         raise BadJob("spec.msReplicaSpecs.Worker is missing: a job needs workers")
@@ -74,13 +74,13 @@ def _read(raw: Object) -> JobView:
 
 
 def _roles(spec: Part) -> Iterator[Role]:
-    there = set[str]()
+    names = set[str]()
     for key, part in spec.by_name("msReplicaSpecs").items():
         if (name := _ROLES.get(key.lower())) is None:
-            raise BadJob(f"spec.msReplicaSpecs.{key:.40} is no role: {', '.join(_TOLD)} are")
-        if name in there:
+            raise BadJob(f"spec.msReplicaSpecs.{key:.40} is no role: {', '.join(_MINDSPORE_ROLES)} are")
+        if name in names:
             raise BadJob(f"spec.msReplicaSpecs has {name} twice")
-        there.add(name)
+        names.add(name)
         role = fields.role(name, part, CONTAINER, PORT, Restart.NEVER)
         if name == SCHEDULER and role.replicas != 1:
             raise BadJob(f"{part.at('replicas')} is {role.replicas}: a job has one Scheduler")
@@ -98,34 +98,34 @@ def selector(view: JobView, role: Role) -> dict[str, str]:
     return {KUBEFLOW.job: view.name, **operator, KUBEFLOW.role: role.label}
 
 
-def pod_spec(view: JobView, role: Role, _replica: Replica, seen: Seen) -> dict[str, Any]:
+def pod_spec(view: JobView, role: Role, _replica: Replica, known: KnownChildren) -> dict[str, Any]:
     """Return the pod's spec with what MindSpore has to know of the others, and its last words kept."""
-    told = _env(view, role, seen)
+    added = _env(view, role, known)
 
     def with_env(container: Object) -> Object:
         if container.get("name") != CONTAINER:
             return container
         own = list(container.get("env") or ())
         named = {each.get("name") for each in own}
-        env = [*own, *(each for each in told if each["name"] not in named)]
+        env = [*own, *(each for each in added if each["name"] not in named)]
         return {"terminationMessagePolicy": "FallbackToLogsOnError", **container, **({"env": env} if env else {})}
 
     spec = dict(role.template["spec"])
     return {**spec, "containers": [with_env(each) for each in spec["containers"]]}
 
 
-def _env(view: JobView, role: Role, seen: Seen) -> list[Object]:
+def _env(view: JobView, role: Role, known: KnownChildren) -> list[Object]:
     if (scheduler := _named(view, SCHEDULER)) is None:
         return []
     count = {each.name: str(each.replicas) for each in view.roles}
-    host = {"value": _address(view, scheduler, seen)} if role is not scheduler else _field("status.podIP")
+    host = {"value": _address(view, scheduler, known)} if role is not scheduler else _field("status.podIP")
     return [
         {"name": "MS_SCHED_HOST", **host},
         {"name": "MS_SCHED_PORT", "value": str(fields.port_of(scheduler, CONTAINER, PORT))},
         {"name": "MS_NODE_ID", **_field("metadata.name")},
         {"name": "MS_SERVER_NUM", "value": count.get(PS, "0")},
         {"name": "MS_WORKER_NUM", "value": count.get(WORKER, "0")},
-        {"name": "MS_ROLE", "value": _TOLD[role.name]},
+        {"name": "MS_ROLE", "value": _MINDSPORE_ROLES[role.name]},
     ]
 
 
@@ -141,24 +141,24 @@ def _host(view: JobView, scheduler: Role) -> str:
     return replica_name(view, scheduler, Replica(0, 0))
 
 
-def _address(view: JobView, scheduler: Role, seen: Seen) -> str:
+def _address(view: JobView, scheduler: Role, known: KnownChildren) -> str:
     """Return the cluster IP of the Scheduler's Service, "" while it has none."""
-    there = seen.others.get(ChildKey("Service", _host(view, scheduler)))
-    address = there.spec.get("clusterIP") if there is not None else ""
+    service = known.others.get(ChildKey("Service", _host(view, scheduler)))
+    address = service.spec.get("clusterIP") if service is not None else ""
     return address if isinstance(address, str) else ""
 
 
-def held(view: JobView, seen: Seen) -> Collection[str]:
-    """Name the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
+def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
+    """Return the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
     if (scheduler := _named(view, SCHEDULER)) is None:
         return ()
-    if not _address(view, scheduler, seen):
+    if not _address(view, scheduler, known):
         return [role.name for role in view.roles]
-    there = any(pod.role == scheduler.label for pod in seen.pods)
-    return () if there else [role.name for role in view.roles if role is not scheduler]
+    scheduler_exists = any(pod.role == scheduler.label for pod in known.pods)
+    return () if scheduler_exists else [role.name for role in view.roles if role is not scheduler]
 
 
-def extras(view: JobView, _seen: Seen) -> list[Object]:
+def extras(view: JobView, _known: KnownChildren) -> list[Object]:
     """Return the Scheduler's Service, which has an address of its own."""
     if (scheduler := _named(view, SCHEDULER)) is None:
         return []
@@ -169,15 +169,15 @@ def extras(view: JobView, _seen: Seen) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], seen: Seen) -> list[Verdict]:
-    """Say what the pods' phases make of the job. counts: by the name of the role.
+def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[Verdict]:
+    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
-    All workers have to end well under AllWorkers, else worker 0. A failure is the job's but for a dynamic worker's
-    beside others that go on.
+    Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
+    while other workers run.
     """
     name, count = f"{KIND} {view.name}", counts[WORKER]
     worker = next(role for role in view.roles if role.name == WORKER)
-    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is Phase.SUCCEEDED for pod in seen.pods)
+    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is Phase.SUCCEEDED for pod in known.pods)
     if (count.succeeded >= worker.replicas > 0) if view.spec["all"] else first:
         return [Verdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
     found = [Verdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
@@ -187,16 +187,16 @@ def judge(view: JobView, counts: Mapping[str, Counts], seen: Seen) -> list[Verdi
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*found, Verdict(Reason.FAILED, f"{name} is failed {text}{_hint(seen)}")]
+            return [*found, Verdict(Reason.FAILED, f"{name} is failed {text}{_hint(known)}")]
         found.append(Verdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
 
 
-def _hint(seen: Seen) -> str:
+def _hint(known: KnownChildren) -> str:
     """Explain the last words of a pod that failed, where they are known. Source: MS-41"""
     found = (
         f" {pod.name} says {words!r}: {hint}."
-        for pod in seen.pods
+        for pod in known.pods
         for words, hint in HINTS.items()
         if pod.phase is Phase.FAILED and words in pod.last_words
     )
@@ -246,6 +246,6 @@ MSJOB = Kind(
     extras,
     judge,
     owns=("Pod", "Service"),
-    held=held,
+    waiting_roles=waiting_roles,
     advice=advice,
 )

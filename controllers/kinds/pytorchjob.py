@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import owner, services
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds.fields import Port
 from turnout.controllers.model import (
@@ -21,12 +20,13 @@ from turnout.controllers.model import (
     Counts,
     Gang,
     JobView,
+    Kind,
+    KnownChildren,
     Object,
     Reason,
     Replica,
     Restart,
     Role,
-    Seen,
     Verdict,
     Wanted,
     replica_name,
@@ -133,21 +133,21 @@ def selector(view: JobView, role: Role) -> dict[str, str]:
     return {**name, KUBEFLOW.role: role.label}
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[str, Any]:
+def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
     """Return the pod's spec with what the job's processes have to know of one another."""
     spec, index = dict(role.template["spec"]), replica.index
-    told = _env(view, role, index)
-    spec["containers"] = [_with_env(each, told) for each in spec["containers"]]
+    added = _env(view, role, index)
+    spec["containers"] = [_with_env(each, added) for each in spec["containers"]]
     if (first := _waits_for(view, role, index)) is not None:
         spec["initContainers"] = [*(spec.get("initContainers") or ()), _init(first)]
     return spec
 
 
-def _with_env(container: Object, told: Sequence[Object]) -> Object:
+def _with_env(container: Object, added: Sequence[Object]) -> Object:
     own = list(container.get("env") or ())
     named = {each.get("name") for each in own}
     buffered = [] if "PYTHONUNBUFFERED" in named else [{"name": "PYTHONUNBUFFERED", "value": "1"}]
-    return {**container, "env": [*own, *buffered, *told]}
+    return {**container, "env": [*own, *buffered, *added]}
 
 
 def _env(view: JobView, role: Role, index: int) -> list[Object]:
@@ -221,7 +221,7 @@ def _init(host: str) -> Object:
     }
 
 
-def extras(view: JobView, _seen: Seen) -> list[Wanted]:
+def extras(view: JobView, _known: KnownChildren) -> list[Wanted]:
     """Return what is wanted beside pods: a headless Service a replica, and the HPA that its metrics ask for."""
     found: list[Wanted] = [each for role in view.roles for each in services(PYTORCHJOB, view, role)]
     policy = view.spec.get("elasticPolicy") or {}
@@ -241,10 +241,11 @@ def _hpa(view: JobView, policy: Object, metrics: Any) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], _seen: Seen) -> list[Verdict]:
-    """Say what the pods' phases make of the job. counts: by the name of the role.
+def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) -> list[Verdict]:
+    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
-    The Master's end is the job's. Without one all workers have to end well, or any of an elastic job.
+    The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
+    elastic job.
     """
     found: list[Verdict] = []
     name = f"{KIND} {view.name}"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.kinds.elasticjob import ELASTICJOB, with_master_image
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
+from turnout.controllers.model import Kind
 
-KINDS: Mapping[str, Kind] = {kind.called: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB, VOLCANOJOB)}
+KINDS: Mapping[str, Kind] = {
+    kind.full_name: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB, VOLCANOJOB)
+}
 
 
 def by_api(names: Iterable[str], master_image: str = "") -> dict[str, Kind]:

@@ -12,23 +12,24 @@ from typing import Any
 
 from turnout.controllers import lifecycle_policies as policies
 from turnout.controllers.children import SCHEDULERS, resources_of
-from turnout.controllers.kind import Kind, Vocabulary
 from turnout.controllers.kinds import fields
 from turnout.controllers.kinds import volcanojob_plugins as plugins
-from turnout.controllers.kinds.volcanojob_life import FIELDS, in_our_words, in_volcanos_words, life
+from turnout.controllers.kinds.volcanojob_life import FIELDS, in_our_words, in_volcanos_words, lifecycle
 from turnout.controllers.kinds.volcanojob_plugins import LABELS, NAMESPACE
 from turnout.controllers.model import (
     Counts,
     Dialect,
     Gang,
     JobView,
+    Kind,
+    KnownChildren,
     Object,
     Replica,
     Restart,
     Role,
     RunPolicy,
-    Seen,
     Verdict,
+    Vocabulary,
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
@@ -225,7 +226,7 @@ def notes(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
     }
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[str, Any]:
+def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
     """Return the pod's spec with the job's scheduler, priority and plugins.
 
     The scheduler `volcano` means the one of gangs, whichever this cluster has: none is named for it here.
@@ -239,7 +240,7 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _seen: Seen) -> dict[s
     return plugins.in_pod(view, role, replica, spec)
 
 
-def _judged_by_its_life(_view: JobView, _counts: Mapping[str, Counts], _seen: Seen) -> Sequence[Verdict]:
+def _judged_by_its_life(_view: JobView, _counts: Mapping[str, Counts], _known: KnownChildren) -> Sequence[Verdict]:
     return ()
 
 
@@ -259,5 +260,5 @@ VOLCANOJOB = Kind(
     vocabulary=Vocabulary(FIELDS, in_our_words, in_volcanos_words),
     notes=notes,
     title=TITLE,
-    life=life,
+    lifecycle=lifecycle,
 )

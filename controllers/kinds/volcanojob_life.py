@@ -1,6 +1,6 @@
-"""The life of a Volcano Job: its phases, what leads from one to the next, and its status.
+"""The lifecycle of a Volcano Job: its phases, their transitions, and its status.
 
-A phase is written first and carried out by the looks that follow it, so a controller that ends in between goes on where
+A phase is written first and carried out by the reconciliations that follow, so a restarted controller continues where
 it was. Source: docs/facts/job-kinds.md 1.5; VE-27; Volcano's pkg/controllers/job/state
 """
 
@@ -12,25 +12,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from turnout.controllers import children, conditions, diff
+from turnout.controllers import children, conditions
 from turnout.controllers import lifecycle_policies as policies
-from turnout.controllers.kind import Kind, Moment
+from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
     Delete,
     JobView,
+    Kind,
+    KnownChildren,
+    Moment,
     Object,
     Outcome,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Replica,
     Say,
-    Seen,
     Setup,
     Write,
 )
-from turnout.controllers.portion import Portion
 from turnout.kube.times import rfc3339, unix_s
 
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
@@ -52,13 +53,13 @@ _SUSPENDED = Reason.SUSPENDED.value
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
-    """A job at one look. before: its status."""
+class _JobAtPhase:
+    """A job at one reconciliation. before: its status."""
 
     kind: Kind
     view: JobView
     before: Object
-    seen: Seen
+    known: KnownChildren
     now_s: float
     setup: Setup
 
@@ -67,66 +68,66 @@ class _At:
         return _phase(self.before) or PENDING
 
     @property
-    def alive(self) -> list[PodSeen]:
-        return [pod for pod in self.seen.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
+    def alive(self) -> list[PodState]:
+        return [pod for pod in self.known.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
 
     @property
-    def members(self) -> list[PodSeen]:
-        """The pods that belong to the job as it is now."""
+    def members(self) -> list[PodState]:
+        """Return the pods that belong to the job as it is now."""
         sizes = {role.label: role.replicas for role in self.view.roles}
-        return [pod for pod in self.seen.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
+        return [pod for pod in self.known.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
 
 
-def life(kind: Kind, view: JobView, raw: Object, seen: Seen, now_s: float, setup: Setup) -> Outcome:
+def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup) -> Outcome:
     """Return what has to be written for one job."""
-    at = _At(kind, view, _mapping(raw.get("status")), seen, now_s, setup)
-    if at.phase in (ABORTING, ABORTED) and _said(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
-        return _told(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
+    at = _JobAtPhase(kind, view, _mapping(raw.get("status")), known, now_s, setup)
+    if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
+        return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
     if at.phase in ENDS:
         return _ended(at)
     if at.phase in NEXT:
-        writes = tuple(diff.all_pods(at.alive))
-        why, reason = _said(at.before, "message"), _said(at.before, "reason")
-        return _told(at, at.phase, writes=writes) if at.alive else _told(at, NEXT[at.phase], why, reason=reason)
+        writes = tuple(children.delete_pods(at.alive))
+        why, reason = _state_text(at.before, "message"), _state_text(at.before, "reason")
+        return _outcome(at, at.phase, writes=writes) if at.alive else _outcome(at, NEXT[at.phase], why, reason=reason)
     if view.policy.suspended:
-        return _told(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
+        return _outcome(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
     if at.phase == RESTARTING:
         return _restarting(at)
-    due = policies.decide(view.spec["policies"], view.roles, seen)
+    due = policies.decide(view.spec["policies"], view.roles, known)
     if due.action:
         return _acted(at, due)
     if end := _end(at):
-        return _told(at, *end)
+        return _outcome(at, *end)
     return _running(at)
 
 
-def _acted(at: _At, due: policies.Due) -> Outcome:
+def _acted(at: _JobAtPhase, due: policies.Due) -> Outcome:
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
         counted["retryCount"] = at.view.spec["retried"] + 1
-    return _told(at, phase, f"{due.action}: {due.why}", **counted)
+    return _outcome(at, phase, f"{due.action}: {due.why}", **counted)
 
 
-def _restarting(at: _At) -> Outcome:
+def _restarting(at: _JobAtPhase) -> Outcome:
     """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
     """
     past = at.view.spec["retried"] > at.view.spec["retries"]
-    if left := (at.alive if past else at.seen.pods):
-        return _told(at, RESTARTING, writes=tuple(diff.all_pods(left)))
+    if left := (at.alive if past else at.known.pods):
+        return _outcome(at, RESTARTING, writes=tuple(children.delete_pods(left)))
     if past:
-        why = f"{_said(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
-        return _told(at, FAILED, why)
-    return _told(at, PENDING)
+        why = f"{_state_text(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
+        return _outcome(at, FAILED, why)
+    return _outcome(at, PENDING)
 
 
-def _end(at: _At) -> tuple[str, str] | None:
-    """Return the phase that the pods' results lead to, and why; None when the job goes on.
+def _end(at: _JobAtPhase) -> tuple[str, str] | None:
+    """Return the phase that follows from the pods' results, and why; None if the job continues.
 
-    Pods that go, or are above the job's size, say nothing. An elastic job succeeds with as many as its gang needs.
-    Source: VE-27
+    Terminating pods, and pods above the job's size, do not count. An elastic job succeeds with as many pods as its gang
+    needs. Source: VE-27
     """
     spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
     staying = at.members
@@ -146,30 +147,30 @@ def _end(at: _At) -> tuple[str, str] | None:
     return FAILED, f"{good} pods succeeded, {least} are needed"
 
 
-def _running(at: _At) -> Outcome:
-    """Bring the children to what is wanted, and say whether the job runs."""
-    kind, view, seen = at.kind, at.view, at.seen
+def _running(at: _JobAtPhase) -> Outcome:
+    """Bring the children to what is needed, and set whether the job runs."""
+    kind, view, known = at.kind, at.view, at.known
     group = children.pod_group(view, at.setup)
-    portion, pods = Portion(), diff.by_role(seen.pods)
-    writes = [*diff.others([*([] if group is None else [group]), *kind.extras(view, seen)], seen, portion)]
+    portion, pods = Portion(), children.by_role(known.pods)
+    writes = [*children.others([*([] if group is None else [group]), *kind.extras(view, known)], known, portion)]
     tasks = {role.label for role in view.roles}
-    waits = diff.waits(seen, at.setup)
+    waits_for_admission = children.waits_for_admission(known, at.setup)
     for role in view.roles:
         mine = pods.get(role.label, [])
-        writes += diff.all_pods(diff.surplus(role, mine))
-        if waits:
+        writes += children.delete_pods(children.surplus(role, mine))
+        if waits_for_admission:
             continue
-        for index in diff.missing(role, mine):
+        for index in children.missing(role, mine):
             if portion.is_full():
                 break
             replica = Replica(index, index)
-            writes.append(portion.create(partial(children.pod, kind, view, role, replica, seen, at.setup)))
-    writes += diff.all_pods(pod for pod in seen.pods if pod.role not in tasks)
-    return _told(at, _begun(at), writes=tuple(writes), again_s=min(portion.again_s(), default=None))
+            writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, at.setup)))
+    writes += children.delete_pods(pod for pod in known.pods if pod.role not in tasks)
+    return _outcome(at, _begun(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
 
 
-def _begun(at: _At) -> str:
-    """Return Running once as many pods as the gang needs have begun, and Pending again when too many wait."""
+def _begun(at: _JobAtPhase) -> str:
+    """Return Running once as many pods as the gang needs have begun, and Pending again if too many wait."""
     counts = _counts(at.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
     total = sum(role.replicas for role in at.view.roles)
@@ -179,53 +180,55 @@ def _begun(at: _At) -> str:
     return RUNNING if begun and begun >= least else PENDING
 
 
-def _ended(at: _At) -> Outcome:
-    """Delete what still runs, and the PodGroup, which holds room; and the job once its time is over."""
-    writes: list[Write] = [*diff.all_pods(at.alive)]
-    writes += [Delete(each.key, each.uid) for each in at.seen.others.values() if each.key.kind == "PodGroup"]
-    if at.view.policy.ttl_s is None or _said(at.before, "reason") == _SUSPENDED:
-        return _told(at, at.phase, writes=tuple(writes))
+def _ended(at: _JobAtPhase) -> Outcome:
+    """Delete running pods and the PodGroup, which holds room, and the job once its time to live is over."""
+    writes: list[Write] = [*children.delete_pods(at.alive)]
+    writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
+    if at.view.policy.ttl_s is None or _state_text(at.before, "reason") == _SUSPENDED:
+        return _outcome(at, at.phase, writes=tuple(writes))
     ended_s = unix_s(_mapping(at.before.get("state")).get("lastTransitionTime"))
     left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
-    if at.seen.jumped_s:
+    if at.known.jumped_s:
         left_s = max(left_s, JUMP_S)
-    return _told(at, at.phase, writes=tuple(writes), again_s=max(left_s, 0.0), gone=left_s <= 0)
+    return _outcome(at, at.phase, writes=tuple(writes), requeue_s=max(left_s, 0.0), delete_job=left_s <= 0)
 
 
-def _told(
-    at: _At,
+def _outcome(
+    at: _JobAtPhase,
     phase: str,
     why: str = "",
     *,
     writes: Sequence[Write] = (),
-    again_s: float | None = None,
-    gone: bool = False,
+    requeue_s: float | None = None,
+    delete_job: bool = False,
     reason: str = "",
     **counted: int,
 ) -> Outcome:
-    """Return what is written, with the status that follows. why, reason: for a phase that is new."""
+    """Return the writes, with the status that follows. why, reason: of a new phase."""
     before, new = at.before, phase != _phase(at.before)
-    made: dict[str, Any] = {
+    status: dict[str, Any] = {
         "state": before.get("state"),
         "minAvailable": at.view.gang.min_member,
-        **_counts(at.seen.pods),
-        "taskStatusCount": _by_task(at.seen.pods),
+        **_counts(at.known.pods),
+        "taskStatusCount": _by_task(at.known.pods),
         "version": at.view.spec["version"],
         "retryCount": at.view.spec["retried"],
         **counted,
     }
     listed = conditions.listed(before)
     if new:
-        made["state"] = _state(phase, why, at.now_s, reason)
+        status["state"] = _state(phase, why, at.now_s, reason)
         listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
-    made["conditions"] = listed
-    made["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
-    was = {name: before[name] for name in FIELDS if name in before}
-    patch = None if made == was else diff.merge_patch(was, made)
-    return Outcome(tuple(writes), _says(at, phase, why) if new else (), patch, again_s=again_s, gone=gone)
+    status["conditions"] = listed
+    status["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
+    status_before = {name: before[name] for name in FIELDS if name in before}
+    patch = None if status == status_before else children.merge_patch(status_before, status)
+    return Outcome(
+        tuple(writes), _says(at, phase, why) if new else (), patch, requeue_s=requeue_s, delete_job=delete_job
+    )
 
 
-def _says(at: _At, phase: str, why: str) -> tuple[Say, ...]:
+def _says(at: _JobAtPhase, phase: str, why: str) -> tuple[Say, ...]:
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":
@@ -240,16 +243,16 @@ def _says(at: _At, phase: str, why: str) -> tuple[Say, ...]:
 
 
 def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
-    told = {"message": why, "reason": reason}
-    return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in told.items() if each}}
+    texts = {"message": why, "reason": reason}
+    return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in texts.items() if each}}
 
 
-def _counts(pods: Iterable[PodSeen]) -> dict[str, int]:
+def _counts(pods: Iterable[PodState]) -> dict[str, int]:
     counts = Counter("terminating" if pod.deleting else pod.phase.value.lower() for pod in pods)
     return {word: counts[word] for word in _COUNTS}
 
 
-def _by_task(pods: Iterable[PodSeen]) -> dict[str, Any]:
+def _by_task(pods: Iterable[PodState]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pod in pods:
         phases = found.setdefault(pod.role, {"phase": {}})["phase"]
@@ -262,23 +265,23 @@ def _mapping(value: Any) -> Object:
 
 
 def _phase(status: Object) -> str:
-    return _said(status, "phase")
+    return _state_text(status, "phase")
 
 
-def _said(status: Object, key: str) -> str:
-    """Return a text of the state, "" where there is none."""
+def _state_text(status: Object, key: str) -> str:
+    """Return a text of the state, "" for none."""
     text = _mapping(status.get("state")).get(key)
     return text if isinstance(text, str) else ""
 
 
 def in_our_words(status: Object) -> Object:
-    """Return a status as far as an object that is refused needs it: whether its job has begun."""
+    """Return the status in the core's terms, as far as a refused object needs it: whether its job has begun."""
     begun = {"type": Reason.CREATED.value, "status": "True"}
     return {"conditions": [begun] if _phase(status) else []}
 
 
-def in_volcanos_words(status: Object, _view: JobView | None, _seen: Seen, moment: Moment) -> Object:
-    """Return the status of an object that is refused: Failed, and why, unless its job has begun."""
+def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: Moment) -> Object:
+    """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.listed(status) if each.get("type") == Reason.FAILED.value]
     return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

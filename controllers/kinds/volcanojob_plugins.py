@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnout.controllers.children import meta_of
-from turnout.controllers.model import ChildLabels, JobView, Object, Replica, Role, Seen, replica_name
+from turnout.controllers.model import ChildLabels, JobView, KnownChildren, Object, Replica, Role, replica_name
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -92,7 +92,7 @@ def _config(view: JobView) -> str:
     return f"{view.name}-svc"
 
 
-def extras(view: JobView, _seen: Seen) -> list[Object]:
+def extras(view: JobView, _known: KnownChildren) -> list[Object]:
     """Return the Service and the host lists that the plugin svc makes."""
     plugins: Plugins = view.spec["plugins"]
     if "svc" not in plugins:
@@ -108,24 +108,24 @@ def extras(view: JobView, _seen: Seen) -> list[Object]:
 def in_pod(view: JobView, role: Role, replica: Replica, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod's spec with what the plugins add."""
     plugins: Plugins = view.spec["plugins"]
-    made = dict(spec)
+    changed = dict(spec)
     if "svc" in plugins:
-        made = _svc(view, role, replica, made, plugins["svc"])
+        changed = _svc(view, role, replica, changed, plugins["svc"])
     if "env" in plugins:
         index = str(replica.index)
-        made = _with_env(made, {"VK_TASK_INDEX": index, "VC_TASK_INDEX": index})
-    return made
+        changed = _with_env(changed, {"VK_TASK_INDEX": index, "VC_TASK_INDEX": index})
+    return changed
 
 
 def _svc(
     view: JobView, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
 ) -> dict[str, Any]:
-    made = {"hostname": replica_name(view, role, replica), "subdomain": view.name, **spec}
+    changed = {"hostname": replica_name(view, role, replica), "subdomain": view.name, **spec}
     if _is_on(options, "inject-hosts-env"):
         data: Mapping[str, str] = view.spec["hosts"]
         env = {key: value for key, value in data.items() if key.startswith("VC_")}
-        made = _with_env(made, {key: _value(view, key, value) for key, value in env.items()})
-    return _with_mount(made, _config(view), {"configMap": {"name": _config(view)}}, {"mountPath": HOSTS})
+        changed = _with_env(changed, {key: _value(view, key, value) for key, value in env.items()})
+    return _with_mount(changed, _config(view), {"configMap": {"name": _config(view)}}, {"mountPath": HOSTS})
 
 
 def _value(view: JobView, key: str, value: str) -> str | Object:
@@ -136,12 +136,12 @@ def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str
     """Return a pod's spec with variables added to every container that does not set them itself."""
     added = [{"name": k, **({"value": v} if isinstance(v, str) else {"valueFrom": v})} for k, v in env.items()]
 
-    def told(container: Object) -> Object:
+    def changed(container: Object) -> Object:
         own = list(container.get("env") or ())
         named = {each.get("name") for each in own}
         return {**container, "env": [*own, *(each for each in added if each["name"] not in named)]}
 
-    return _each(spec, told)
+    return _each(spec, changed)
 
 
 def _with_mount(spec: dict[str, Any], name: str, volume: Object, mount: Object) -> dict[str, Any]:
@@ -151,8 +151,8 @@ def _with_mount(spec: dict[str, Any], name: str, volume: Object, mount: Object) 
         return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), {**mount, "name": name}]}
 
     own = list(spec.get("volumes") or ())
-    there = any(each.get("name") == name for each in own)
-    return _each({**spec, "volumes": own if there else [*own, {"name": name, **volume}]}, mounted)
+    has_volume = any(each.get("name") == name for each in own)
+    return _each({**spec, "volumes": own if has_volume else [*own, {"name": name, **volume}]}, mounted)
 
 
 def _each(spec: dict[str, Any], change: Callable[[Object], Object]) -> dict[str, Any]:

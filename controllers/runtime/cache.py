@@ -1,24 +1,23 @@
-"""Keeps what the watches and our own writes have shown: jobs, and what each of them owns.
+"""Keeps what the watches and our own writes have shown: jobs, their children, and the resources of nodes.
 
-An answer to a write counts at once, so that the next look does not write it again. Older versions of an object, and
-answers on objects that are known to be gone, are passed over. What an answer told of and a later list does not hold is
-gone, too: it went while no watch was there to see it come.
+The answer to a write counts at once, so that the next reconciliation does not write it again. Older versions of an
+object, and answers about deleted objects, are ignored. An object that only an answer has shown, and that a later list
+does not have, was deleted before its watch began.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from turnout.controllers.kind import Kind
-from turnout.controllers.model import ChildKey, ChildSeen, JobKey, Object, PodSeen, Seen
-from turnout.controllers.observed import JobObject, Owned, OwnedPod, child_seen, pod_seen
-from turnout.controllers.runtime.node_resources import NodeResources
-from turnout.kube.objects import ObjectMeta
+from turnout.controllers.model import ChildKey, ChildState, JobKey, Kind, KnownChildren, Object, Phase, PodState
+from turnout.controllers.role_pods import extended
+from turnout.kube.objects import ObjectMeta, Struct
+from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
@@ -26,7 +25,7 @@ _REMEMBERED = 20_000  # uids of objects that are gone
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CachedJob:
     """A job as bytes, which take a fifth of what its dicts do."""
 
     uid: str
@@ -35,7 +34,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
+class _CachedChild:
     """watch: the label of the watch that has yet to show it; None once one has."""
 
     owner: _Owner
@@ -45,28 +44,33 @@ class _Child:
 
 
 class Cache:
-    """changed: called with each job that has to be looked at. kinds: by the path of their group, as a JobKey has it."""
+    """The jobs and their children.
+
+    changed: called with each job that has to be reconciled. kinds: by the path of their group, as in a JobKey.
+    """
 
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
         self._changed = changed
         self.nodes = NodeResources()
         self._unread = False
         self._kinds = kinds
-        self._jobs: dict[JobKey, _Job] = {}
+        self._jobs: dict[JobKey, _CachedJob] = {}
         self._keys: dict[_Owner, JobKey] = {}
-        self._pods: dict[_Owner, dict[str, PodSeen]] = {}  # by the pod's name
-        self._others: dict[_Owner, dict[ChildKey, ChildSeen]] = {}
-        self._known: dict[tuple[str, str, str], _Child] = {}  # by kind, namespace and name
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._pods: dict[_Owner, dict[str, PodState]] = {}  # by the pod's name
+        self._others: dict[_Owner, dict[ChildKey, ChildState]] = {}
+        self._known: dict[tuple[str, str, str], _CachedChild] = {}  # by kind, namespace and name
+        self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
-        """A job as it is now. answer: as a write of ours was answered; else as a watch shows it."""
+        """Store a job. answer: True for the answer to a write of ours, False for a watch."""
         meta, version = obj.metadata, _version(obj.metadata)
         if not answer:
-            self._gone.pop(meta.uid, None)  # an API server that was put back to an older state has it again
+            self._deleted_uids.pop(meta.uid, None)  # an API server that was put back to an older state has it again
         key = JobKey(api, meta.namespace, meta.name)
         before = self._jobs.get(key)
-        if meta.uid in self._gone or (before is not None and before.uid == meta.uid and before.version >= version):
+        if meta.uid in self._deleted_uids or (
+            before is not None and before.uid == meta.uid and before.version >= version
+        ):
             return
         if before is not None and before.uid != meta.uid:
             self._keys.pop((key.namespace, before.uid), None)
@@ -77,51 +81,54 @@ class Cache:
             "spec": obj.spec or {},
             "status": obj.status or {},
         }
-        self._jobs[key] = _Job(meta.uid, version, msgspec.json.encode(raw))
+        self._jobs[key] = _CachedJob(meta.uid, version, msgspec.json.encode(raw))
         self._keys[meta.namespace, meta.uid] = key
         self._changed(key)
 
-    def drop_job(self, api: str, gone: Key) -> None:
-        """A job is gone; the API server deletes what it owned."""
-        self._forget(gone.uid)
-        key = JobKey(api, gone.namespace, gone.name)
-        if (found := self._jobs.get(key)) is not None and found.uid == gone.uid:
+    def drop_job(self, api: str, key_of_job: Key) -> None:
+        """Drop a deleted job. The API server deletes its children."""
+        self._forget(key_of_job.uid)
+        key = JobKey(api, key_of_job.namespace, key_of_job.name)
+        if (found := self._jobs.get(key)) is not None and found.uid == key_of_job.uid:
             del self._jobs[key]
-            self._keys.pop((gone.namespace, gone.uid), None)
+            self._keys.pop((key_of_job.namespace, key_of_job.uid), None)
 
     def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
-        """A pod as it is now. answer: as a write of ours was answered; else as a watch shows it."""
-        if (found := self._taken_in("Pod", obj.metadata, answer)) is None:
+        """Store a pod. answer: True for the answer to a write of ours, False for a watch."""
+        if (found := self._note_child("Pod", obj.metadata, answer)) is None:
             return
         owner, kind = found
-        self._pods.setdefault(owner, {})[obj.metadata.name] = pod_seen(kind, obj)
+        self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
         self._look_at(owner)
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
-        """A child that is no pod as it is now."""
-        if (found := self._taken_in(kind, obj.metadata, answer)) is None:
+        """Store a child that is not a pod."""
+        if (found := self._note_child(kind, obj.metadata, answer)) is None:
             return
         owner, owners_kind = found
-        child = child_seen(owners_kind, kind, obj)
+        child = child_state(owners_kind, kind, obj)
         self._others.setdefault(owner, {})[child.key] = child
         self._look_at(owner)
 
-    def drop_child(self, kind: str, gone: Key) -> None:
-        """A child is gone."""
-        self._forget(gone.uid)
-        known = self._known.get((kind, gone.namespace, gone.name))
-        if known is None or known.uid != gone.uid:
+    def drop_child(self, kind: str, child_key: Key) -> None:
+        """Drop a deleted child."""
+        self._forget(child_key.uid)
+        known = self._known.get((kind, child_key.namespace, child_key.name))
+        if known is None or known.uid != child_key.uid:
             return
-        del self._known[kind, gone.namespace, gone.name]
+        del self._known[kind, child_key.namespace, child_key.name]
         owner = known.owner
         mine: dict[Any, Any] = self._pods.get(owner, {}) if kind == "Pod" else self._others.get(owner, {})
-        mine.pop(gone.name if kind == "Pod" else ChildKey(kind, gone.name), None)
+        mine.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
         if not mine:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
         self._look_at(owner)
 
     def listed(self, kind: str, label: str, version: str) -> None:
-        """A whole list of children has been told. label: that they have, "" for none. version: of the list."""
+        """Drop the children that a complete list does not have. label: of the list's selector, "" for none.
+
+        version: of the list.
+        """
         at = int(version) if version.isascii() and version.isdigit() else 0
         ended = [
             Key(namespace, name, child.uid)
@@ -131,20 +138,20 @@ class Cache:
         for each in ended:
             self.drop_child(kind, each)
 
-    def job(self, key: JobKey) -> tuple[Object, Seen] | None:
-        """Return a job's object and what it owns; None for one that is gone."""
+    def job(self, key: JobKey) -> tuple[Object, KnownChildren] | None:
+        """Return a job's object and its children; None for a deleted job."""
         if (found := self._jobs.get(key)) is None:
             return None
         owner = key.namespace, found.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), Seen(
+        return msgspec.json.decode(found.raw), KnownChildren(
             tuple(pods.values()), dict(others), self.nodes.offered, self._unread
         )
 
     def pods_are_read(self, *, yes: bool) -> None:
-        """Note whether pods can be read. All jobs are looked at once they can: nothing was decided in between.
+        """Note whether pods can be read. Once they can, all jobs are reconciled: nothing was decided in between.
 
-        When they cannot, jobs are looked at whose status tells of each pod.
+        If they cannot, jobs are reconciled whose status shows each pod.
         """
         if self._unread is not yes:
             return
@@ -158,32 +165,32 @@ class Cache:
         """Return the jobs that are there."""
         return self._jobs
 
-    def _taken_in(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
-        """Note a child, and return its owner and that one's kind.
+    def _note_child(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
+        """Note a child, and return its owner and the owner's kind.
 
-        None for what no job of our kinds controls, what is gone, and what is older than what is known.
+        Returns None for a child of no job of our kinds, for a deleted child, and for an old version.
         """
         reference = next((each for each in meta.owner_references or () if each.controller), None)
         owners_kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
         if reference is None or owners_kind is None or owners_kind.kind != reference.kind:
             return None
         if not answer:
-            self._gone.pop(meta.uid, None)
-        if meta.uid in self._gone:
+            self._deleted_uids.pop(meta.uid, None)
+        if meta.uid in self._deleted_uids:
             return None
         place, version, owner = (kind, meta.namespace, meta.name), _version(meta), (meta.namespace, reference.uid)
         known = self._known.get(place)
         if known is not None and known.uid != meta.uid:
             known = None
-        seen = not answer or (known is not None and known.watch is None)
+        shown = not answer or (known is not None and known.watch is None)
         newest = version if known is None else max(version, known.version)
-        self._known[place] = _Child(owner, meta.uid, newest, None if seen else owners_kind.child_labels.job)
+        self._known[place] = _CachedChild(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
     def _forget(self, uid: str) -> None:
-        self._gone[uid] = None
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self._deleted_uids[uid] = None
+        if len(self._deleted_uids) > _REMEMBERED:
+            self._deleted_uids.popitem(last=False)
 
     def _look_at(self, owner: _Owner) -> None:
         if (key := self._keys.get(owner)) is not None:
@@ -192,3 +199,202 @@ class Cache:
 
 def _version(meta: ObjectMeta) -> int:
     return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
+
+
+_LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
+_WAITS = 1_024  # characters of a scheduler's reasons
+
+
+class Terminated(Struct):
+    """How a container has ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None  # the API server says null for what the kubelet has not
+    finished_at: str | None = None
+
+
+class ContainerState(Struct):
+    """The state of a container: its end as far as it decides something, the others as they are."""
+
+    terminated: Terminated | None = None
+    running: dict[str, Any] | None = None
+    waiting: dict[str, Any] | None = None
+
+
+class ContainerStatus(Struct):
+    """A container of a pod."""
+
+    name: str = ""
+    restart_count: int = 0
+    ready: bool = False
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class PodCondition(Struct):
+    """A condition of a pod."""
+
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class PodStatus(Struct):
+    """The part of a pod's status that decides what becomes of it."""
+
+    phase: str = ""
+    reason: str = ""
+    start_time: str | None = None
+    conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class PodSpec(Struct):
+    """The part of a pod's spec that its controller needs."""
+
+    node_name: str = ""
+
+
+class OwnedPod(Struct):
+    """A pod as its controller needs it."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class OwnedStatus(Struct):
+    """The part of a PodGroup's status that its job waits for."""
+
+    phase: str = ""
+
+
+class Owned(Struct):
+    """A child that is no pod. data: of a ConfigMap."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    data: dict[str, Any] | None = None
+    status: OwnedStatus = msgspec.field(default_factory=OwnedStatus)
+
+
+class JobObject(Struct):
+    """A job of any kind."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+def place_of(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
+    """Return the role and index that a child's labels say; -1 for a child of the whole job."""
+    labels, words = meta.labels or {}, kind.child_labels
+    index = labels.get(words.index, "")
+    return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
+
+
+def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
+    """Return a pod as decisions have it."""
+    role, index = place_of(kind, obj.metadata)
+    status = obj.status
+    try:
+        phase = Phase(status.phase or "Pending")
+    except ValueError:
+        phase = Phase.UNKNOWN
+    statuses = status.container_statuses or ()
+    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
+    ended = [each for each in mine if each is not None]
+    ended.sort(key=lambda each: not each.exit_code)  # the one that failed speaks for a pod of any containers
+    return PodState(
+        obj.metadata.name,
+        obj.metadata.uid,
+        role,
+        index,
+        phase,
+        obj.metadata.deletion_timestamp is not None,
+        ended[0].exit_code if ended else None,
+        sum(each.restart_count for each in statuses),
+        any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
+        status.reason or (ended[0].reason if ended else ""),
+        obj.spec.node_name,
+        ended[0].message[-_LAST_WORDS:] if ended else "",
+        (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
+        msgspec.to_builtins(statuses) if kind.tells_containers else (),
+        unix_s((ended[0].started_at if ended else None) or status.start_time),
+        unix_s(ended[0].finished_at) if ended else None,
+        _scheduler_message(obj),
+        _since_s(obj.metadata, ended),
+    )
+
+
+def _scheduler_message(obj: OwnedPod) -> str:
+    """Return why a pod has no node, in its scheduler's words."""
+    conditions = (
+        each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False"
+    )
+    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in conditions), "")
+
+
+def child_state(kind: Kind, child_kind: str, obj: Owned) -> ChildState:
+    """Return a child that is no pod as decisions have it. child_kind: what it is."""
+    role, index = place_of(kind, obj.metadata)
+    key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
+    data = data if child_kind == "ConfigMap" else {}
+    return ChildState(key, obj.metadata.uid, role, index, obj.spec, data, phase)
+
+
+def _since_s(meta: ObjectMeta, ended: Sequence[Terminated]) -> float:
+    if meta.deletion_timestamp is not None:
+        return unix_s(meta.deletion_timestamp) or 0.0
+    last_s = max((unix_s(each.finished_at) or 0.0 for each in ended), default=0.0)
+    return last_s or unix_s(meta.creation_timestamp) or 0.0
+
+
+NODES_PATH = "/api/v1/nodes"
+
+
+class OfferedStatus(Struct):
+    """The part of a node's status that says what it has."""
+
+    allocatable: dict[str, Any] | None = None
+
+
+class OfferingNode(Struct):
+    """A node as far as its devices go."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    status: OfferedStatus = msgspec.field(default_factory=OfferedStatus)
+
+
+class NodeResources:
+    """A sink of the watch of nodes. offered: by all nodes together, None while they have not been listed."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, frozenset[str]] = {}
+        self._nodes: Counter[str] = Counter()  # that offer a resource
+        self.offered: frozenset[str] | None = None
+
+    def put(self, node: OfferingNode) -> None:
+        """Store a node."""
+        self._set(node.metadata.name, extended(node.status.allocatable))
+
+    def drop(self, key: Key) -> None:
+        """Drop a deleted node."""
+        self._set(key.name, frozenset())
+        self._by_node.pop(key.name, None)
+
+    def synced(self, version: str) -> None:
+        """Note that all nodes have been listed."""
+        self.offered = frozenset(self._nodes)
+
+    def _set(self, name: str, now: frozenset[str]) -> None:
+        before = self._by_node.get(name, frozenset())
+        if before == now:
+            return
+        self._by_node[name] = now
+        self._nodes.update(now - before)
+        self._nodes.subtract(before - now)
+        self._nodes = +self._nodes
+        if self.offered is not None:
+            self.offered = frozenset(self._nodes)

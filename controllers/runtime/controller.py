@@ -1,22 +1,31 @@
-"""The loop: takes a job from the queue, decides, writes, tells. A fault in one job is that job's."""
+"""The loop of the job controllers: takes a job from the queue, decides, writes, reports. A fault stops one job only."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from turnout.controllers.kind import Kind
-from turnout.controllers.model import JUMP_S, JobKey, Object, Reason, Say, Setup
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from turnout.controllers.model import JUMP_S, JobKey, Kind, Object, Reason, Say, Setup
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.metrics import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import NameTaken, Writer
 from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
+from turnout.kube.server.probes import build_info
 
 log = logging.getLogger("turnout.controllers")
 
@@ -24,7 +33,7 @@ AT_ONCE = 16  # jobs that are looked at side by side
 
 
 class JobController:
-    """Controls the jobs of some kinds while it leads. kinds: by the path of their group, as a JobKey has it."""
+    """The controller of the jobs of some kinds, while it leads. kinds: by the path of their group, as in a JobKey."""
 
     def __init__(
         self,
@@ -45,7 +54,7 @@ class JobController:
         self._moment, self._looked_s = self._time.now(), clock.monotonic()
 
     async def run(self) -> None:
-        """Look at every job once, then at each that changes, until cancelled."""
+        """Reconcile every job once, then each job that changes, until cancelled."""
         self._look_at_all()
         await run_together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
 
@@ -54,7 +63,7 @@ class JobController:
             self._queue.add(key)
 
     async def _follow_clock(self) -> None:
-        """Look at the clock now and then. Between two looks time goes on as the monotonic clock does."""
+        """Read the clock now and then. Between two readings, time goes on as the monotonic clock does."""
         while True:
             before, self._moment, self._looked_s = self._moment, self._time.now(), self._clock.monotonic()
             if before.jumped_s and not self._moment.jumped_s:  # another time of day may count from now on
@@ -79,14 +88,14 @@ class JobController:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
     async def look(self, key: JobKey) -> None:
-        """Decide on one job and write what follows. What it raises means that the job has to be tried again."""
+        """Reconcile one job. An exception means that the job has to be retried."""
         if (found := self._cache.job(key)) is None:
             return
-        raw, seen = found
+        raw, known = found
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
             now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
-            outcome = reconcile(kind, raw, replace(seen, jumped_s=self._moment.jumped_s), now_s, self._setup)
+            outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
         self._tell(kind, raw, outcome.says)
         try:
@@ -98,11 +107,11 @@ class JobController:
             self._tell(kind, raw, [Say(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
         self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
-        if outcome.again_s is not None:
-            self._queue.add_after(key, outcome.again_s)
+        if outcome.requeue_s is not None:
+            self._queue.add_after(key, outcome.requeue_s)
 
     def _refuse(self, key: JobKey, error: Exception) -> None:
-        """Tell that a fault of ours has kept a job from what it needs. It comes again after a back-off of its own."""
+        """Report a fault of ours that stops a job. The job is retried after its own back-off."""
         log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.faults.inc()
         try:
@@ -110,7 +119,7 @@ class JobController:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
                 self._tell(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
         except Exception:
-            log.exception("fault_not_told", extra={"job": f"{key.namespace}/{key.name}"})
+            log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
     def _tell(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
         meta = raw["metadata"]
@@ -118,8 +127,49 @@ class JobController:
         for each in says:
             type_ = "Warning" if each.warning else "Normal"
             self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
-            self._metrics.told.labels(kind.called, each.reason.value).inc()
-            log.info("told", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value})
+            self._metrics.events.labels(kind.full_name, each.reason.value).inc()
+            log.info(
+                "event_recorded", extra={"job": f"{meta['namespace']}/{meta['name']}", "reason": each.reason.value}
+            )
 
 
 _NAME_AGAIN_S = 30.0
+
+
+_LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
+
+
+class Metrics:
+    """The metrics page of the job controllers. waiting: returns how many jobs wait."""
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        build_info(registry)
+        self.look_s = Histogram(
+            "turnout_controller_decide_seconds", "Time for one decision on one job.", buckets=_LOOK_S, registry=registry
+        )
+        self.writes = Counter("turnout_controller_writes", "Objects created, changed or deleted.", registry=registry)
+        self.faults = Counter(
+            "turnout_controller_faults",
+            "Looks at a job or a ScalePlan that a fault of ours has ended.",
+            registry=registry,
+        )
+        self.events = Counter(
+            "turnout_controller_events",
+            "Events on jobs and ScalePlans, by reason.",
+            ["kind", "reason"],
+            registry=registry,
+        )
+        self.jumped_s = Gauge(
+            "turnout_controller_clock_jumped_seconds",
+            "By how much a clock has jumped just now, while nothing that only time decides is done; else 0.",
+            registry=registry,
+        )
+        self.leading = Gauge("turnout_controller_leading", "1 while this replica writes.", registry=registry)
+        Gauge("turnout_controller_queue", "Jobs that wait to be looked at.", registry=registry).set_function(waiting)
+
+    def page(self) -> bytes:
+        """Return the page as Prometheus reads it."""
+        return generate_latest(self.registry)

@@ -6,12 +6,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.controllers.kind import Kind
-from turnout.controllers.model import Setup
-from turnout.controllers.observed import JobObject, Owned, OwnedPod
-from turnout.controllers.runtime import child_paths, node_resources, scale_plans
-from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.node_resources import OfferingNode
+from turnout.controllers.children import collection_path, path_prefixes
+from turnout.controllers.model import Kind, Setup
+from turnout.controllers.runtime import scale_plans
+from turnout.controllers.runtime.cache import NODES_PATH, Cache, JobObject, OfferingNode, Owned, OwnedPod
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, InformerFactory
@@ -25,9 +23,10 @@ _WHOLE = ("PodGroup", "HorizontalPodAutoscaler")  # few, and ours have no label 
 
 
 class ControllerInformers(InformerFactory):
-    """kinds: by the path of their group, as a JobKey has it. A kind whose CRD is not there is asked for now and then.
+    """The watches of the job controllers. kinds: by the path of their group, as in a JobKey.
 
-    Pods, Services and ConfigMaps are those with the labels of a job alone: a large cluster's others cost nothing.
+    A kind without a CRD is retried now and then. Pods, Services and ConfigMaps are watched only with the labels of
+    jobs, so the other objects of a large cluster cost nothing.
     """
 
     def __init__(
@@ -43,12 +42,12 @@ class ControllerInformers(InformerFactory):
         """namespace: the only one that is watched, "" for all."""
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
-        self.watch(_NODES, node_resources.PATH, OfferingNode, cache.nodes)
+        self.watch(_NODES, NODES_PATH, OfferingNode, cache.nodes)
         self._loops.append(self._note_reading)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
-        for name, prefix in child_paths.prefixes(setup).items():
-            path = child_paths.collection(prefix, namespace)
+        for name, prefix in path_prefixes(setup).items():
+            path = collection_path(prefix, namespace)
             if name in _WHOLE:
                 self._watch_children(name, name, path, {})
                 continue
@@ -66,7 +65,10 @@ class ControllerInformers(InformerFactory):
             self._cache.pods_are_read(yes=self._clock.monotonic() - read_s < UNREAD_S)
 
     def unsynced_kinds(self) -> list[str]:
-        """Name the kinds that are waited for. An account that may not list nodes controls its jobs all the same."""
+        """Return the kinds that are not listed yet.
+
+        Nodes are optional: an account that may not list nodes still controls jobs.
+        """
         refused = bool(self.reflectors[_NODES].last_error)
         return [name for name in super().unsynced_kinds() if name != _NODES or not refused]
 
@@ -76,15 +78,15 @@ class ControllerInformers(InformerFactory):
         def put(obj: JobObject) -> None:
             cache.put_job(api, kind.kind, obj)
 
-        def drop(gone: Key) -> None:
-            cache.drop_job(api, gone)
+        def drop(key: Key) -> None:
+            cache.drop_job(api, key)
 
-        path = child_paths.collection((api, kind.plural), self._namespace)
+        path = collection_path((api, kind.plural), self._namespace)
         self.watch(f"{api}/{kind.plural}", path, JobObject, CallbackSink(put, drop), optional=True)
 
     def watch_plans(self, plans: ScalePlans) -> None:
         """Watch ScalePlans too."""
-        path = child_paths.collection((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
+        path = collection_path((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
         self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.put, plans.drop), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
@@ -96,8 +98,8 @@ class ControllerInformers(InformerFactory):
             else:
                 cache.put_other(kind, obj)
 
-        def drop(gone: Key) -> None:
-            cache.drop_child(kind, gone)
+        def drop(key: Key) -> None:
+            cache.drop_child(kind, key)
 
         def listed(version: str) -> None:
             cache.listed(kind, params.get("labelSelector", ""), version)

@@ -27,9 +27,9 @@ OWN = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "HOSTNAM
 def answers(host: str, port: int) -> bool:
     """True if an SSH server answers there."""
     try:
-        with socket.create_connection((host, port), 2.0) as there:
-            there.settimeout(2.0)
-            return there.recv(4) == b"SSH-"
+        with socket.create_connection((host, port), 2.0) as connection:
+            connection.settimeout(2.0)
+            return connection.recv(4) == b"SSH-"
     except OSError:
         return False
 
@@ -52,15 +52,15 @@ def exported(env: dict[str, str]) -> dict[str, str]:
 
 def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
     """Run the command with its output passed on. Returns its code and the last lines."""
-    kept: collections.deque[str] = collections.deque(maxlen=LINES)
+    last_lines: collections.deque[str] = collections.deque(maxlen=LINES)
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         for line in process.stdout or ():
             sys.stdout.write(line)
             sys.stdout.flush()
-            kept.append(line)
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode, "".join(kept)
+            last_lines.append(line)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode, "".join(last_lines)
 
 
 def main(argv: list[str]) -> int:

@@ -9,11 +9,11 @@ import msgspec
 
 from turnout.controllers.kinds.elasticjob import API, ELASTICJOB
 from turnout.controllers.model import JobKey, Object, Reason
-from turnout.controllers.observed import JobObject
-from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.cache import JobObject
+from turnout.controllers.runtime.controller import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER
-from turnout.controllers.scale_plan import owner_of, scale, waits
+from turnout.controllers.scale_plan import is_pending, owner_of, scale
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.leased_calls import Calls
@@ -29,7 +29,7 @@ _MERGE = "application/merge-patch+json"
 
 
 class ScalePlans:
-    """Holds the plans that wait. queue: of its own, for their keys, in which each namespace is alone."""
+    """The ScalePlans that are pending. queue: their own queue, with one plan of a namespace at a time."""
 
     def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock, events: EventRecorder, metrics: Metrics) -> None:
         self._calls, self._queue, self._clock = calls, queue, clock
@@ -37,21 +37,21 @@ class ScalePlans:
         self._waiting: dict[JobKey, Object] = {}
 
     def put(self, obj: JobObject) -> None:
-        """A plan as it is now."""
+        """Store a plan."""
         plan: Object = msgspec.json.decode(msgspec.json.encode(obj))
         key = JobKey(PATH, obj.metadata.namespace, obj.metadata.name)
-        if waits(plan):
+        if is_pending(plan):
             self._waiting[key] = plan
             self._queue.add(key)
         else:
             self._waiting.pop(key, None)
 
-    def drop(self, gone: Key) -> None:
-        """A plan is gone."""
-        self._waiting.pop(JobKey(PATH, gone.namespace, gone.name), None)
+    def drop(self, key: Key) -> None:
+        """Drop a deleted plan."""
+        self._waiting.pop(JobKey(PATH, key.namespace, key.name), None)
 
     async def run(self) -> None:
-        """Carry out what waits and what comes, until cancelled."""
+        """Carry out pending plans until cancelled."""
         for key in list(self._waiting):
             self._queue.add(key)
         await run_together(self._queue.run, *([self._work] * AT_ONCE))
@@ -72,7 +72,7 @@ class ScalePlans:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
     async def look(self, key: JobKey) -> None:
-        """Carry out one plan, if it waits still. Raises CallError for what has to be tried again."""
+        """Carry out one plan, if it is still pending. Raises CallError if it has to be retried."""
         if (plan := self._waiting.get(key)) is None:
             return
         name = owner_of(plan)
@@ -87,11 +87,11 @@ class ScalePlans:
         except (NotFound, Conflict):
             log.debug("scale_plan_gone", extra={"plan": f"{key.namespace}/{key.name}"})
         self._waiting.pop(key, None)
-        told = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
-        log.info("scale_plan_done", extra={**told, "why": done.status["message"]})
+        fields = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
+        log.info("scale_plan_done", extra={**fields, "why": done.status["message"]})
 
     def _refuse(self, key: JobKey, error: Exception) -> None:
-        """Tell that a fault of ours keeps a plan waiting. It comes again after a back-off of its own."""
+        """Report a fault of ours that stops a plan. The plan is retried after its own back-off."""
         log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.faults.inc()
         if (plan := self._waiting.get(key)) is None:
@@ -99,7 +99,7 @@ class ScalePlans:
         ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
         text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
         self._events.emit(ref, "Warning", Reason.FAULT.value, text, self._clock.wall())
-        self._metrics.told.labels(KIND, Reason.FAULT.value).inc()
+        self._metrics.events.labels(KIND, Reason.FAULT.value).inc()
 
     async def _job(self, path: str) -> Object | None:
         """Return the job as the API server has it, since a plan may be seen before its job; None for none."""

@@ -1,7 +1,7 @@
-"""Jobs that have to be looked at: each once however often it changes, never two looks at one job at a time.
+"""A queue of jobs to reconcile: each job once however often it changes, and never twice at the same time.
 
-A job whose look failed comes again after a back-off of its own, and holds up no other. As client-go's workqueue, but
-that namespaces have their turns one after another: whoever has 10,000 jobs delays another's by one look.
+A failed job is retried after its own back-off and delays no other. Like client-go's workqueue, but namespaces take
+turns: a namespace with 10,000 jobs delays another one by one job.
 """
 
 from __future__ import annotations
@@ -17,37 +17,40 @@ from turnout.kube.client.clock import Clock
 
 
 class WorkQueue:
-    """backoff: of one job's failures in a row. draw: uniform in [0, 1), for jitter.
+    """The queue of jobs.
 
-    alone: no two looks at one namespace side by side, so that what belongs together is done in its order.
+    backoff: of one job's consecutive failures. draw: uniform in [0, 1), for jitter. one_per_namespace: jobs of one
+    namespace are never reconciled side by side, so that they keep their order.
     """
 
-    def __init__(self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, alone: bool = False) -> None:
-        self._clock, self._backoff, self._draw, self._alone = clock, backoff, draw, alone
+    def __init__(
+        self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, one_per_namespace: bool = False
+    ) -> None:
+        self._clock, self._backoff, self._draw, self._one_per_namespace = clock, backoff, draw, one_per_namespace
         self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, in their turns
-        self._held: dict[str, dict[JobKey, None]] = {}  # of namespaces that are looked at, where each is alone
-        self._in: set[str] = set()  # those namespaces
+        self._blocked: dict[str, dict[JobKey, None]] = {}  # of namespaces that are looked at, where each is alone
+        self._busy_namespaces: set[str] = set()  # those namespaces
         self._busy: set[JobKey] = set()
-        self._again: set[JobKey] = set()  # busy ones that have changed since
+        self._changed_while_busy: set[JobKey] = set()  # busy ones that have changed since
         self._failures: dict[JobKey, int] = {}
         self._later: list[tuple[float, JobKey]] = []
         self._due: dict[JobKey, float] = {}  # the time that counts of each in `_later`
         self._something, self._sooner = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
-        return sum(map(len, (*self._waiting.values(), *self._held.values())))
+        return sum(map(len, (*self._waiting.values(), *self._blocked.values())))
 
     def add(self, key: JobKey) -> None:
-        """Have a job looked at as soon as somebody is free."""
+        """Queue a job."""
         if key in self._busy:
-            self._again.add(key)
+            self._changed_while_busy.add(key)
         else:
-            there = self._held if key.namespace in self._in else self._waiting
-            there.setdefault(key.namespace, {})[key] = None
+            waiting = self._blocked if key.namespace in self._busy_namespaces else self._waiting
+            waiting.setdefault(key.namespace, {})[key] = None
             self._something.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
-        """Have a job looked at after so many seconds, unless it is to be looked at earlier anyway."""
+        """Queue a job after so many seconds, unless it is due earlier."""
         at_s = self._clock.monotonic() + wait_s
         if self._due.get(key, at_s) < at_s:
             return
@@ -56,22 +59,22 @@ class WorkQueue:
         self._sooner.set()
 
     async def next(self) -> JobKey:
-        """Wait for a job to look at. Call `done` with it after the look."""
+        """Wait for a job. Call `done` with it afterwards."""
         while not self._waiting:
             self._something.clear()
             await self._something.wait()
         namespace, mine = self._waiting.popitem(last=False)
         key = next(iter(mine))
         del mine[key]
-        if self._alone:
-            self._in.add(namespace)
+        if self._one_per_namespace:
+            self._busy_namespaces.add(namespace)
         if mine:
-            (self._held if self._alone else self._waiting)[namespace] = mine
+            (self._blocked if self._one_per_namespace else self._waiting)[namespace] = mine
         self._busy.add(key)
         return key
 
     def done(self, key: JobKey, *, failed: bool = False, asked_s: float = 0.0) -> None:
-        """Take a job back after its look. asked_s: how long the API server asks to wait."""
+        """Take a job back after its reconciliation. asked_s: how long the API server asks to wait."""
         self._busy.discard(key)
         self._let_in(key.namespace)
         if failed:
@@ -79,20 +82,20 @@ class WorkQueue:
             self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), asked_s))
         else:
             self._failures.pop(key, None)
-        if key in self._again:
-            self._again.discard(key)
+        if key in self._changed_while_busy:
+            self._changed_while_busy.discard(key)
             if not failed:
                 self.add(key)
 
     def _let_in(self, namespace: str) -> None:
         """Give a namespace its next turn, behind all others."""
-        self._in.discard(namespace)
-        if (mine := self._held.pop(namespace, None)) is not None:
+        self._busy_namespaces.discard(namespace)
+        if (mine := self._blocked.pop(namespace, None)) is not None:
             self._waiting[namespace] = mine
             self._something.set()
 
     async def run(self) -> None:
-        """Bring back those whose time has come, until cancelled."""
+        """Queue the jobs that are due, until cancelled."""
         while True:
             now_s = self._clock.monotonic()
             while self._later and self._later[0][0] <= now_s:

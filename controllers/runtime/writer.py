@@ -1,7 +1,7 @@
-"""Carries out what a look has decided: children first or status first, as the outcome has it.
+"""Carries out decisions: children first or status first, as the outcome says.
 
-Every answer goes to the cache at once. A child that exists already is ours if it names the job as its controller; one
-that does not is told and never taken over.
+Every answer goes to the cache at once. A child that exists already is ours if it names the job as its controller; any
+other is reported and never taken over.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from turnout.controllers.kind import Kind
+from turnout.controllers.children import collection_path, path_prefixes
 from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAIJOB
 from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
-from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Object, Outcome, Setup, Update, Write
-from turnout.controllers.observed import JobObject, Owned, OwnedPod
-from turnout.controllers.runtime import child_paths, launch_colossalai
-from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.ssh_keys import new_keys
+from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
+from turnout.controllers.runtime import launch_colossalai
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
@@ -30,46 +30,46 @@ _pod, _other, _job = msgspec.json.Decoder(OwnedPod), msgspec.json.Decoder(Owned)
 
 
 class NameTaken(Exception):
-    """A child's name belongs to an object of somebody else. Nothing is done to it."""
+    """A child's name belongs to an object of somebody else. Report it, and leave the object alone."""
 
 
 class Writer:
-    """kinds: by the path of their group, as a JobKey has it."""
+    """The writer of outcomes. kinds: by the path of their group, as in a JobKey."""
 
     def __init__(self, calls: Calls, cache: Cache, kinds: Mapping[str, Kind], setup: Setup) -> None:
         self._calls, self._cache, self._kinds = calls, cache, kinds
-        self._prefixes = child_paths.prefixes(setup)
+        self._prefixes = path_prefixes(setup)
 
     async def carry_out(self, key: JobKey, uid: str, version: str, outcome: Outcome) -> None:
-        """Write it all. version: of the job's object on which it was decided.
+        """Write an outcome. version: of the job's object on which it was decided.
 
-        Raises CallError, or NameTaken, after everything that can be written was written.
+        Raises CallError, or NameTaken, after everything else was written.
         """
-        if outcome.gone:
+        if outcome.delete_job:
             await self._delete_job(key, uid)
             return
         if outcome.status is not None and outcome.status_first:
             await self._write_status(key, version, outcome.status)
         first = [each for each in outcome.writes if not _is_pod(each)]
-        await self._at_once(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
-        await self._at_once(key, uid, (each for each in first if not _is_secret(each)))
+        await self._write_all(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
+        await self._write_all(key, uid, (each for each in first if not _is_secret(each)))
         await self._write_pods(key, uid, [each for each in outcome.writes if _is_pod(each)])
         if outcome.status is not None and not outcome.status_first:
             await self._write_status(key, version, outcome.status)
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
-        made = [each for each in writes if isinstance(each, Create)]
-        rest = made[1:]
-        first = [*(each for each in writes if not isinstance(each, Create)), *made[:1]]
+        creations = [each for each in writes if isinstance(each, Create)]
+        rest = creations[1:]
+        first = [*(each for each in writes if not isinstance(each, Create)), *creations[:1]]
         try:
-            await self._at_once(key, uid, first)
+            await self._write_all(key, uid, first)
         except Exception:  # never after a cancellation: the Lease may be somebody else's
-            await self._at_once(key, uid, rest)
+            await self._write_all(key, uid, rest)
             raise
-        await self._at_once(key, uid, rest)
+        await self._write_all(key, uid, rest)
 
-    async def _at_once(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
+    async def _write_all(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
         """Write these side by side; the first error is raised once all have ended."""
         ended = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
         for each in ended:
@@ -101,8 +101,8 @@ class Writer:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._calls.get(f"{path}/{name}")
-            there = _other.decode(raw)
-            if not any(each.uid == uid and each.controller for each in there.metadata.owner_references or ()):
+            child = _other.decode(raw)
+            if not any(each.uid == uid and each.controller for each in child.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._take_in(kind, raw)
 
@@ -122,8 +122,8 @@ class Writer:
             return
         if child.kind != "Pod":  # the answer is a Status for most kinds
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
-        elif (there := _pod.decode(raw)).metadata.deletion_timestamp is not None:
-            self._cache.put_pod(there, answer=True)
+        elif (pod := _pod.decode(raw)).metadata.deletion_timestamp is not None:
+            self._cache.put_pod(pod, answer=True)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
         kind = self._kinds[key.api]
@@ -148,7 +148,7 @@ class Writer:
             self._cache.put_other(kind, _other.decode(raw), answer=True)
 
     def _collection(self, kind: str, key: JobKey) -> str:
-        return child_paths.collection(self._prefixes[kind], key.namespace)
+        return collection_path(self._prefixes[kind], key.namespace)
 
 
 def _is_pod(write: Write) -> bool:
@@ -157,3 +157,25 @@ def _is_pod(write: Write) -> bool:
 
 def _is_secret(write: Write) -> bool:
     return isinstance(write, Create) and write.body["kind"] == "Secret"
+
+
+_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
+
+
+def new_keys() -> dict[str, str]:
+    """Return the files of a ~/.ssh: a user's key pair that opens every host with it, and the hosts' own key."""
+    (private, public), (host, _) = _pair(), _pair()
+    return {
+        "id_ecdsa": private,
+        "id_ecdsa.pub": public,
+        "authorized_keys": public,
+        "ssh_host_ecdsa_key": host,
+        "config": _CONFIG,
+    }
+
+
+def _pair() -> tuple[str, str]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return private.decode(), f"{public.decode()} turnout\n"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.colossalaijob import MOST_PRIORITY
 from turnout.controllers.kinds.colossalaijob_pods import WORKER
 from turnout.controllers.kinds.fields import MOST_REPLICAS
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, job_status, role, rules
 
 _TEXTS: Object = {"type": "array", "maxItems": 1024, "items": TEXT}
@@ -26,8 +25,8 @@ _COLUMNS = (
 
 
 def _object(properties: Object, *required: str) -> dict[str, object]:
-    made: dict[str, object] = {"type": "object", "properties": properties}
-    return {**made, "required": list(required)} if required else made
+    schema: dict[str, object] = {"type": "object", "properties": properties}
+    return {**schema, "required": list(required)} if required else schema
 
 
 def _spec() -> Object:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.fields import MOST_REPLICAS
-from turnout.controllers.model import CleanPods, Object, Restart
+from turnout.controllers.model import CleanPods, Kind, Object, Restart
 
 COUNT = {"type": "integer", "format": "int32", "minimum": 0}
 TEXT = {"type": "string"}

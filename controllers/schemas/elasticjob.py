@@ -6,10 +6,9 @@ Source: DL-09 to DL-22; docs/facts/dlrover.md 5.1
 
 from __future__ import annotations
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.elasticjob import ALL_REDUCE, MODES, MOST_NAME
 from turnout.controllers.kinds.elasticjob_pods import CONTAINER, MASTER, WORKER
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.scale_plan import OWNER_FORM
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, job_status, named, role, rules
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.msjob import ALL_WORKERS, CONTAINER
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.common import definition, job_status, role, rules, run_policy
 
 

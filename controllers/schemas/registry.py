@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.elasticjob import API
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.colossalaijob import colossalaijob
 from turnout.controllers.schemas.elasticjob import elasticjob, scale_plan
 from turnout.controllers.schemas.msjob import msjob

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnout.controllers.kind import Kind
 from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
-from turnout.controllers.model import Object
+from turnout.controllers.model import Kind, Object
 from turnout.controllers.schemas.common import ANY, COUNT, TEXT, TIME, definition, rules
 
 _TEXTS: Object = {"type": "array", "items": TEXT}
@@ -61,7 +60,7 @@ def _task() -> Object:
         minPartitions={**COUNT, "default": 0},
         networkTopology=_topology(),
     )
-    made = _object(
+    schema = _object(
         name=_NAME,
         replicas=COUNT,
         minAvailable=COUNT,
@@ -72,12 +71,12 @@ def _task() -> Object:
         dependsOn=_object(name=_TEXTS, iteration=TEXT),
         partitionPolicy={**partitions, "required": ["partitionSize", "totalPartitions"]},
     )
-    return {**made, "required": ["template"]}
+    return {**schema, "required": ["template"]}
 
 
 def _spec() -> Object:
     volume = {**_object(mountPath=TEXT, volumeClaimName=_LONG_NAME, volumeClaim=ANY), "required": ["mountPath"]}
-    made = _object(
+    schema = _object(
         schedulerName=_NAME,
         minAvailable=COUNT,
         volumes={"type": "array", "items": volume},
@@ -92,7 +91,7 @@ def _spec() -> Object:
         minSuccess={**COUNT, "minimum": 1},
         networkTopology=_topology(),
     )
-    return {**made, "required": ["tasks"], "x-kubernetes-validations": rules(_RULES)}
+    return {**schema, "required": ["tasks"], "x-kubernetes-validations": rules(_RULES)}
 
 
 def _status() -> Object:

@@ -76,7 +76,7 @@ _QUOTA = (
         (6, 4),
         tuple(
             Query(_of_queue("turnout_queue_jobs", more=f'state="{state}"'), state, now=True)
-            for state in ("runs", "waits", "suspended")
+            for state in ("running", "waiting", "suspended")
         ),
     ),
     Panel(
@@ -84,7 +84,7 @@ _QUOTA = (
         "How many GPUs are missing to the mins of the jobs that wait.",
         Kind.STAT,
         (4, 4),
-        (Query(_of_queue("turnout_queue_lacking_gpus"), "lacking", now=True),),
+        (Query(_of_queue("turnout_queue_missing_gpus"), "lacking", now=True),),
         steps=((None, "green"), (1, "yellow")),
     ),
     Panel(
@@ -93,7 +93,7 @@ _QUOTA = (
         "one by one, those that wait and the largest first.",
         Kind.STAT,
         (4, 4),
-        (Query(_of_queue("turnout_queue_jobs_left_out"), "left out", now=True),),
+        (Query(_of_queue("turnout_queue_jobs_without_series"), "left out", now=True),),
         steps=((None, "green"), (1, "yellow")),
     ),
     Panel(
@@ -146,7 +146,7 @@ _WAITERS = (
         (16, 9),
         (
             Query(f"(time() - {_SINCE}) * on ({_JOB}) group_left (reason) {_WHY}", "waits", now=True),
-            Query(_of_queue("turnout_job_lacking_gpus", _JOB), "lacks", now=True),
+            Query(_of_queue("turnout_job_missing_gpus", _JOB), "lacks", now=True),
             *(Query(_start(bound), bound, now=True) for bound in ("early", "likely", "late")),
         ),
         columns=(
@@ -163,8 +163,8 @@ _WAITERS = (
         Kind.LINES,
         (8, 9),
         (
-            Query(_of_queue("turnout_queue_jobs", more='state="waits"'), "jobs that wait"),
-            Query(_of_queue("turnout_queue_lacking_gpus"), "GPUs that they lack"),
+            Query(_of_queue("turnout_queue_jobs", more='state="waiting"'), "jobs that wait"),
+            Query(_of_queue("turnout_queue_missing_gpus"), "GPUs that they lack"),
         ),
     ),
 )
@@ -211,7 +211,7 @@ _WORTH = (
     ),
     Panel(
         "Changes by reason and outcome",
-        "Changes of size, a minute. Written: done. DryRun: only said. Overtaken: somebody changed the job first. "
+        "Changes of size, a minute. Written: done. DryRun: only said. Conflict: somebody changed the job first. "
         "Refused: the API server said no; the autoscaler's log tells why. Nothing is drawn while nothing changes.",
         Kind.BARS,
         (8, 8),
@@ -252,7 +252,8 @@ _AUTOSCALER = (
         (
             Query(f"max(turnout_autoscaler_observation_age_seconds{{{_CLUSTER}}})", "age of what it sees"),
             Query(
-                f"time() - max(turnout_autoscaler_last_look_timestamp_seconds{{{_CLUSTER}}})", "since its last decision"
+                f"time() - max(turnout_autoscaler_last_decision_timestamp_seconds{{{_CLUSTER}}})",
+                "since its last decision",
             ),
         ),
         unit="s",
@@ -269,10 +270,10 @@ _AUTOSCALER = (
     ),
     Panel(
         "Nodes proven faulty",
-        "With --taint-nodes: so many are tainted, suspected or on trial; most is how many may be tainted at once.",
+        "With --taint-nodes: so many are tainted, suspected or on trial; limit is how many may be tainted at once.",
         Kind.LINES,
         (24, 6),
-        (Query(f'max by (what) (turnout_autoscaler_faulty_nodes{{{_CLUSTER},what!="gpus"}})', "{{what}}"),),
+        (Query(f'max by (what) (turnout_autoscaler_faulty_nodes{{{_CLUSTER},what!="gpu_nodes"}})', "{{what}}"),),
     ),
 )
 

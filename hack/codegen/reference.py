@@ -21,7 +21,7 @@ from turnout.autoscaler.controller.metrics import Metrics as AutoscalerMetrics
 from turnout.cli import exit_codes
 from turnout.cli.__main__ import parser as cli_parser
 from turnout.controllers import settings as controllers
-from turnout.controllers.runtime.metrics import Metrics as ControllerMetrics
+from turnout.controllers.runtime.controller import Metrics as ControllerMetrics
 from turnout.kube.client.clock import RealClock
 from turnout.kube.reasons import GROUPS
 from turnout.launcher.agent.metrics import Metrics as LauncherMetrics

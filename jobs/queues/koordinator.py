@@ -14,7 +14,7 @@ from typing import Any
 
 from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, Queue, QueueSpec
 from turnout.jobs.queues.weighted_fair_share import Claim, fill
 
 LABEL = "quota.scheduling.koordinator.sh/"
@@ -58,7 +58,7 @@ def by_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
     return found | {queue.name: queue.name for queue in ours if queue.name in queue.namespaces}
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each quota. Quotas of an unknown parent share the sum of their mins."""
     known = {queue.name: queue for queue in queues}
     parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_OUTSIDE_TREE)}
@@ -84,18 +84,18 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
     found = {name: _share(known[name], limit, used[name]) for name in order}
     for name in known.keys() & set(_OUTSIDE_TREE):
         other_quota, mine = known[name], demand.used.get(name, NOTHING)
-        found[name] = Share(
+        found[name] = Queue(
             other_quota.capability, other_quota.deserved, mine, headroom=other_quota.headroom, faults=other_quota.faults
         )
-    return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+    return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
 def _named(queue: QueueSpec) -> tuple[str, ...]:
     return (*queue.capability, *queue.deserved, *(queue.pool or ()))
 
 
-def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Share:
-    return Share(
+def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Queue:
+    return Queue(
         limit.get(queue.name, NOTHING),
         queue.deserved,
         used,

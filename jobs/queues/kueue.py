@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, top_down
-from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, QueueSpec, Share
+from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, Queue, QueueSpec
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
@@ -81,7 +81,7 @@ class _Node:
     ambiguous: set[str] = field(default_factory=set)  # resources of which the node has several flavors
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each ClusterQueue and of each cohort, also of cohorts without an object."""
     known = {queue.name: queue for queue in queues}
     for queue in queues:
@@ -96,7 +96,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
     _use_upwards(order, nodes, demand)
     exposed = _exposed(order, nodes)
     found = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
-    return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+    return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
 def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
@@ -158,10 +158,10 @@ def _exposed(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
     return {name for name in order if reclaimers[root[name]] > nodes[name].spec.reclaims}
 
 
-def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
+def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
     spec = node.spec
     if spec.name.startswith(COHORT):
-        return Share(node.limit, used=node.used, parent=node.parent, guaranteed=node.local, faults=spec.faults)
+        return Queue(node.limit, used=node.used, parent=node.parent, guaranteed=node.local, faults=spec.faults)
     limit, guaranteed, parent_resources = dict[str, int](), dict[str, int](), dict[str, str]()
     ambiguous = node.ambiguous
     for flavor in spec.flavors:
@@ -174,7 +174,7 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Share:
     if exposed:  # what is borrowed could be taken back with the whole job: elastic workers stay within its own
         for what in limit.keys() & set(labels.GPU_RESOURCES):
             free[what] = free.get(what, 0) + max(0, limit[what] - spec.deserved[what])
-    return Share(
+    return Queue(
         limit,
         spec.deserved,
         demand.used.get(spec.name, NOTHING),

@@ -75,8 +75,8 @@ class QueueSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """The share of one queue at one moment, or of a parent or cohort that limits several queues."""
+class Queue:
+    """The limits and the use of one queue at one moment, or of a parent or cohort that limits several queues."""
 
     limit: Amounts = field(default_factory=dict)  # the most that its pods together may use
     deserved: Amounts = field(default_factory=dict)  # its own

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, Queue, QueueSpec
 
 _ASKED = "requests."
 _PODS = ("pods", "count/pods")
@@ -44,9 +44,9 @@ def read_elastic(raw: Object) -> QueueSpec:
     return _spec(root.part("metadata"), root, capability=spec.amounts("max"), deserved=min_amounts, pool=min_amounts)
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each namespace's pods, and of the pool of all ElasticQuotas."""
-    found: dict[str, Share] = {}
+    found: dict[str, Queue] = {}
     for queue in queues:
         share = _share(queue, demand)
         found[queue.name] = _both(found[queue.name], share) if queue.name in found else share
@@ -57,7 +57,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
             pool_total.update(queue.pool or NOTHING)
         for name in elastic:
             used.update(demand.used.get(name, NOTHING))
-        found[POOL] = Share(pool_total, used=used)
+        found[POOL] = Queue(pool_total, used=used)
     return found
 
 
@@ -80,15 +80,15 @@ def _spec(
     )
 
 
-def _share(queue: QueueSpec, demand: Demand) -> Share:
+def _share(queue: QueueSpec, demand: Demand) -> Queue:
     parent = "" if queue.pool is None else POOL
     used = demand.used.get(queue.name, NOTHING)
-    return Share(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
+    return Queue(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
 
 
-def _both(one: Share, other: Share) -> Share:
+def _both(one: Queue, other: Queue) -> Queue:
     """Return the share under two quotas of one namespace: the smaller amounts and the larger headroom."""
-    return Share(
+    return Queue(
         _joined(min, one.limit, other.limit),
         _joined(min, one.deserved, other.deserved),
         one.used,

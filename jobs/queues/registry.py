@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
-from turnout.jobs.queues.model import Amounts, Demand, Dialect, QueueSpec, Share
+from turnout.jobs.queues.model import Amounts, Demand, Dialect, Queue, QueueSpec
 from turnout.jobs.queues.quota_accounting import room
 
 NO_NEEDS: Mapping[str, Amounts] = {}
 
 
-def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Share]:
+def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue by name, and of limits on several queues. Duplicate names are a fault of both."""
     by_dialect: dict[Dialect, list[QueueSpec]] = {dialect: [] for dialect in Dialect}
     for queue in queues:
         by_dialect[queue.dialect].append(queue)
-    found: dict[str, Share] = {}
+    found: dict[str, Queue] = {}
     for dialect, dialect_queues in (
         (volcano, by_dialect[Dialect.VOLCANO]),
         (koordinator, by_dialect[Dialect.KOORDINATOR]),
@@ -32,7 +32,7 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Share]:
     return _with_faults_above(found) if any(share.faults for share in found.values()) else found
 
 
-def _drop_foreign_parents(found: dict[str, Share]) -> dict[str, Share]:
+def _drop_foreign_parents(found: dict[str, Queue]) -> dict[str, Queue]:
     """Return the shares without parents of another dialect: a name refers to its own dialect."""
     return {
         name: replace(share, parent="") if share.parent and share.parent not in found else share
@@ -40,9 +40,9 @@ def _drop_foreign_parents(found: dict[str, Share]) -> dict[str, Share]:
     }
 
 
-def _with_faults_above(found: dict[str, Share]) -> dict[str, Share]:
+def _with_faults_above(found: dict[str, Queue]) -> dict[str, Queue]:
     """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree."""
-    complete: dict[str, Share] = {}
+    complete: dict[str, Queue] = {}
     for name, share in found.items():
         faults, at, visited = list(share.faults), share.parent, {name}
         while at in found and at not in visited:

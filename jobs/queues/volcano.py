@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, QueueSpec, Share
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, Queue, QueueSpec
 from turnout.jobs.queues.weighted_fair_share import Claim, fill
 from turnout.kube import labels
 
@@ -44,7 +44,7 @@ def read(raw: Object) -> QueueSpec:
     )
 
 
-def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
+def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue. A resource that no queue names has no limit."""
     known = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, known) for name, queue in known.items()}
@@ -56,7 +56,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
     for name in order:
         is_open[name] = known[name].open and is_open.get(parents[name], True)
     found = {
-        name: Share(
+        name: Queue(
             real[name],
             own.get(name, NOTHING),
             used[name],
@@ -67,7 +67,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Share]:
         )
         for name in order
     }
-    return found | {name: Share(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+    return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
 def _grants(meta: Fields) -> tuple[str, ...] | None:

@@ -89,8 +89,8 @@ def missing_image(pod: Object, images: Collection[str] | None) -> str:
     if images is None:
         return ""
     spec = pod["spec"]
-    images = [each.get("image", "") for each in (*(spec.get("initContainers") or ()), *spec["containers"])]
-    return next((image for image in images if image not in images), "")
+    wanted_images = [each.get("image", "") for each in (*(spec.get("initContainers") or ()), *spec["containers"])]
+    return next((image for image in wanted_images if image not in images), "")
 
 
 def pull_failed(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:

@@ -13,9 +13,10 @@ from enum import IntEnum
 import numpy as np
 
 from turnout.autoscaler.capacity import Capacity
-from turnout.autoscaler.model import Observation, Policy, Queue, Reason, Step
-from turnout.autoscaler.scaling.cost_model import after_change_s
+from turnout.autoscaler.model import Observation, Policy, Reason, Step
+from turnout.autoscaler.scaling.resize_cost import after_change_s
 from turnout.jobs.model import ResizeBudget
+from turnout.jobs.queues.model import Queue
 from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of
 from turnout.simulator.replay.model import Eviction, Ran, Rules, Submission
 from turnout.simulator.replay.place import place
@@ -161,7 +162,7 @@ class World:
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
         room = Capacity((GPU,), free, self._takes, self._admits)
-        return Observation(tuple(jobs), {QUEUE: Queue(QUEUE, used={GPU: used})}, room)
+        return Observation(tuple(jobs), {QUEUE: Queue(used={GPU: used})}, room)
 
     def let_through(self) -> list[Life]:
         """Return the waiting jobs that are shown. A strict queue hides those behind the first that does not fit."""

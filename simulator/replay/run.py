@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
-from turnout.autoscaler.observe.idle import Idle
+from turnout.autoscaler.observe.room_history import IdleRoom
 from turnout.simulator.replay.cluster import World
 from turnout.simulator.replay.job_run import EPOCH_S
 from turnout.simulator.replay.model import Rules, Submission, Tape
@@ -37,7 +37,7 @@ def replay(
     """
     world = World(submissions, rules)
     look_s, decisions = math.inf, 0
-    idle = Idle(policy.settle_s if policy is not None else 0.0)
+    idle = IdleRoom(policy.settle_s if policy is not None else 0.0)
     while (event_s := world.next_s()) is not None or look_s < math.inf:
         if event_s is not None and event_s <= look_s:
             world.advance(event_s)
@@ -52,16 +52,16 @@ def replay(
     return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, decisions)
 
 
-def _look(world: World, policy: Policy, decides: Decide, idle: Idle) -> float:
+def _look(world: World, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
     """Decide and carry out. Returns when to look again if nothing happens.
 
     idle: the room seen so far.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
-    steps = decides(idle.looked(world.shown(), now_s), policy, now_s)
+    steps = decides(idle.update(world.shown(), now_s), policy, now_s)
     changed = world.obey(steps, policy)
     for _ in range(_MOST_LOOKS if tick_s == 0 and changed else 0):
-        steps = decides(idle.looked(world.shown(), now_s), policy, now_s)
+        steps = decides(idle.update(world.shown(), now_s), policy, now_s)
         if not world.obey(steps, policy):
             break
     if changed and tick_s:
@@ -69,7 +69,7 @@ def _look(world: World, policy: Policy, decides: Decide, idle: Idle) -> float:
     return _due_s(world, policy, steps, idle)
 
 
-def _due_s(world: World, policy: Policy, steps: Sequence[Step], idle: Idle) -> float:
+def _due_s(world: World, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
     """Return when a job may be resized that only time holds back."""
     due = math.inf
     for step in steps:

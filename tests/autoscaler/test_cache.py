@@ -10,7 +10,7 @@ from tests.support.examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE, Policy, Reason
-from turnout.autoscaler.observe.job_reader import believed
+from turnout.autoscaler.observe.job_reader import plausible_budget
 from turnout.autoscaler.observe.unmanaged_gangs import PROMISE_S
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import ResizeBudget
@@ -78,13 +78,13 @@ def test_workers_are_a_jobs_pods_by_index(view):
     view.put_pod(pod(1, "b"))
     view.put_pod(pod(0, "a", deleted="2026-01-01T00:00:09Z"))
     assert [(w.index, w.row, w.leaving) for w in only(view).workers] == [(0, 0, True), (1, 1, False)]
-    assert only(view).waits is False
+    assert only(view).is_waiting is False
 
 
 def test_what_has_ended_well_is_no_worker_takes_nothing_and_is_not_missing(view):
-    assert only(view).waits
+    assert only(view).is_waiting
     view.put_pod(pod(0, "a", phase="Succeeded"))
-    assert (only(view).workers, only(view).waits) == ((), False)
+    assert (only(view).workers, only(view).is_waiting) == ((), False)
     assert view.observation(0.0).room.free[0, 0] == 8
 
 
@@ -138,7 +138,7 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.bank == ResizeBudget()
     ours = {labels.RESIZED_AT: "1970-01-01T00:10:00Z", labels.GAINED: "-60.0", labels.SIZED_AT_START: "false"}
-    view.wrote(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
+    view.note_written(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
     view.put_job("Job", job(**forged, **{labels.TERM: "99999999"}))
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.bank == ResizeBudget(-60.0, 600.0)
@@ -160,7 +160,7 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     ],
 )
 def test_impossible_values_in_older_annotations_are_not_believed(told, is_so):
-    assert believed(told, "1970-01-01T00:01:40Z", 110.0, 2000.0) == is_so
+    assert plausible_budget(told, "1970-01-01T00:01:40Z", 110.0, 2000.0) == is_so
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0], ids=["an hour on", "an hour back"])
@@ -212,7 +212,7 @@ def told(view):
         each.job.key: (
             each.job,
             [(w.index, rows.get(w.row), w.leaving) for w in each.workers],
-            each.waits,
+            each.is_waiting,
             {rows[row]: int(count) for row, count in enumerate(seen.room.fits(each.job.shape)) if count},
         )
         for each in seen.jobs

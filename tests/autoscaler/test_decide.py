@@ -6,8 +6,9 @@ import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.model import NODES, Queue, Reason, TerminatingPod
+from turnout.autoscaler.model import NODES, Reason, TerminatingPod
 from turnout.jobs.model import Life, Pause, ResizeBudget, Spread
+from turnout.jobs.queues.model import Queue
 
 
 def plan(at, policy=POLICY, now_s=NOW_S):
@@ -84,7 +85,7 @@ def aged(made, since_s):
 )
 def test_who_restarts_grows_only_into_room_that_has_been_idle(made, settled, told):
     at = world([made.bounds.least + 3], aged(seen(made, [0] * made.bounds.least), NOW_S - 1000), settled=settled)
-    queues = {"low": Queue("low", parent="top"), "top": Queue("top", {GPU: 9}), "other": Queue("other")}
+    queues = {"low": Queue(parent="top"), "top": Queue({GPU: 9}), "other": Queue()}
     step = plan(replace(at, queues=queues))["a"]
     assert (step.target, step.reason, step.at_start) == (*told, False)
 
@@ -315,7 +316,7 @@ def test_workers_above_the_min_that_find_no_node_are_given_up():
     assert sizes(world([1], made)) == {"a": 3}
 
 
-@pytest.mark.parametrize("more", [{"age_s": 151.0}, {"whole": False}])
+@pytest.mark.parametrize("more", [{"age_s": 151.0}, {"complete": False}])
 def test_an_old_or_partial_observation_changes_nothing(more):
     at = world([8], seen(job("a"), [0]), seen(job("bb", least=3)), **more)
     assert words(at) == {"a": Reason.STALE, "bb": Reason.STALE}

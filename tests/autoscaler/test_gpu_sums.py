@@ -6,10 +6,10 @@ import pytest
 
 from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
 from tests.jobs.test_kinds import indexed
-from turnout.autoscaler.controller.metric_samples import gpus_of
+from turnout.autoscaler.controller.metrics import gpus_of
 from turnout.autoscaler.gpu_sums import bound, free, largest, total
 from turnout.autoscaler.reporting.queue_status import pages
-from turnout.autoscaler.settings import settings
+from turnout.autoscaler.settings import read_settings
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Resources
@@ -22,14 +22,16 @@ TWO = MAKES[:2]
 
 @pytest.mark.contract("DL-20")
 def test_the_autoscaler_and_the_extender_count_the_same_by_default():
-    assert settings([]).gpu_resource == Settings().gpu_resource == labels.GPU_RESOURCES
+    assert read_settings([]).gpu_resource == Settings().gpu_resource == labels.GPU_RESOURCES
     assert {*MAKES} <= {*labels.GPU_RESOURCES}
 
 
 @pytest.mark.contract("DL-20")
 def test_other_resources_count_by_one_flag_in_both():
     argv = ["--gpu-resource", "example.com/a", "--gpu-resource", "example.com/b"]
-    assert settings(argv).gpu_resource == extender_settings(argv).gpu_resource == ("example.com/a", "example.com/b")
+    assert (
+        read_settings(argv).gpu_resource == extender_settings(argv).gpu_resource == ("example.com/a", "example.com/b")
+    )
 
 
 def of_make(make, gpus=2):
@@ -47,7 +49,7 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     view.put_queue(QueueSpec("q", capability={make: 8}))
     view.put_pod(of_make(make))
     (only,) = seen(view)
-    names = settings([]).gpu_resource
+    names = read_settings([]).gpu_resource
     told = json.loads(pages(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
     assert (told["used"], told["limit"], told["free"]) == (2, 8, 6)
     assert (gpus_of(only.job.shape, names), member_of(of_make(make), Settings().gpu_resource).gpus) == (2, 2)
@@ -74,5 +76,5 @@ def test_amounts_are_added_and_headroom_is_not():
 
 
 def test_headroom_is_kept_of_every_make():
-    policy = settings(["--headroom-gpus", "4", "--gpu-resource", TWO[0], "--gpu-resource", TWO[1]]).policy()
+    policy = read_settings(["--headroom-gpus", "4", "--gpu-resource", TWO[0], "--gpu-resource", TWO[1]]).policy()
     assert policy.headroom == dict.fromkeys(TWO, 4)

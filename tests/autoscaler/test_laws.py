@@ -10,7 +10,7 @@ from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape,
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.scaling.quota import least_of
+from turnout.autoscaler.scaling.free_room import least_of
 
 
 @st.composite
@@ -70,7 +70,7 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
     pods = [
         dict(wanted.requests)[GPU]
         for waiter in at.jobs
-        if waiter.waits and steps[waiter.job.key].reason in served
+        if waiter.is_waiting and steps[waiter.job.key].reason in served
         for wanted, count in least_of(waiter)
         for _ in range(count)
     ]

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.fence import decided
-from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Queue, Reason, Step, TerminatingPod
-from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, pays
-from turnout.autoscaler.scaling.job_annotations import conditions, overruled
-from turnout.autoscaler.scaling.quota import least_of
+from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason, Step, TerminatingPod
+from turnout.autoscaler.scaling.free_room import least_of
+from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, overruled, pays
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
+from turnout.jobs.queues.model import Queue
 from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import rfc3339
@@ -32,9 +31,9 @@ def why(at, policy=POLICY):
         pytest.param({"age_s": 150.5}, Reason.STALE, "the oldest list is 150 s old", id="an older one"),
         pytest.param({"unready": 0.45}, Reason.IDLE_ROOM, None, id="as many nodes lost as may be"),
         pytest.param({"unready": 0.46}, Reason.NODES_UNREADY, "46% of the nodes are not ready", id="more"),
-        pytest.param({"whole": False}, Reason.STALE, "a list failed", id="a list that failed"),
+        pytest.param({"complete": False}, Reason.STALE, "a list failed", id="a list that failed"),
         pytest.param(
-            {"standing": AdminOverride.PAUSE},
+            {"admin_override": AdminOverride.PAUSE},
             Reason.ALL_PAUSED,
             "an admin has stopped all changes",
             id="an admin's word",
@@ -59,7 +58,7 @@ def test_what_is_seen_is_acted_on_up_to_a_limit(more, reason, detail):
     ],
 )
 def test_an_admin_takes_back_what_is_lent(made, told):
-    step = plan(world([4], seen(made, [0] * made.replicas), standing=AdminOverride.RELEASE))["a"]
+    step = plan(world([4], seen(made, [0] * made.replicas), admin_override=AdminOverride.RELEASE))["a"]
     assert (step.target, step.reason) == told
 
 
@@ -351,8 +350,8 @@ def test_sizes_that_double_grow_step_by_step():
     ("there", "lacks"),
     [
         pytest.param({}, [(shape(1), 2), (shape(4), 3)], id="nobody is told of: all of them"),
-        pytest.param({"beside": (1,)}, [(shape(1), 2), (shape(4), 2)], id="one is there"),
-        pytest.param({"beside": (3,), "done": 1}, [(shape(1), 1)], id="all are, and a worker has ended"),
+        pytest.param({"other_pods": (1,)}, [(shape(1), 2), (shape(4), 2)], id="one is there"),
+        pytest.param({"other_pods": (3,), "finished": 1}, [(shape(1), 1)], id="all are, and a worker has ended"),
     ],
 )
 def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):
@@ -409,7 +408,7 @@ def test_who_may_not_shrink_may_grow_to_its_most():
 
 
 def test_a_queue_below_another_is_held_to_both():
-    queues = {"low": Queue("low", {GPU: 4}, parent="top"), "top": Queue("top", {GPU: 3})}
+    queues = {"low": Queue({GPU: 4}, parent="top"), "top": Queue({GPU: 3})}
     at = replace(world([9], seen(job("a", queue="low"), [0])), queues=queues)
     at = replace(at, queues={name: replace(queue, used={GPU: 1}) for name, queue in queues.items()})
     assert plan(at)["a"].target == 3

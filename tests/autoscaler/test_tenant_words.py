@@ -14,12 +14,11 @@ from tests.autoscaler.world import job as small
 from tests.jobs.kinds.manifests import SAMPLES
 from tests.support.examples import scaled
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.scale_writer import ScaleWriter, stamped
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.fence import decided
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_notes
+from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import Policy, Reason, Step
-from turnout.autoscaler.reporting.runtime_stats import lived_s
-from turnout.autoscaler.scaling.job_annotations import notes_of, overruled
+from turnout.autoscaler.reporting.forecast import lived_s
+from turnout.autoscaler.scaling.resize_cost import notes_of, overruled
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey, JobKind
@@ -81,7 +80,7 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         overruled(there["metadata"]["annotations"], 7, NOW_S)
         if made.elastic:
             written = notes_of(made, Step(step.key, made.bounds.most, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S)
-            stamped(KINDS[kind].change(there, made.bounds.most, ("j-3",)), written)
+            with_notes(KINDS[kind].change(there, made.bounds.most, ("j-3",)), written)
             if KINDS[kind].recreate is not None:
                 KINDS[kind].recreate(there)
 
@@ -189,7 +188,7 @@ async def test_a_write_failed_by_our_fault_counts_as_refused_and_others_go_on():
     assert await writer.carry_out(steps, raw, noted, 0.0) == 2
     assert told == [("a", "Written"), ("c", "Written")]
     held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
-    assert writer.held_back(raw, 0.5) == held
+    assert writer.refused_jobs(raw, 0.5) == held
     assert await writer.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.autoscaler.capacity import Capacity
-from turnout.autoscaler.model import JobState, Observation, Policy, Queue, Worker
+from turnout.autoscaler.model import JobState, Observation, Policy, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, Order, ResizeBudget, Sizes
+from turnout.jobs.queues.model import Queue
 from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
@@ -57,7 +58,7 @@ def world(nodes, *jobs, queues=None, leaves=None, **more):
         mine = [each for each in jobs if each.job.queue == name]
         used = sum(sum(w.row is not None for w in each.workers) * dict(each.job.shape.requests)[GPU] for each in mine)
         limit, deserved = ({GPU: told[key]} if key in told else {} for key in ("limit", "deserved"))
-        made[name] = Queue(name, limit, deserved, {GPU: used}, told.get("open", True))
+        made[name] = Queue(limit, deserved, {GPU: used}, open=told.get("open", True))
     jobs = sorted(jobs, key=lambda each: each.job.key)
     switches = () if leaves is None else (np.array(leaves, dtype=np.int32),)
     return Observation(tuple(jobs), made, Capacity((GPU, "pods"), free, takes, admits, switches), **more)
@@ -76,25 +77,25 @@ def obeyed(before, steps):
         for name, q in before.queues.items()
     }
     limits = {name: q.limit[GPU] for name, q in before.queues.items() if GPU in q.limit}
-    order = sorted(range(len(kept)), key=lambda at: (not kept[at].waits, kept[at].queue_order))
+    order = sorted(range(len(kept)), key=lambda at: (not kept[at].is_waiting, kept[at].queue_order))
     for at in order:
         for wanted in (kept[at].job.bounds.least, kept[at].job.replicas):
             before = kept[at]
-            while kept[at].placed < wanted:
+            while kept[at].bound_workers < wanted:
                 now = world(nodes, *kept, queues=queues)
                 fits = np.flatnonzero(now.room.fits(kept[at].job.shape))
                 if not len(fits) or not _within_limit(limits, kept[at], kept):
                     break
                 index = len(kept[at].workers)
                 kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
-            if kept[at].waits:
+            if kept[at].is_waiting:
                 kept[at] = before  # a gang starts whole, or holds nothing
     return world(nodes, *kept, queues=queues)
 
 
 def _within_limit(limits, each, jobs):
     gpus = {other.job.key: dict(other.job.shape.requests)[GPU] for other in jobs}
-    held = sum(other.placed * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
+    held = sum(other.bound_workers * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
     return held + gpus[each.job.key] <= limits.get(each.job.queue, held + gpus[each.job.key])
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.autoscaler.node_faults.fault_report_cache import Cluster
 from tests.autoscaler.node_faults.test_taints import Api
 from turnout.autoscaler.node_faults import model
-from turnout.autoscaler.node_faults.model import State
+from turnout.autoscaler.node_faults.model import FaultState
 from turnout.cli.nodes import NotTainted, listing, rows, without_taint
 from turnout.cli.views.listing import text
 from turnout.kube import labels
@@ -94,7 +94,7 @@ def test_a_taint_of_another_key_is_another_matter(cluster):
 def test_a_record_of_the_future_is_not_forgotten(cluster):
     (raw,) = (each for each in nodes(cluster) if each["metadata"]["name"] == "n3")
     heard = utc_datetime(cluster.now_s + 50)
-    record = model.Record(State.TAINTED, heard, heard)
+    record = model.Record(FaultState.TAINTED, heard, heard)
     raw["metadata"]["annotations"][labels.NODE_RECORD] = model.write(record)
     note = without_taint(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]
-    assert model.read(note).heard == heard
+    assert model.read(note).handled_until == heard

@@ -8,8 +8,7 @@ import pytest_asyncio
 
 from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.jobs.test_kinds import indexed
-from turnout.autoscaler.model import AdminOverride
-from turnout.autoscaler.observe import admin_override
+from turnout.autoscaler.model import AdminOverride, read_admin_override
 from turnout.cli.__main__ import main
 from turnout.cli.pause import BadWish, of_all, of_job, until
 from turnout.jobs.kinds.registry import KINDS
@@ -61,7 +60,7 @@ def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
 @pytest.mark.parametrize("standing", list(AdminOverride))
 def test_what_is_written_of_all_is_what_the_autoscaler_reads(standing):
     write = of_all("ns/name", standing)
-    assert admin_override.read(write.body["data"]) == (standing, None)
+    assert read_admin_override(write.body["data"]) == (standing, None)
 
 
 @pytest.mark.parametrize(

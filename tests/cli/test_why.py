@@ -7,9 +7,8 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason
-from turnout.autoscaler.reporting.explain import chain
-from turnout.autoscaler.reporting.forecast import Estimate, forecast
-from turnout.autoscaler.reporting.runtime_stats import Lives
+from turnout.autoscaler.reporting.forecast import Estimate, RuntimeStats, forecast
+from turnout.autoscaler.reporting.why import chain
 from turnout.cli.job_names import BadJobName, read
 from turnout.cli.why import NoSuchJob, known_words, lasting, resolve_job, rows, start, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
@@ -22,7 +21,7 @@ def told(name, at, policy=POLICY):
     """Title and text by what it is about."""
     steps = decide(at, policy, NOW_S)
     key = JobKey("Job", "ns", name)
-    found = chain(key, at, steps, policy, NOW_S, [], (GPU,), forecast(at, steps, Lives(), NOW_S).get(key))
+    found = chain(key, at, steps, policy, NOW_S, [], (GPU,), forecast(at, steps, RuntimeStats(), NOW_S).get(key))
     return title(found), dict(rows(found))
 
 
@@ -35,7 +34,7 @@ POOR = {"resized_s": NOW_S - 700, "gained_s": -5000.0}
 # A world for each reason, in which it is the reason for job a.
 WORLDS = {
     Reason.IDLE_ROOM: world([4], A),
-    Reason.RETURNED: world([8], replace(A, gave=4)),
+    Reason.RETURNED: world([8], replace(A, size_before=4)),
     Reason.UNSCHEDULABLE: world([8], seen(job("a"), unbindable="pod a-0 waits behind a scheduling gate")),
     Reason.MAKES_ROOM: world([4], LENT, seen(job("bb", least=2, most=2))),
     Reason.ROOM_TAKEN: world([1], LATE),
@@ -58,7 +57,7 @@ WORLDS = {
     ),
     Reason.NEEDS_MORE: world([2], seen(job("bb", most=1), [0]), seen(job("a", least=2))),
     Reason.OVER_QUOTA: world([8], seen(job("a", least=2)), queues={"q": {"limit": 1}}),
-    Reason.STALE: world([8], A, whole=False),
+    Reason.STALE: world([8], A, complete=False),
     Reason.NODES_UNREADY: world([8], A, unready=0.5),
     Reason.CLOCK_JUMPED: world([8], A, jumped_s=3600.0),
 }

@@ -7,9 +7,8 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE
-from turnout.autoscaler.reporting.explain import chain
 from turnout.autoscaler.reporting.forecast import Estimate
-from turnout.autoscaler.reporting.never import BareGang, Beside
+from turnout.autoscaler.reporting.why import ClusterContext, UnmanagedGang, chain
 from turnout.cli.why import rows, title
 from turnout.jobs.model import JobKey, Spread
 
@@ -39,7 +38,7 @@ def test_an_incomplete_gang_waits_for_its_members(least, there, waits):
 def test_a_bare_gang_is_counted_by_its_pods():
     """Only pods with a node count as workers of a gang that is nobody's job."""
     bare = replace(job("bert", least=4, most=4), key=BERT, foreign=True)
-    _, text = told(BERT, world([8], seen(bare)), Beside({BERT: BareGang(BERT, "q", 2)}))
+    _, text = told(BERT, world([8], seen(bare)), ClusterContext({BERT: UnmanagedGang(BERT, "q", 2)}))
     assert "It waits for 2 more members: 2 of the 4" in text["decision"]
 
 
@@ -47,7 +46,7 @@ def test_a_gang_that_is_whole_waits_for_its_scheduler():
     bare = replace(job("bert", least=4, most=4), key=BERT, foreign=True)
     for at, beside in (
         (world([8], seen(job("a", least=4, most=4), [None] * 4)), None),
-        (world([8], seen(bare)), Beside({BERT: BareGang(BERT, "q", 4)})),
+        (world([8], seen(bare)), ClusterContext({BERT: UnmanagedGang(BERT, "q", 4)})),
     ):
         _, text = told("a" if beside is None else BERT, at, beside)
         assert "its scheduler has to place it" in text["decision"]
@@ -75,10 +74,10 @@ def test_eight_pods_under_one_leaf_of_eight_wait_for_whoever_is_there():
 
 
 def test_what_a_bare_gang_holds_may_come_back():
-    bare = BareGang(BERT, "q", 1, ((0, shape(4)), (UNKNOWN_NODE, shape(4))))
+    bare = UnmanagedGang(BERT, "q", 1, ((0, shape(4)), (UNKNOWN_NODE, shape(4))))
     at = world([0, 4], seen(job("a", least=8, most=8), [None] * 8))
     assert "never" in told("a", at)[1]["decision"]
-    assert "never" not in told("a", at, Beside({BERT: bare}))[1]["decision"]
+    assert "never" not in told("a", at, ClusterContext({BERT: bare}))[1]["decision"]
 
 
 def test_more_than_all_nodes_hold_can_never_fit():
@@ -94,7 +93,7 @@ def test_more_than_all_nodes_hold_can_never_fit():
 ])  # fmt: skip
 def test_without_a_map_nothing_is_said_of_a_tier(map_seen, says):
     at = world([8], seen(job("a", least=2, most=2, spread=Spread(tier=1)), [None] * 2))
-    _, text = told("a", at, Beside(map_seen=map_seen))
+    _, text = told("a", at, ClusterContext(map_read=map_seen))
     assert says in text["decision"]
     assert text["start"] == f"nobody can say: {says}" + ("" if map_seen else ", so nobody can say here whether it fits")
 
@@ -102,8 +101,8 @@ def test_without_a_map_nothing_is_said_of_a_tier(map_seen, says):
 def test_gangs_that_are_nobodys_job_are_told_among_those_who_hold_a_queue():
     ernie = JobKey("Pod", "ns", "ernie")
     gangs = {
-        BERT: BareGang(BERT, "q", 2, ((0, shape(4)), (0, shape(2)))),
-        ernie: BareGang(ernie, "other", 1, ((0, shape(1)),)),
+        BERT: UnmanagedGang(BERT, "q", 2, ((0, shape(4)), (0, shape(2)))),
+        ernie: UnmanagedGang(ernie, "other", 1, ((0, shape(1)),)),
     }
-    _, text = told("a", world([8], seen(job("a", least=9, most=9), [None] * 9)), Beside(gangs))
+    _, text = told("a", world([8], seen(job("a", least=9, most=9), [None] * 9)), ClusterContext(gangs))
     assert text["held by"] == "PodGroup/ns/bert (6)"

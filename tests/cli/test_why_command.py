@@ -72,7 +72,7 @@ async def test_on_a_local_cluster_it_tells_why_a_job_waits_and_what_another_has(
     code, out, _ = await turnout("why", "volcanojob/default/lends", "-o", "json", *config)
     assert code == 0
     now = json.loads(out)
-    assert (now["state"], now["reason"], now["size"]["elastic"], now["start"]) == ("runs", "AtMax", 6, None)
+    assert (now["state"], now["reason"], now["size"]["elastic"], now["start"]) == ("running", "AtMax", 6, None)
 
     says = "there is no job 'need' in namespace default; did you mean VolcanoJob/default/needs?"
     assert await turnout("why", "need", *config) == (1, "", f"turnout why: {says}\n")

@@ -6,7 +6,7 @@ from tests.controllers.jobs import NOW_S
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.elasticjob_pods import LABELS
-from turnout.controllers.model import ChildSeen, Create, Delete, JobView, Phase, PodSeen, Seen
+from turnout.controllers.model import ChildState, Create, Delete, JobView, KnownChildren, Phase, PodState
 from turnout.controllers.reconcile import reconcile
 
 MAIN = {"name": "main", "image": "train:1", "command": ["bash", "-c", "dlrover-run --nnodes=$NODE_NUM train.py"]}
@@ -53,26 +53,26 @@ def view(raw) -> JobView:
 def pod(number=0, rank=None, phase=Phase.RUNNING, name="bert", **more):
     """A worker that a job owns. rank: its number unless it has taken over another's."""
     rank = number if rank is None else rank
-    return PodSeen(f"{name}-edljob-worker-{number}", f"pod-{number}", "worker", rank, phase, **more)
+    return PodState(f"{name}-edljob-worker-{number}", f"pod-{number}", "worker", rank, phase, **more)
 
 
 def lead(number=0, phase=Phase.RUNNING, name="bert", **more):
     """A master that a job owns."""
-    return PodSeen(f"elasticjob-{name}-dlrover-master-{number}", f"lead-{number}", "dlrover-master", 0, phase, **more)
+    return PodState(f"elasticjob-{name}-dlrover-master-{number}", f"lead-{number}", "dlrover-master", 0, phase, **more)
 
 
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.built, ELASTICJOB.extras(view(raw), Seen())):
+    for body in map(children.build, ELASTICJOB.extras(view(raw), KnownChildren())):
         labels, key = body["metadata"]["labels"], children.key_of(body)
-        found[key] = ChildSeen(key, f"uid-{key.name}", labels[LABELS.role], int(labels[LABELS.index]), body["spec"])
+        found[key] = ChildState(key, f"uid-{key.name}", labels[LABELS.role], int(labels[LABELS.index]), body["spec"])
     return found
 
 
 def looked(raw, *pods, now_s=NOW_S, **more):
     """Decide on a job that owns these pods, and all else that it has to own."""
-    return reconcile(ELASTICJOB, raw, Seen(pods, others(raw)), now_s, **more)
+    return reconcile(ELASTICJOB, raw, KnownChildren(pods, others(raw)), now_s, **more)
 
 
 def made(outcome):

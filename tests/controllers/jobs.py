@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KUBEFLOW, ChildSeen, JobView, Phase, PodSeen, Seen
+from turnout.controllers.model import KUBEFLOW, ChildState, JobView, KnownChildren, Phase, PodState
 from turnout.controllers.reconcile import reconcile
 
 NOW_S = 1_800_000_000.0
@@ -42,23 +42,23 @@ def view(raw) -> JobView:
 
 def pod(index=0, phase=Phase.RUNNING, role="worker", name="bert", **more):
     """A pod that a job owns."""
-    return PodSeen(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
+    return PodState(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
 
 
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.built, PYTORCHJOB.extras(view(raw), Seen())):
+    for body in map(children.build, PYTORCHJOB.extras(view(raw), KnownChildren())):
         labels = body["metadata"].get("labels") or {}
         index = int(labels.get(KUBEFLOW.index, -1))
         key = children.key_of(body)
-        found[key] = ChildSeen(key, f"uid-{key.name}", labels.get(KUBEFLOW.role, ""), index, body["spec"])
+        found[key] = ChildState(key, f"uid-{key.name}", labels.get(KUBEFLOW.role, ""), index, body["spec"])
     return found
 
 
 def looked(raw, *pods, now_s=NOW_S, **more):
     """Decide on a job that owns these pods, and all else that it has to own."""
-    return reconcile(PYTORCHJOB, raw, Seen(pods, others(raw)), now_s, **more)
+    return reconcile(PYTORCHJOB, raw, KnownChildren(pods, others(raw)), now_s, **more)
 
 
 def with_status(raw, outcome):

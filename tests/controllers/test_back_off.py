@@ -10,7 +10,7 @@ from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, looked, pod, role, with_status
 from tests.support.examples import scaled
 from turnout.controllers.model import Create, Phase, Reason
-from turnout.controllers.roles.back_off import AT_ONCE, BackOff, pause_s
+from turnout.controllers.role_pods import AT_ONCE, BackOff, pause_s
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def failing(times, uid="u", now_s=NOW_S, **more):
     kept = {}
     for number in range(times):
         one = pod(1, Phase.FAILED, **{"began_s": now_s - 5, "ended_s": now_s, **more})
-        kept = BackOff.read(kept, now_s).failed([replace(one, uid=f"{uid}-{number}")]).kept(2)
+        kept = BackOff.read(kept, now_s).failed([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
     return kept
 
 
@@ -68,7 +68,7 @@ def test_failures_in_a_row_after_a_pod_that_ran_for(times, expected):
 
 def test_an_index_above_the_size_is_forgotten():
     failed = BackOff(NOW_S).failed([pod(5, Phase.FAILED), pod(-1, Phase.FAILED)])
-    assert failed.kept(2) == {}
+    assert failed.status_fields(2) == {}
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ EXIT_CODE = job(worker=role(2, restart="ExitCode"))
 def test_the_first_failures_are_made_good_at_once():
     for times in range(1, AT_ONCE + 1):
         raw, outcome = fails(EXIT_CODE, times, beside=[pod(0)])
-        assert (outcome.again_s, [each.reason for each in outcome.says if each.warning]) == (None, [])
+        assert (outcome.requeue_s, [each.reason for each in outcome.says if each.warning]) == (None, [])
         assert created(looked(raw, pod(0))) == ["bert-worker-1"]
 
 
 def test_a_pod_that_fails_again_goes_at_once_and_comes_after_the_pause():
     raw, outcome = fails(EXIT_CODE, 5, beside=[pod(0)])
-    assert (len(outcome.writes), outcome.status_first, outcome.again_s) == (1, True, 20)
+    assert (len(outcome.writes), outcome.status_first, outcome.requeue_s) == (1, True, 20)
     (said,) = [each for each in outcome.says if each.reason is Reason.BACK_OFF]
     assert (said.text, said.warning) == ("Worker 1 failed again and again: made anew in 20 s", True)
     waits = looked(raw, pod(0), now_s=NOW_S + 19)
-    assert (created(waits), waits.again_s, list(waits.says)) == ([], 1, [])
+    assert (created(waits), waits.requeue_s, list(waits.says)) == ([], 1, [])
     assert created(looked(raw, pod(0), now_s=NOW_S + 20)) == ["bert-worker-1"]
 
 
@@ -147,7 +147,7 @@ def test_many_that_fail_together_are_one_event():
 
 def test_a_deadline_that_is_nearer_is_looked_at_first():
     raw, _ = fails(job(worker=role(2, restart="ExitCode"), run={"activeDeadlineSeconds": 5}), 5)
-    assert looked(raw, pod(0), now_s=NOW_S + 1).again_s == 4
+    assert looked(raw, pod(0), now_s=NOW_S + 1).requeue_s == 4
 
 
 def test_an_elastic_jobs_rank_waits_under_a_high_restart_count():
@@ -161,7 +161,7 @@ def test_an_elastic_jobs_rank_waits_under_a_high_restart_count():
 def test_a_suspended_jobs_master_waits_too():
     raw = elasticjobs.job(lead=elasticjobs.master(restartCount=100), suspend=True)
     raw, outcome = fails(raw, 4, elasticjobs.looked, elasticjobs.lead(phase=Phase.FAILED, exit_code=137))
-    assert (outcome.again_s, outcome.status_first) == (10, True)
+    assert (outcome.requeue_s, outcome.status_first) == (10, True)
     assert elasticjobs.names(elasticjobs.looked(raw, now_s=NOW_S + 9)) == []
     assert len(elasticjobs.names(elasticjobs.looked(raw, now_s=NOW_S + 10))) == 1
 
@@ -181,5 +181,5 @@ COUNTS = JSON | st.dictionaries(st.text("012²-", max_size=9), JSON, max_size=3)
 def test_whatever_a_status_says_no_pause_is_longer_than_five_minutes(failures, times):
     back_off = BackOff.read({"quickFailures": failures, "lastFailures": times}, NOW_S).failed([pod(1, Phase.FAILED)])
     assert all(0 <= back_off.left_s(index) <= 300 for index in range(3))
-    kept = back_off.kept(3)
-    assert BackOff.read(kept, NOW_S).kept(3) == kept
+    kept = back_off.status_fields(3)
+    assert BackOff.read(kept, NOW_S).status_fields(3) == kept

@@ -11,16 +11,16 @@ from turnout.controllers import children
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.model import (
     ChildKey,
-    ChildSeen,
+    ChildState,
     Create,
     Delete,
     JobView,
+    KnownChildren,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Refused,
     Replica,
-    Seen,
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
@@ -50,26 +50,26 @@ def view(raw):
 def others(raw):
     """The Service and the host list, as they are wanted."""
     found = {}
-    for body in COLOSSALAIJOB.extras(view(raw), Seen()):
+    for body in COLOSSALAIJOB.extras(view(raw), KnownChildren()):
         if body["kind"] != "Secret":
             key = children.key_of(body)
-            found[key] = ChildSeen(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))
+            found[key] = ChildState(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))
     return found
 
 
 def worker(index=0, phase=R, **more):
-    return PodSeen(f"colossal-worker-{index}", f"w{index}", "worker", index, phase, **{"mode": "train", **more})
+    return PodState(f"colossal-worker-{index}", f"w{index}", "worker", index, phase, **{"mode": "train", **more})
 
 
 def launcher(phase=R, **more):
-    return PodSeen("colossal-launcher", "l", "launcher", 0, phase, **{"mode": "train", **more})
+    return PodState("colossal-launcher", "l", "launcher", 0, phase, **{"mode": "train", **more})
 
 
 ALL = (launcher(), worker(0), worker(1))
 
 
 def looked(raw, *pods, there=None, now_s=NOW_S):
-    return reconcile(COLOSSALAIJOB, raw, Seen(pods, others(raw) if there is None else there), now_s)
+    return reconcile(COLOSSALAIJOB, raw, KnownChildren(pods, others(raw) if there is None else there), now_s)
 
 
 def after(raw, *pods, **more):
@@ -91,7 +91,7 @@ def conditions(raw):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod(COLOSSALAIJOB, whole, found, Replica(index, index), Seen(), Setup())
+    return children.pod(COLOSSALAIJOB, whole, found, Replica(index, index), KnownChildren(), Setup())
 
 
 def container_of(raw, name):
@@ -290,7 +290,7 @@ def test_how_a_launcher_ends_its_job(pod, phase):
 @pytest.mark.contract("CA-14")
 def test_why_a_pod_has_no_node_stands_in_the_status_until_it_has_one():
     words = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
-    raw = after(job(), worker(0), worker(1, P, waits=words))
+    raw = after(job(), worker(0), worker(1, P, scheduler_message=words))
     (task,) = [each for each in raw["status"]["tasks"] if each["type"] == "worker"]
     assert [each.get("message") for each in task["replicas"]] == [None, words]
     assert raw["status"]["aggregate"]["pending"] == 1

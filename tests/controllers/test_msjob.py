@@ -14,19 +14,19 @@ from turnout.controllers import children
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.model import (
     ChildKey,
-    ChildSeen,
+    ChildState,
     CleanPods,
     Create,
     Delete,
     Dialect,
     JobView,
+    KnownChildren,
     Phase,
-    PodSeen,
+    PodState,
     Reason,
     Refused,
     Replica,
     Restart,
-    Seen,
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
@@ -35,7 +35,7 @@ from turnout.kube.times import rfc3339
 GUIDE = Path(__file__).parents[2] / "examples/jobs/msjob-dataparallel.yaml"
 CONTAINER = {"name": "mindspore", "image": "ms:1"}
 SERVICE = ChildKey("Service", "deep-scheduler-0")
-ADDRESSED = {SERVICE: ChildSeen(SERVICE, "s", "scheduler", 0, {"clusterIP": "10.0.0.7"})}
+ADDRESSED = {SERVICE: ChildState(SERVICE, "s", "scheduler", 0, {"clusterIP": "10.0.0.7"})}
 
 
 def role(replicas=1, restart=None, container=CONTAINER, **spec):
@@ -51,7 +51,7 @@ def job(roles=None, run=None, **spec):
 
 
 def pod(role="worker", index=0, phase=Phase.RUNNING, **more):
-    return PodSeen(f"deep-{role}-{index}", f"{role}-{index}", role, index, phase, **more)
+    return PodState(f"deep-{role}-{index}", f"{role}-{index}", role, index, phase, **more)
 
 
 def workers(*phases):
@@ -65,7 +65,7 @@ def view(raw):
 
 
 def looked(raw, *pods, others=ADDRESSED, now_s=NOW_S, setup=None):
-    return reconcile(MSJOB, raw, Seen(pods, others), now_s, setup or Setup())
+    return reconcile(MSJOB, raw, KnownChildren(pods, others), now_s, setup or Setup())
 
 
 def after(raw, *pods, **more):
@@ -79,7 +79,7 @@ def made(outcome):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod(MSJOB, whole, found, Replica(index, index), Seen((), ADDRESSED), Setup())
+    return children.pod(MSJOB, whole, found, Replica(index, index), KnownChildren((), ADDRESSED), Setup())
 
 
 def container_of(raw, name):
@@ -145,7 +145,7 @@ def test_the_port_is_2222_or_the_users_in_service_and_environment():
     for ports, port in ((None, 2222), ([{"name": "msjob-port", "containerPort": 3333}], 3333)):
         own = CONTAINER if ports is None else {**CONTAINER, "ports": ports}
         raw = job({"Scheduler": role(container=own), "Worker": role()})
-        (service,) = MSJOB.extras(view(raw), Seen())
+        (service,) = MSJOB.extras(view(raw), KnownChildren())
         assert service["spec"]["ports"] == [{"name": "msjob-port", "port": port}]
         assert service["spec"]["type"] == "ClusterIP"
         assert {"name": "MS_SCHED_PORT", "value": str(port)} in container_of(raw, "Worker")["env"]
@@ -245,7 +245,7 @@ def test_policies_are_read():
 def test_a_job_whose_pods_stay_pending_fails_in_time(policy):
     raw = after(job(run=policy), *workers(P, P, P, P))
     outcome = looked(raw, *workers(P, P, P, P))
-    assert outcome.again_s == 60
+    assert outcome.requeue_s == 60
     assert conditions(after(raw, *workers(P, P, P, P), now_s=NOW_S + 59)) == ["Created"]
     late = after(raw, *workers(P, P, P, P), now_s=NOW_S + 60)
     assert conditions(late)[-1] == "Failed"
@@ -274,7 +274,7 @@ def test_a_gang_that_has_just_started_in_time_goes_on():
 def test_pods_wait_until_volcano_admits_their_group():
     setup, key = Setup(Dialect.VOLCANO), ChildKey("PodGroup", "deep")
     for phase, count in (("Pending", 0), ("Inqueue", 1)):
-        there = {**ADDRESSED, key: ChildSeen(key, "g", spec={"minMember": 5, "queue": "default"}, phase=phase)}
+        there = {**ADDRESSED, key: ChildState(key, "g", spec={"minMember": 5, "queue": "default"}, phase=phase)}
         assert len(made(looked(job(), others=there, setup=setup))) == count
 
 
@@ -367,7 +367,7 @@ JSON = st.recursive(
     st.sampled_from(["command", "args", "env", "ports", "volumeMounts", "name", "workingDir"]),
     JSON,
     JSON,
-    st.sampled_from([{}, ADDRESSED, {SERVICE: ChildSeen(SERVICE, "s", spec={"clusterIP": 7})}]),
+    st.sampled_from([{}, ADDRESSED, {SERVICE: ChildState(SERVICE, "s", spec={"clusterIP": 7})}]),
 )
 def test_whatever_an_owner_writes_is_read_or_refused(field, inner, outer, value, others):
     for raw in (

@@ -8,7 +8,7 @@ import yaml
 from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Counts, Dialect, Refused, Replica, Seen, Setup
+from turnout.controllers.model import ChildKey, Counts, Dialect, KnownChildren, Refused, Replica, Setup
 from turnout.kube import labels
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
@@ -25,7 +25,7 @@ def pod_of(raw, name="worker", index=0, setup=None):
     """One pod of a job."""
     made = view(raw)
     (found,) = [each for each in made.roles if each.label == name]
-    return children.pod(PYTORCHJOB, made, found, Replica(index, index), Seen(), setup or Setup())
+    return children.pod(PYTORCHJOB, made, found, Replica(index, index), KnownChildren(), setup or Setup())
 
 
 def env(raw, name="worker", index=0):
@@ -301,7 +301,7 @@ def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates
 @pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])
 def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
     raw = view(job(worker=role(2)))
-    found = PYTORCHJOB.judge(raw, {"Worker": Counts(active=active, failed=1)}, Seen())
+    found = PYTORCHJOB.judge(raw, {"Worker": Counts(active=active, failed=1)}, KnownChildren())
     assert [each.reason.value for each in found] == words
 
 

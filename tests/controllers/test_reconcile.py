@@ -8,7 +8,18 @@ from tests.controllers.jobs import CONTAINER, NOW_S, conditions, job, looked, ot
 from turnout.controllers import children
 from turnout.controllers.conditions import with_condition
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, ChildSeen, Create, Delete, Dialect, Phase, Reason, Seen, Setup, Update
+from turnout.controllers.model import (
+    ChildKey,
+    ChildState,
+    Create,
+    Delete,
+    Dialect,
+    KnownChildren,
+    Phase,
+    Reason,
+    Setup,
+    Update,
+)
 from turnout.controllers.reconcile import NOTHING, reconcile
 from turnout.kube.times import rfc3339
 
@@ -29,7 +40,7 @@ def deleted(outcome):
 
 
 def test_a_new_job_gets_its_services_first_then_its_pods():
-    outcome = reconcile(PYTORCHJOB, job(worker=role(2)), Seen(), NOW_S)
+    outcome = reconcile(PYTORCHJOB, job(worker=role(2)), KnownChildren(), NOW_S)
     kinds = [(each.body["kind"], each.body["metadata"]["name"]) for each in outcome.writes]
     names = ["bert-worker-0", "bert-worker-1"]
     assert kinds == [("Service", name) for name in names] + [("Pod", name) for name in names]
@@ -37,7 +48,7 @@ def test_a_new_job_gets_its_services_first_then_its_pods():
 
 
 def test_every_child_is_owned_by_the_job():
-    for each in reconcile(PYTORCHJOB, job(worker=role(2), elastic={"metrics": [{}]}), Seen(), NOW_S).writes:
+    for each in reconcile(PYTORCHJOB, job(worker=role(2), elastic={"metrics": [{}]}), KnownChildren(), NOW_S).writes:
         (owner,) = each.body["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == ("uid-bert", True)
 
@@ -56,7 +67,7 @@ def test_a_smaller_job_loses_its_highest_indices_first():
 
 def test_services_above_the_size_go_too():
     large = others(job(worker=role(3)))
-    outcome = reconcile(PYTORCHJOB, job(worker=role(1)), Seen((pod(0),), large), NOW_S)
+    outcome = reconcile(PYTORCHJOB, job(worker=role(1)), KnownChildren((pod(0),), large), NOW_S)
     assert deleted(outcome) == ["bert-worker-2", "bert-worker-1"]
 
 
@@ -74,12 +85,12 @@ def test_an_hpa_that_differs_is_changed_and_one_that_is_not_wanted_goes():
     there[key] = replace(there[key], spec={**there[key].spec, "maxReplicas": 9})
     asleep = {**raw, "spec": {**raw["spec"], "runPolicy": {"suspend": True}}}
     assert "HorizontalPodAutoscaler" in {
-        each.key.kind for each in reconcile(PYTORCHJOB, asleep, Seen((), there), NOW_S).writes
+        each.key.kind for each in reconcile(PYTORCHJOB, asleep, KnownChildren((), there), NOW_S).writes
     }
-    outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S)
+    outcome = reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),), there), NOW_S)
     assert [each for each in outcome.writes if isinstance(each, Update)] == [Update(key, others(raw)[key].spec)]
     without = job(worker=role(1), elastic={"maxReplicas": 2}, status=RUNS)
-    assert deleted(reconcile(PYTORCHJOB, without, Seen((pod(0),), there), NOW_S)) == ["bert"]
+    assert deleted(reconcile(PYTORCHJOB, without, KnownChildren((pod(0),), there), NOW_S)) == ["bert"]
 
 
 def test_defaults_of_the_api_server_are_no_difference():
@@ -87,7 +98,7 @@ def test_defaults_of_the_api_server_are_no_difference():
     key = ChildKey("HorizontalPodAutoscaler", "bert")
     there = others(raw)
     there[key] = replace(there[key], spec={**there[key].spec, "behavior": {"scaleUp": {}}})
-    assert reconcile(PYTORCHJOB, raw, Seen((pod(0),), there), NOW_S).writes == ()
+    assert reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),), there), NOW_S).writes == ()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
     setup = Setup(Dialect.VOLCANO)
     (group,) = [
         each.body
-        for each in reconcile(PYTORCHJOB, job(worker=role(1)), Seen(), NOW_S, setup).writes
+        for each in reconcile(PYTORCHJOB, job(worker=role(1)), KnownChildren(), NOW_S, setup).writes
         if each.body["kind"] == "PodGroup"
     ]
     key = ChildKey("PodGroup", "bert")
@@ -123,7 +134,7 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
         **others(raw),
         key: replace(others(raw)[ChildKey("Service", "bert-worker-0")], key=key, index=-1, spec=group["spec"]),
     }
-    outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0, Phase.SUCCEEDED),), there), NOW_S, setup)
+    outcome = reconcile(PYTORCHJOB, raw, KnownChildren((pod(0, Phase.SUCCEEDED),), there), NOW_S, setup)
     assert sorted(each.key.kind for each in outcome.writes) == ["HorizontalPodAutoscaler", "PodGroup"]
 
 
@@ -164,7 +175,7 @@ def test_a_job_is_deleted_once_its_time_to_live_is_over(after_s, gone, again_s):
     status = {"completionTime": rfc3339(NOW_S), "conditions": [{"type": "Succeeded", "status": "True"}]}
     raw = job(worker=role(1), run={"ttlSecondsAfterFinished": 60}, status=status)
     outcome = looked(raw, pod(0, Phase.SUCCEEDED), now_s=NOW_S + after_s)
-    assert (outcome.gone, outcome.again_s) == (gone, again_s)
+    assert (outcome.delete_job, outcome.requeue_s) == (gone, again_s)
 
 
 @pytest.mark.parametrize(("after_s", "ends"), [(99, False), (100, True), (10_000, True)])
@@ -173,7 +184,7 @@ def test_a_job_past_its_deadline_fails_and_owns_no_pods(after_s, ends):
     outcome = looked(raw, pod(0), pod(1), now_s=NOW_S + after_s)
     assert ("Failed" in conditions(with_status(raw, outcome))) is ends
     assert (deleted(outcome)[:2] == ["bert-worker-1", "bert-worker-0"]) is ends
-    assert ends or outcome.again_s == 100 - after_s
+    assert ends or outcome.requeue_s == 100 - after_s
 
 
 def test_restarts_of_containers_count_against_the_limit():
@@ -244,7 +255,7 @@ def test_a_suspended_job_owns_nothing_and_starts_anew():
     asleep = with_status(raw, outcome)
     assert (conditions(asleep), "startTime" in asleep["status"]) == (["Suspended"], False)
     del asleep["spec"]["runPolicy"]
-    awake = reconcile(PYTORCHJOB, asleep, Seen(), NOW_S + 500)
+    awake = reconcile(PYTORCHJOB, asleep, KnownChildren(), NOW_S + 500)
     assert len(made(awake)) == 4
     assert with_status(asleep, awake)["status"]["startTime"] == rfc3339(NOW_S + 500)
 
@@ -252,7 +263,7 @@ def test_a_suspended_job_owns_nothing_and_starts_anew():
 @pytest.mark.contract("XD-07")
 def test_a_job_that_cannot_be_obeyed_fails_with_the_path_and_is_told():
     raw = job(worker=role(containers=[{**CONTAINER, "name": "other"}]))
-    outcome = reconcile(PYTORCHJOB, raw, Seen(), NOW_S)
+    outcome = reconcile(PYTORCHJOB, raw, KnownChildren(), NOW_S)
     assert (outcome.writes, [each.reason for each in outcome.says]) == ((), [Reason.INVALID])
     (condition,) = outcome.status["conditions"]
     assert (condition["type"], "spec.pytorchReplicaSpecs.Worker.template" in condition["message"]) == ("Failed", True)
@@ -260,7 +271,7 @@ def test_a_job_that_cannot_be_obeyed_fails_with_the_path_and_is_told():
 
 def test_a_change_that_cannot_be_obeyed_harms_no_job_that_runs():
     raw = job(worker=role(1, "Sometimes"), status=RUNS)
-    outcome = reconcile(PYTORCHJOB, raw, Seen((pod(0),)), NOW_S)
+    outcome = reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),)), NOW_S)
     assert (outcome.writes, outcome.status, len(outcome.says)) == ((), None, 1)
 
 
@@ -275,16 +286,18 @@ def test_a_change_that_cannot_be_obeyed_harms_no_job_that_runs():
     ],
 )
 def test_a_job_is_left_alone_that(raw):
-    assert reconcile(PYTORCHJOB, raw, Seen((pod(0),)), NOW_S) == NOTHING
+    assert reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),)), NOW_S) == NOTHING
 
 
 @pytest.mark.parametrize(("phase", "pods"), [("", 0), ("Pending", 0), ("Inqueue", 2), ("Running", 2)])
 def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
     raw, setup = job(worker=role(2)), Setup(Dialect.VOLCANO)
     key = ChildKey("PodGroup", "bert")
-    outcome = reconcile(PYTORCHJOB, raw, Seen((), {key: ChildSeen(key, "g", spec={}, phase=phase)}), NOW_S, setup)
+    outcome = reconcile(
+        PYTORCHJOB, raw, KnownChildren((), {key: ChildState(key, "g", spec={}, phase=phase)}), NOW_S, setup
+    )
     assert len([name for name in made(outcome) if name.startswith("bert-worker")]) == 2 + pods
-    fresh = reconcile(PYTORCHJOB, raw, Seen(), NOW_S, setup)
+    fresh = reconcile(PYTORCHJOB, raw, KnownChildren(), NOW_S, setup)
     assert [each.body["kind"] for each in fresh.writes] == ["PodGroup", "Service", "Service"]
 
 
@@ -295,10 +308,10 @@ def test_a_replica_that_failed_too_often_fails_the_job():
 
     kind, raw = replace(PYTORCHJOB, read=read), job(worker=role(2), status=RUNS)
     for life in range(2):
-        outcome = reconcile(kind, raw, Seen((pod(0), failed_pod(life)), others(raw)), NOW_S)
+        outcome = reconcile(kind, raw, KnownChildren((pod(0), failed_pod(life)), others(raw)), NOW_S)
         assert deleted(outcome) == ["bert-worker-1"]
         raw = with_status(raw, outcome)
-    raw = with_status(raw, reconcile(kind, raw, Seen((pod(0), failed_pod(2)), others(raw)), NOW_S))
+    raw = with_status(raw, reconcile(kind, raw, KnownChildren((pod(0), failed_pod(2)), others(raw)), NOW_S))
     assert conditions(raw)[-1] == "Failed"
     assert "failed 2 times and again" in raw["status"]["conditions"][-1]["message"]
 
@@ -314,6 +327,6 @@ def test_another_kind_needs_one_value():
 
     empty = {"extras": lambda *_: [], "judge": lambda *_: []}
     dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **empty)
-    outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, Seen(), NOW_S)
+    outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, KnownChildren(), NOW_S)
     assert made(outcome) == ["bert-worker-0", "bert-worker-1"]
     assert outcome.status["conditions"][0]["reason"] == "DummyCreated"

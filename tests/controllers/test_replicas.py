@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.controllers.jobs import pod
 from tests.support.examples import scaled
-from turnout.controllers.model import Phase, PodSeen, Restart, Role
-from turnout.controllers.roles.replicas import Past
+from turnout.controllers.model import Phase, PodState, Restart, Role
+from turnout.controllers.role_pods import Past
 
 WORKER = Role("worker", 2, {}, Restart.NEVER, most_restarts=2)
 
@@ -17,21 +17,21 @@ def numbered(before=None, *pods):
 
 
 def one(index, number, uid="u"):
-    return PodSeen(f"bert-edljob-worker-{number}", uid, "worker", index, Phase.FAILED)
+    return PodState(f"bert-edljob-worker-{number}", uid, "worker", index, Phase.FAILED)
 
 
 def test_first_pods_have_the_numbers_of_their_indices():
     first, past = numbered().replica(0)
     second, past = past.replica(1)
     assert [(each.index, each.number) for each in (first, second)] == [(0, 0), (1, 1)]
-    assert past.kept() == {"nextNumber": 2}
+    assert past.status_fields() == {"nextNumber": 2}
 
 
 def test_who_takes_over_an_index_has_a_new_number_and_the_count():
     past = numbered({"nextNumber": 2}, one(1, 1)).counted([one(1, 1)])
     replica, past = past.replica(1)
     assert (replica.index, replica.number, replica.restarts) == (1, 2, 1)
-    assert past.kept() == {"restarts": 1, "restartedPods": ["u"], "restartCounts": {"1": 1}, "nextNumber": 3}
+    assert past.status_fields() == {"restarts": 1, "restartedPods": ["u"], "restartCounts": {"1": 1}, "nextNumber": 3}
 
 
 def test_a_first_pod_that_was_refused_has_the_number_of_its_index_later():
@@ -49,8 +49,8 @@ def test_an_index_that_is_new_has_no_number_that_was_given_before():
 
 
 def test_a_pod_is_counted_once_though_its_controller_ends_before_deleting():
-    kept = numbered({}, one(1, 1)).counted([one(1, 1)]).kept()
-    assert numbered(kept, one(1, 1)).counted([one(1, 1)]).kept() == kept
+    kept = numbered({}, one(1, 1)).counted([one(1, 1)]).status_fields()
+    assert numbered(kept, one(1, 1)).counted([one(1, 1)]).status_fields() == kept
 
 
 def test_an_index_at_its_bound_is_not_made_anew_and_others_are():
@@ -61,7 +61,7 @@ def test_an_index_at_its_bound_is_not_made_anew_and_others_are():
 def test_without_numbers_a_name_is_its_index_again():
     past = Past.read(WORKER, {"nextNumber": 9}, [pod(0)], numbered=False)
     assert past.replica(0)[0].number == 0
-    assert past.kept() == {}
+    assert past.status_fields() == {}
 
 
 @pytest.mark.parametrize(("index", "count"), [("1234567", 2), ("12345678", 0), ("x", 0), ("-1", 0), ("²", 0)])
@@ -72,7 +72,7 @@ def test_a_count_stands_under_the_number_of_an_index_alone(index, count):
 
 @pytest.mark.parametrize(("name", "next_"), [("bert-worker-6", 7), ("bert-worker-x", 1), ("bert-12345678", 1)])
 def test_a_pods_number_is_the_end_of_its_name(name, next_):
-    assert numbered({}, PodSeen(name, "u", "worker", 0, Phase.RUNNING)).next == next_
+    assert numbered({}, PodState(name, "u", "worker", 0, Phase.RUNNING)).next == next_
 
 
 def test_an_index_that_has_met_nothing_starts_afresh():

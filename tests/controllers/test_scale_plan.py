@@ -7,7 +7,7 @@ from tests.controllers.elasticjobs import job, plan, worker
 from tests.controllers.jobs import NOW_S
 from tests.controllers.test_hostile_jobs import JSON
 from tests.support.examples import scaled
-from turnout.controllers.scale_plan import scale, waits
+from turnout.controllers.scale_plan import is_pending, scale
 from turnout.kube import labels
 
 ENDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
@@ -60,7 +60,7 @@ def test_a_plan_of_somebody_else_is_noted_nowhere():
     ],
 )
 def test_a_plan_waits_if_it_is(raw, expected):
-    assert waits(raw) is expected
+    assert is_pending(raw) is expected
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,14 @@ ALERTS = {rule["alert"]: rule for rules in BY_PROGRAM.values() for rule in rules
 WELL = {
     "turnout_autoscaler_leading": "1+0x200",
     "turnout_autoscaler_observation_age_seconds": "2+0x200",
-    "turnout_autoscaler_last_look_timestamp_seconds": "0+60x200",
+    "turnout_autoscaler_last_decision_timestamp_seconds": "0+60x200",
     'turnout_autoscaler_decide_seconds_bucket{le="0.25"}': "0+12x200",
     'turnout_autoscaler_decide_seconds_bucket{le="2.5"}': "0+12x200",
     'turnout_autoscaler_decide_seconds_bucket{le="+Inf"}': "0+12x200",
     'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Refused"}': "0+0x200",
     'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+0.1x200",
-    'turnout_queue_jobs{queue="q",state="waits"}': "1+0x200",
-    'turnout_queue_jobs{queue="q",state="runs"}': "2+0x200",
+    'turnout_queue_jobs{queue="q",state="waiting"}': "1+0x200",
+    'turnout_queue_jobs{queue="q",state="running"}': "2+0x200",
     'turnout_queue_gpus{queue="q",what="used"}': "8+0x200",
     'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+60x200",
     'turnout_queue_elastic_gpu_seconds_total{queue="q"}': "0+240x200",
@@ -58,7 +58,7 @@ WELL = {
             {"turnout_autoscaler_observation_age_seconds": "0+60x200"}, "TurnoutAutoscalerIsBlind", id="a dead watch"
         ),
         pytest.param(
-            {"turnout_autoscaler_last_look_timestamp_seconds": "9+0x200"},
+            {"turnout_autoscaler_last_decision_timestamp_seconds": "9+0x200"},
             "TurnoutAutoscalerIsStuck",
             id="it looks no more",
         ),

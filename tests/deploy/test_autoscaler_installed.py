@@ -23,7 +23,7 @@ from hack.controlplane.tools import cache
 from hack.lint.code_blocks import run_by
 from tests.cluster import indexed_job, make_pod, pytorch_job
 from tests.deploy.test_manifests import MANIFESTS, PARTS, arguments_of, elsewhere, kustomized, rendered
-from turnout.autoscaler.settings import settings
+from turnout.autoscaler.settings import read_settings
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -191,7 +191,7 @@ async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
         assert parallelism((await api.get(JOBS))["items"]) == {"a": 2}
         status, page = await asyncio.to_thread(get, f"{url}/metrics")
         assert status == 200
-        assert re.search(r'^turnout_queue_jobs\{queue="namespace/default",state="runs"\} 2.0', page, re.M)
+        assert re.search(r'^turnout_queue_jobs\{queue="namespace/default",state="running"\} 2.0', page, re.M)
         assert re.search(r'^turnout_autoscaler_changes_total\{[^}]*outcome="Refused"[^}]*\} [1-9]', page, re.M)
 
         for each in yaml.safe_load_all((PARTS["acting autoscaler"] / "resize-job.yaml").read_text()):
@@ -324,10 +324,10 @@ def _type(plane, script):
 
 @pytest.mark.parametrize("part", ["autoscaler", "acting autoscaler"])
 async def test_its_arguments_are_those_that_the_program_knows(part):
-    wanted = settings(arguments_of(rendered(part)))
+    wanted = read_settings(arguments_of(rendered(part)))
     assert wanted.act == (part == "acting autoscaler")
     assert (wanted.lease, wanted.metrics_bind) == (f"{SYSTEM}/{AUTOSCALER}", "0.0.0.0:9092")
-    assert (wanted.configmap, wanted.orders) == (settings([]).configmap, settings([]).orders)
+    assert (wanted.configmap, wanted.orders) == (read_settings([]).configmap, read_settings([]).orders)
 
 
 async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
@@ -344,4 +344,4 @@ async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):
     assert ("ValidatingAdmissionPolicyBinding", "turnout-autoscaler-marks-pods-only") in added
     assert len(added) == 4
     assert set(arguments_of(marking)) - set(arguments_of(plain)) == {"--mark-pods"}
-    assert settings(arguments_of(marking)).mark_pods
+    assert read_settings(arguments_of(marking)).mark_pods

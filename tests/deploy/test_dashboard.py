@@ -120,7 +120,7 @@ async def story(api, watched):
     await watched.until(elastic, 2)
     await submit(api, "large", 6, 6)
     await watched.until('max(turnout_queue_reasons{cluster="local",reason="NeedsMore"})', 1)
-    await watched.until('min(min_over_time(turnout_queue_jobs{cluster="local",state="waits"}[3s]))', 1)
+    await watched.until('min(min_over_time(turnout_queue_jobs{cluster="local",state="waiting"}[3s]))', 1)
     await watched.until('count(turnout_job_estimated_start_timestamp_seconds{cluster="local"})', 3)
 
 

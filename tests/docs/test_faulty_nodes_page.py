@@ -7,7 +7,7 @@ import pytest
 
 from hack.lint.code_blocks import run_by
 from tests.cli.verbs.transcripts import commands, places, still, typed
-from turnout.autoscaler.node_faults.model import Proof, Record, State
+from turnout.autoscaler.node_faults.model import FaultState, Proof, Record
 from turnout.kube import labels
 from turnout.simulator.local_cluster import local_cluster
 
@@ -15,7 +15,7 @@ SINCE = datetime(2026, 11, 27, 8, 0, tzinfo=UTC)
 PROOF = Proof(
     pod="team-a/bert-worker-3", owner="u1", at=SINCE, cause="network_failed", why="failed with worker-1", by="worker-0"
 )
-RECORD = Record(State.TAINTED, SINCE, SINCE, SINCE.replace(hour=9), 1, (PROOF,))
+RECORD = Record(FaultState.TAINTED, SINCE, SINCE, SINCE.replace(hour=9), 1, (PROOF,))
 TAINT = {"key": labels.FAULTY, "value": "faulty", "effect": "NoSchedule"}
 
 

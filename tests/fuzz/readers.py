@@ -42,8 +42,8 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _TERMS = memory.Terms(2, Sizes(2, doubles=True), {"turnout.dev/min-workers": "2"}, able=True)
 _STRIKES = (memory.Strike(_JOB, 2, 10.0, 50.0), memory.Strike("team", 1, 0.0, 9.5))
 _PROOF = node_record.Proof("team/a-0", "u", _NOW)
-_STATE = next(iter(node_record.State))
-_NODE = node_record.Record(_STATE, _NOW, _NOW, times=1, proofs=(_PROOF,), told=(("team", _NOW),))
+_STATE = next(iter(node_record.FaultState))
+_NODE = node_record.Record(_STATE, _NOW, _NOW, times=1, proofs=(_PROOF,), handled_by_namespace=(("team", _NOW),))
 _FAULTY = node_health.NodeReport(node_health.CheckResult.FAULTY, _NOW, 3, "w0", 2, "bert", "n", "slow", "x")
 _FINE = node_health.NodeReport(node_health.CheckResult.FINE, _NOW, 1, "w1", compute_s=0.5)
 _PLAN = {"ownerJob": "bert", "replicaResourceSpecs": {"worker": {"replicas": 3, "resource": {"cpu": "1"}}}}
@@ -86,13 +86,13 @@ def _object(data: bytes) -> dict[str, Any]:
 def _plan(data: bytes) -> object:
     """Carry out a plan whose spec this is: an API server lets only an object in there."""
     plan = {"metadata": {"name": "plan", "labels": {"scale-type": "manual"}}, "spec": _object(data)}
-    return scale_plan.waits(plan), scale_plan.owner_of(plan), scale_plan.scale(plan, _ELASTIC, NOW_S)
+    return scale_plan.is_pending(plan), scale_plan.owner_of(plan), scale_plan.scale(plan, _ELASTIC, NOW_S)
 
 
 def _memory(data: bytes) -> object:
     """Read the memory of an earlier leader, and write it again. data: the three texts of its ConfigMap, a line each."""
     texts = data.decode("utf-8", "replace").split("\n", 2)
-    return memory.written(memory.read(dict(zip(("terms", "strikes", "at"), texts, strict=False)), NOW_S), NOW_S)
+    return memory.encode(memory.read(dict(zip(("terms", "strikes", "at"), texts, strict=False)), NOW_S), NOW_S)
 
 
 def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -227,13 +227,13 @@ READERS = (
     ),
     Reader(
         "the autoscaler's memory",
-        ("\n".join(memory.written(memory.Memory({"u": _TERMS}, _STRIKES), NOW_S).values()).encode(),),
+        ("\n".join(memory.encode(memory.Memory({"u": _TERMS}, _STRIKES), NOW_S).values()).encode(),),
         _memory,
     ),
     Reader(
         "a line of a decision log",
         (decision_log.encode([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
-        decision_log.read,
+        decision_log.read_line,
         (decision_log.BadLine,),
     ),
     Reader(

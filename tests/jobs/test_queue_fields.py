@@ -7,7 +7,7 @@ import pytest
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.field_reader import Fields
-from turnout.jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, QueueSpec, Share, bounds_several
+from turnout.jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, Queue, QueueSpec, bounds_several
 from turnout.jobs.queues.quota_accounting import charge, holds, room
 from turnout.jobs.queues.registry import limits, shares
 from turnout.jobs.queues.weighted_fair_share import Claim, fill
@@ -86,7 +86,7 @@ def test_a_queue_of_which_nothing_is_said():
         "q", Dialect.VOLCANO, nothing, nothing, nothing, "", 1, nothing, True, True, False, (), nothing, (), "", False,
         None, "", (),
     )  # fmt: skip
-    assert Share() == Share(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
+    assert Queue() == Queue(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
     assert Flavor("f", GPU) == Flavor("f", GPU, 0, None, None)
     read = volcano.read(raw("q"))
     assert (read, volcano.read(raw("q", weight=0))) == (QueueSpec("q"), QueueSpec("q"))
@@ -102,10 +102,10 @@ def test_what_a_quota_of_several_says_is_held_together():
     free = {"turnout.dev/headroom-gpus": "1"}
     plain = namespace.read(raw("q", hard={"cpu": 3, GPU: 6}, notes={"turnout.dev/headroom-gpus": "2"}))
     found = namespace.shares([elastic("a", 4, 8, **free), plain], demand({"namespace/team": 3}))
-    assert found["namespace/team"] == Share(
+    assert found["namespace/team"] == Queue(
         {GPU: 6, "cpu": 3000}, {GPU: 4}, {GPU: 3}, POOL, headroom={GPU: 2}, faults=()
     )
-    assert found[POOL] == Share({GPU: 4}, used={GPU: 3})
+    assert found[POOL] == Queue({GPU: 4}, used={GPU: 3})
     assert POOL not in namespace.shares([plain], demand())
 
 
@@ -152,7 +152,7 @@ def test_a_third_of_three_is_one_for_whatever_weights():
     assert fill([claim(10**9, 3), claim(10**9, 7)], 10**9) == [(300_000_000, 300_000_000), (700_000_000, 700_000_000)]
 
 
-LOW, TOP = Share({GPU: 5}, parent="top", guaranteed={GPU: 2}), Share({GPU: 4})
+LOW, TOP = Queue({GPU: 5}, parent="top", guaranteed={GPU: 2}), Queue({GPU: 4})
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ LOW, TOP = Share({GPU: 5}, parent="top", guaranteed={GPU: 2}), Share({GPU: 4})
 def test_a_queue_has_what_is_kept_for_it_and_what_is_left_above(used, left):
     now = {"low": {GPU: used[0]}, "top": {GPU: used[1]}}
     told = {
-        name: Share(s.limit, used=now[name], parent=s.parent, guaranteed=s.guaranteed)
+        name: Queue(s.limit, used=now[name], parent=s.parent, guaranteed=s.guaranteed)
         for name, s in zip(now, (LOW, TOP), strict=True)
     }
     assert room(told, "low", GPU) == left

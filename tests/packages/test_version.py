@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from turnout.autoscaler.controller.metrics import Metrics as Autoscaler
-from turnout.controllers.runtime.metrics import Metrics as Controller
+from turnout.controllers.runtime.controller import Metrics as Controller
 from turnout.kube.version import Build, installed_build
 from turnout.scheduler_ext.server.metrics import Metrics as Extender
 

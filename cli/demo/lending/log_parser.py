@@ -25,7 +25,7 @@ def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
         return None
     return LoggedDecision(
         letter,
-        workers_before=fields["was"],
+        workers_before=fields["workers_before"],
         workers=fields["workers"],
         reason=Reason(fields["reason"]),
         detail=fields.get("detail", ""),

@@ -152,7 +152,7 @@ async def main(folder: Path) -> None:
         informers = AutoscalerInformers(view, source, KINDS, clock, random.Random(1), ("default/map", "default/orders"))
         metrics, decisions = Metrics((GPU,)), Times()
         metrics.decide_s = decisions  # type: ignore[assignment]
-        writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.became)
+        writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.count_outcome)
         autoscaler = TimedController(view, informers, writer, Policy(), clock, _Deaf(), metrics)
         view.took_s, autoscaler.took_s, autoscaler.looked = [], [], asyncio.Event()
         watching = tasks.create_task(informers.run())
@@ -175,10 +175,10 @@ async def main(folder: Path) -> None:
 class _Deaf:
     """A receiver of decisions that drops them."""
 
-    def decided(self, step: Step) -> None:
+    def report_decision(self, step: Step) -> None:
         """Ignore a new decision."""
 
-    def unknown(self, key: JobKey, names: tuple[str, ...]) -> None:
+    def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
         """Ignore unknown annotations."""
 
 

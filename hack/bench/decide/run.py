@@ -26,8 +26,9 @@ from hack.bench.support.percentiles import interpolated
 from turnout.autoscaler.__main__ import settle
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Queue, Worker
+from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Worker
 from turnout.jobs.model import Bounds, Job, JobKey, Life
+from turnout.jobs.queues.model import Queue
 from turnout.kube.pod_shape import PodShape
 
 GPU = "nvidia.com/gpu"
@@ -106,11 +107,11 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
     used: dict[str, int] = {}
     for each in jobs:
         gpus = dict(each.job.shape.requests)[GPU]
-        used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.placed
+        used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.bound_workers
     spare = 0 if scene == "at rest" else 500
-    queues = {name: Queue(name, {GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
+    queues = {name: Queue({GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
     jobs.sort(key=ORDER)  # as the autoscaler's view keeps them
-    return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), in_turn=True)
+    return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), is_sorted=True)
 
 
 def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:

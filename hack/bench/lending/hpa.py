@@ -30,7 +30,7 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
 def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
     job = seen.job
     wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.least), job.bounds.most)
-    if seen.waits or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:
+    if seen.is_waiting or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:
         return seen.hold(Reason.AT_MAX)
     if wanted > job.replicas:
         return Step(job.key, wanted, job.replicas, Reason.IDLE_ROOM)

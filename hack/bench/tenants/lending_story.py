@@ -14,15 +14,12 @@ from typing import Any
 import msgspec
 
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.decide import decide
-from turnout.autoscaler.fence import decided
-from turnout.autoscaler.memory import Memory, read, written
+from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.memory import Memory, encode, read
 from turnout.autoscaler.model import Policy, Step
 from turnout.autoscaler.observe import unmanaged_gangs
-from turnout.autoscaler.observe.idle import Idle
-from turnout.autoscaler.scaling.job_annotations import notes_of
-from turnout.autoscaler.scaling.promises import Promises
-from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
+from turnout.autoscaler.scaling.resize_cost import notes_of
 from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -75,7 +72,7 @@ class LendingStory:
         self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
         self.jobs: dict[tuple[str, str], Job] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
-        self.groups: list[unmanaged_gangs.Group] = []  # PodGroups of nobody's job
+        self.groups: list[unmanaged_gangs.PodGroup] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
         self.told, self.second, self._version = Told(), 0, 0
         self._lead(Memory())
@@ -83,7 +80,7 @@ class LendingStory:
     def _lead(self, memory: Memory) -> None:
         """A leader begins with what the API server shows and what was written for it."""
         self._view, policy = Cache(KINDS), self._policy
-        self._parts = Idle(policy.settle_s), Promises(policy.promise_s)
+        self._parts = IdleRoom(policy.settle_s), Promises(policy.promise_s)
         self._unused = UnusedRoom(policy.bind_s, self._view.started)
         for name in self._free:
             offers = {GPU: str(PER_NODE), "pods": "110", "cpu": "96"}
@@ -95,7 +92,7 @@ class LendingStory:
         for made in self.strays.values():
             self._view.put_pod(msgspec.convert(made, Pod))
         for group in self.groups:
-            self._view.strays.put_group(group)
+            self._view.unmanaged.put_group(group)
         self._view.recall(memory.terms)
         self._unused.recall(memory.strikes, float(self.second))
 
@@ -112,8 +109,8 @@ class LendingStory:
             if self.second >= BEGINS_S:
                 self._attack(self, self.second - BEGINS_S)
             if self.second == LEADS_S:
-                memory = Memory(self._view.lent([]), self._unused.strikes(float(self.second)))
-                self._lead(read(written(memory, self._now_s), self._now_s))
+                memory = Memory(self._view.lent_terms([]), self._unused.strikes(float(self.second)))
+                self._lead(read(encode(memory, self._now_s), self._now_s))
             self._schedule()
             self._look()
             self._schedule()
@@ -162,7 +159,7 @@ class LendingStory:
         spec = {"minMember": members, "queue": "q", "minResources": {GPU: str(members)}}
         raw = {"metadata": meta, "spec": spec, "status": {"phase": "Inqueue"}}
         self.groups.append(unmanaged_gangs.read(Dialect.VOLCANO, raw))
-        self._view.strays.put_group(self.groups[-1])
+        self._view.unmanaged.put_group(self.groups[-1])
 
     def drop(self, uid: str) -> None:
         """Delete such a pod."""
@@ -246,10 +243,10 @@ class LendingStory:
         steady_s = float(self.second)
         seen = self._view.observation(self._now_s, steady_s=steady_s)
         for part in (*self._parts, self._unused):
-            seen = part.looked(seen, steady_s)
+            seen = part.update(seen, steady_s)
         steps, undecided = decided(decide, seen, self._policy, self._now_s)
         self.told.faults += len(undecided)
-        self._unused.decided(seen, steps, steady_s)
+        self._unused.record_decision(seen, steps, steady_s)
         states = {each.job.key: each.job for each in seen.jobs}
         self._carry_out((step for step in steps if step.changes), states)
 
@@ -259,5 +256,5 @@ class LendingStory:
             notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
             job.raw["spec"].update(parallelism=step.target, completions=step.target)
             job.raw["metadata"]["annotations"].update(notes)
-            self._view.wrote(step.key, notes)
+            self._view.note_written(step.key, notes)
             self._show(job)

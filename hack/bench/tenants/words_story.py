@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.autoscaler.node_faults.model import Claim, NodeEntry, NodeState, Rules
+from turnout.autoscaler.node_faults.model import Claim, NodeEntry, NodeObservation, Rules
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
@@ -43,7 +43,7 @@ def verdicts(lies: bool) -> Told:
     for second in range(0, SECONDS, LOOK_S):
         claims = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
-        plan = judge(NodeState(nodes, tuple(claims), NODES, tainted), Rules(), START_S + second)
+        plan = judge(NodeObservation(nodes, tuple(claims), NODES, tainted), Rules(), START_S + second)
         for step in plan.steps:
             nodes[step.node] = replace(nodes[step.node], tainted=step.taints, record=step.record)
         for name in FAULTY:

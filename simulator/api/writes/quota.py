@@ -34,11 +34,11 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
 
 def _sentence(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
     words = ("requested", "used", "limited")
-    amounts = ", ".join(
+    sums = ", ".join(
         f"{word}: " + ",".join(f"{name}={amounts[at] / 1000:g}" for name, amounts in over.items())
         for at, word in enumerate(words)
     )
-    return f'pods "{pod["metadata"]["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, {amounts}'
+    return f'pods "{pod["metadata"]["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, {sums}'
 
 
 def _requested_amounts(pod: Object) -> Counter[str]:

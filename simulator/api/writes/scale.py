@@ -58,4 +58,4 @@ def _selector(value: Any) -> str:
     if isinstance(value, str):
         return value
     labels = at(value, "matchLabels") if isinstance(value, dict) else None
-    return ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items()))
+    return ",".join(f"{key}={label}" for key, label in sorted((labels or {}).items()))

@@ -52,8 +52,8 @@ class Look:
 def owned(owner: Object, api_version: str, kind: str) -> list[Object]:
     """Return the owner references for objects that a job creates."""
     meta = owner["metadata"]
-    owner = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
-    return [{**owner, "controller": True, "blockOwnerDeletion": True}]
+    reference = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}
+    return [{**reference, "controller": True, "blockOwnerDeletion": True}]
 
 
 def phase(pod: Object) -> str:

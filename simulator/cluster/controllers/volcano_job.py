@@ -13,10 +13,10 @@ import msgspec
 
 from turnout.controllers.kinds.volcanojob import API, KIND, VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import ENDS as ENDS
-from turnout.controllers.model import ChildKey, Delete, Dialect, Outcome, Seen, Setup, Update
+from turnout.controllers.model import ChildKey, Delete, Dialect, KnownChildren, Outcome, Setup, Update
 from turnout.controllers.model import Create as CreateChild
-from turnout.controllers.observed import Owned, OwnedPod, child_seen, pod_seen
 from turnout.controllers.reconcile import reconcile
+from turnout.controllers.runtime.cache import Owned, OwnedPod, child_state, pod_state
 from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
 
 JOBS = "jobs.batch.volcano.sh"
@@ -46,9 +46,9 @@ def look(
         for kind, plural in CHILDREN.items()
         for each in listed.get(plural, ())
     }
-    observation = Seen(
-        tuple(pod_seen(VOLCANOJOB, _read(pod, OwnedPod)) for pod in pods),
-        {key: child_seen(VOLCANOJOB, key.kind, _read(each, Owned)) for key, each in children.items()},
+    observation = KnownChildren(
+        tuple(pod_state(VOLCANOJOB, _read(pod, OwnedPod)) for pod in pods),
+        {key: child_state(VOLCANOJOB, key.kind, _read(each, Owned)) for key, each in children.items()},
     )
     children |= {ChildKey("Pod", pod["metadata"]["name"]): pod for pod in pods}
     return _as_look(job, children, reconcile(VOLCANOJOB, raw, observation, now_s, _SETUP), now_s)
@@ -74,6 +74,6 @@ def _as_look(job: Object, children: dict[ChildKey, Object], outcome: Outcome, no
                 writes.append(Tell(CHILDREN[key.kind], children[key], {field: content}, part=""))
     if outcome.status is not None:
         writes.append(Tell(JOBS, job, {"status": outcome.status}))
-    if outcome.gone:
+    if outcome.delete_job:
         writes.append(Remove(JOBS, job))
-    return Look(writes, None if outcome.again_s is None else now_s + outcome.again_s)
+    return Look(writes, None if outcome.requeue_s is None else now_s + outcome.requeue_s)

@@ -37,7 +37,7 @@ def told():
 
 def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
     recorder, events = told
-    events.became(Step(KEY, 1, 2, Reason.MAKES_ROOM, "1 worker leaves for Job/ns/b"), "Written")
+    events.report_outcome(Step(KEY, 1, 2, Reason.MAKES_ROOM, "1 worker leaves for Job/ns/b"), "Written")
     sentence = "2 to 1 workers: 1 worker leaves for Job/ns/b"
     assert recorder.told == [
         ("Job", "j-u", "Normal", "MakesRoom", sentence),
@@ -45,12 +45,12 @@ def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
     ]
 
 
-@pytest.mark.parametrize("word", ["DryRun", "Refused", "Overtaken", "NotLeading"])
+@pytest.mark.parametrize("word", ["DryRun", "Refused", "Conflict", "NotLeading"])
 def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, caplog):
     recorder, events = told
     with caplog.at_level("INFO"):
         for _ in range(3):
-            events.became(Step(KEY, 3, 2, Reason.IDLE_ROOM), word)
+            events.report_outcome(Step(KEY, 3, 2, Reason.IDLE_ROOM), word)
     assert recorder.told == []
     assert [record.msg for record in caplog.records] == ["not_resized"]
 
@@ -66,11 +66,11 @@ def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, 
 )
 def test_a_job_is_told_why_it_waits_and_not_of_each_pause(told, reason, type_):
     recorder, events = told
-    events.decided(Step(KEY, 2, 2, reason, "why"))
+    events.report_decision(Step(KEY, 2, 2, reason, "why"))
     assert recorder.told == ([("Job", "j-u", type_, reason.value, "stays at 2 workers: why")] if type_ else [])
 
 
 def test_a_job_that_is_gone_is_told_nothing(told):
     recorder, events = told
-    events.became(Step(GONE, 1, 2, Reason.MAKES_ROOM), "Written")
+    events.report_outcome(Step(GONE, 1, 2, Reason.MAKES_ROOM), "Written")
     assert recorder.told == []

@@ -10,8 +10,8 @@ from tests.autoscaler.test_shares import NOW_S, POLICY, raw
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.memory_writer import EACH_S, MemoryWriter
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.memory import MOST_STRIKES, MOST_TERMS, Memory, Strike, Terms, read, written
-from turnout.autoscaler.scaling.unused_room import UnusedRoom
+from turnout.autoscaler.memory import MOST_STRIKES, MOST_TERMS, Memory, Strike, Terms, encode, read
+from turnout.autoscaler.observe.room_history import UnusedRoom
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import labels
@@ -89,9 +89,9 @@ def leader():
 def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
     api, first, second = Api(), leader(), leader()
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
-    asyncio.run(writer(api).keep(Memory(first.lent([JobKey("Job", "mine", "a")])), NOW_S))
+    asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", grown(**words))
-    second.recall(asyncio.run(writer(api).recalled(NOW_S)).terms)
+    second.recall(asyncio.run(writer(api).read_memory(NOW_S)).terms)
     (job,) = second.jobs.values()
     assert job.bounds.least == 2
 
@@ -99,30 +99,30 @@ def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
 def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
     api, first, second = Api(), leader(), leader()
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
-    asyncio.run(writer(api).keep(Memory(first.lent([JobKey("Job", "mine", "a")])), NOW_S))
+    asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", raw("a", "mine", 2, 1, 16))
-    second.recall(asyncio.run(writer(api).recalled(NOW_S)).terms)
+    second.recall(asyncio.run(writer(api).read_memory(NOW_S)).terms)
     assert [job.bounds.least for job in second.jobs.values()] == [1]
-    assert second.lent([]) == {"a": Terms(1, Sizes(), {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "16"}, True)}
+    assert second.lent_terms([]) == {"a": Terms(1, Sizes(), {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "16"}, True)}
 
 
 def test_nothing_is_kept_of_jobs_that_are_gone():
     view = leader()
     view.recall({"gone": TERMS})
-    assert view.lent([]) == {}
+    assert view.lent_terms([]) == {}
 
 
 def test_who_left_room_unused_waits_on_under_the_next_leader():
     first, second = (UnusedRoom(60.0, lambda _: False) for _ in range(2))
     first.recall([Strike("greedy", 5, 0.0, 500.0)], 100.0)
-    told = read(written(Memory(strikes=first.strikes(200.0)), NOW_S), NOW_S + 50.0)
+    told = read(encode(Memory(strikes=first.strikes(200.0)), NOW_S), NOW_S + 50.0)
     second.recall(told.strikes, 7.0)
     assert second.strikes(7.0) == (Strike("greedy", 5, 150.0, 350.0),)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 150.0])
 def test_what_is_written_is_read_with_the_time_that_went_by(after_s):
-    found = read(written(KNOWN, NOW_S), NOW_S + after_s)
+    found = read(encode(KNOWN, NOW_S), NOW_S + after_s)
     assert found.terms == KNOWN.terms
     assert [(each.owner, each.times, each.age_s, each.left_s) for each in found.strikes] == [
         (GHOST, 3, 10.0 + after_s, 200.0 - after_s),
@@ -139,7 +139,7 @@ def test_what_is_written_fits_a_configmap():
     words = dict.fromkeys((labels.MIN_WORKERS, labels.MAX_WORKERS, labels.UNIT), "9" * 14)
     terms = {f"{number:036d}": Terms(9_999, Sizes(9_999), words, True) for number in range(MOST_TERMS + 9)}
     strikes = tuple(Strike(JobKey("P" * 16, "n" * 63, f"{number:0253d}"), 9, 9.0, 9.0) for number in range(2_000))
-    data = written(Memory(terms, strikes), NOW_S)
+    data = encode(Memory(terms, strikes), NOW_S)
     assert (len(json.loads(data["terms"])), len(json.loads(data["strikes"]))) == (MOST_TERMS, MOST_STRIKES)
     assert sum(map(len, data.values())) < 1 << 20
 
@@ -150,11 +150,14 @@ def test_terms_are_written_before_the_growth_and_the_rest_now_and_then():
     struck = Memory({"uid": TERMS}, (Strike("greedy", 1, 0.0, 0.0),))
 
     async def story():
-        await made.recalled(NOW_S)
-        found = [await made.keep(Memory({"uid": TERMS}), NOW_S), await made.keep(Memory({"uid": TERMS}), NOW_S)]
-        found.append(await made.keep(struck, NOW_S))
+        await made.read_memory(NOW_S)
+        found = [
+            await made.write_changes(Memory({"uid": TERMS}), NOW_S),
+            await made.write_changes(Memory({"uid": TERMS}), NOW_S),
+        ]
+        found.append(await made.write_changes(struck, NOW_S))
         clock.now_s += EACH_S
-        return [*found, await made.keep(struck, NOW_S), await made.keep(struck, NOW_S)]
+        return [*found, await made.write_changes(struck, NOW_S), await made.write_changes(struck, NOW_S)]
 
     assert asyncio.run(story()) == [True, False, False, True, False]
 
@@ -164,11 +167,11 @@ def test_a_write_that_fails_is_tried_again_a_while_later(caplog):
     made = writer(api, clock)
 
     async def story():
-        await made.recalled(NOW_S)
+        await made.read_memory(NOW_S)
         api.errors = [Forbidden("PATCH", "/", 403, "no")]
-        found = [await made.keep(KNOWN, NOW_S) for _ in range(3)]
+        found = [await made.write_changes(KNOWN, NOW_S) for _ in range(3)]
         clock.now_s += EACH_S
-        return [*found, await made.keep(KNOWN, NOW_S)]
+        return [*found, await made.write_changes(KNOWN, NOW_S)]
 
     assert asyncio.run(story()) == [False, False, False, True]
     assert [record.msg for record in caplog.records if record.levelname == "WARNING"] == ["memory_not_written"]
@@ -183,9 +186,9 @@ def test_a_write_that_fails_is_tried_again_a_while_later(caplog):
 )
 def test_a_new_leader_asks_once(errors, known):
     api = Api()
-    asyncio.run(writer(api).keep(KNOWN, NOW_S))
+    asyncio.run(writer(api).write_changes(KNOWN, NOW_S))
     api.errors = list(errors)
-    assert len(asyncio.run(writer(api).recalled(NOW_S)).terms) == known
+    assert len(asyncio.run(writer(api).read_memory(NOW_S)).terms) == known
 
 
 def test_a_job_held_on_old_terms_gives_what_it_borrowed():

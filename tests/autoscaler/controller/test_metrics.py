@@ -9,8 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
-from turnout.autoscaler.controller.metric_samples import MOST_JOBS
-from turnout.autoscaler.controller.metrics import Metrics
+from turnout.autoscaler.controller.metrics import MOST_JOBS, Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
 from turnout.jobs.model import Life
 from turnout.kube.times import rfc3339, unix_s
@@ -58,8 +57,8 @@ def hold(each, reason=Reason.AT_MAX):
 
 
 def look(metrics, *jobs, queues=None, starts=None, steps=None):
-    told = [hold(each, Reason.NEEDS_MORE if each.waits else Reason.AT_MAX) for each in jobs]
-    metrics.seen(world([8, 8], *jobs, queues=queues), told if steps is None else steps, starts)
+    told = [hold(each, Reason.NEEDS_MORE if each.is_waiting else Reason.AT_MAX) for each in jobs]
+    metrics.record_decision(world([8, 8], *jobs, queues=queues), told if steps is None else steps, starts)
 
 
 def grown(name="a", **more):
@@ -77,7 +76,7 @@ def test_promtool_accepts_the_page(metrics):
     promtool = cache.binary("promtool")
     waiting = short()
     look(metrics, grown(), waiting, starts={waiting.job.key: (1.0, 2.0, 3.0)})
-    metrics.became(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
+    metrics.count_outcome(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
     told = subprocess.run([promtool, "check", "metrics"], input=metrics.page(), capture_output=True, timeout=30)
     assert (told.returncode, told.stdout + told.stderr) == (0, b"")
 
@@ -93,16 +92,16 @@ def test_a_queue_is_told_in_full(metrics):
             ("queue_gpus", "q", "used"): 10,
             ("queue_gpus", "q", "free"): 2,
             ("queue_gpus", "idle", "free"): 3,
-            ("queue_jobs", "q", "runs"): 1,
-            ("queue_jobs", "q", "waits"): 1,
-            ("queue_jobs", "idle", "waits"): 0,
+            ("queue_jobs", "q", "running"): 1,
+            ("queue_jobs", "q", "waiting"): 1,
+            ("queue_jobs", "idle", "waiting"): 0,
             ("queue_worker_gpus", "min", "q"): 4,
             ("queue_worker_gpus", "elastic", "q"): 6,
             ("queue_worker_gpus", "elastic", "idle"): 0,
-            ("queue_lacking_gpus", "q"): 4,
+            ("queue_missing_gpus", "q"): 4,
             ("queue_reasons", "q", "NeedsMore"): 1,
             ("queue_reasons", "q", "AtMax"): 1,
-            ("queue_jobs_left_out", "q"): 0,
+            ("queue_jobs_without_series", "q"): 0,
         }.items()
     )
 
@@ -131,7 +130,7 @@ def test_a_job_is_told_by_name(metrics):
         ("job_gpus", *w, "elastic", "q"): 0,
         ("job_reason", *a, "q", "AtMax"): 1,
         ("job_reason", *w, "q", "NeedsMore"): 1,
-        ("job_lacking_gpus", *w, "q"): 4,
+        ("job_missing_gpus", *w, "q"): 4,
         ("job_waiting_since_timestamp_seconds", *w, "q"): NEVER,
         ("job_estimated_start_timestamp_seconds", "early", *w, "q"): 10,
         ("job_estimated_start_timestamp_seconds", "likely", *w, "q"): 20,
@@ -146,7 +145,7 @@ def test_an_expected_start_stays_until_the_next_and_is_absent_if_unknown(metrics
     found = samples(metrics)
     assert found["job_estimated_start_timestamp_seconds", "early", *name] == 10
     assert ("job_estimated_start_timestamp_seconds", "late", *name) not in found
-    metrics.expects({})
+    metrics.set_starts({})
     assert not [key for key in samples(metrics) if "estimated" in key[0]]
 
 
@@ -177,8 +176,8 @@ def test_it_is_told_since_when_a_job_waits(metrics, clock, waiting, since_s):
 def test_a_suspended_job_waits_for_nobody(metrics):
     look(metrics, short("s", life=Life.SUSPENDED))
     found = samples(metrics)
-    assert [found["queue_jobs", "q", state] for state in ("suspended", "waits", "runs")] == [1, 0, 0]
-    assert found["queue_lacking_gpus", "q"] == 0
+    assert [found["queue_jobs", "q", state] for state in ("suspended", "waiting", "running")] == [1, 0, 0]
+    assert found["queue_missing_gpus", "q"] == 0
     assert not [key for key in found if "waiting_since" in key[0]]
 
 
@@ -193,9 +192,9 @@ def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics)
     sizes = {each.job.key.name: len(each.workers) for each in crowd}
     left = sizes.keys() - {key[2] for key in told}
     assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in told if key[2] in sizes)
-    assert found["queue_jobs_left_out", "q"] == 301 + 5 - MOST_JOBS == len(left)
-    assert found["queue_jobs_left_out", "p"] == 0
-    assert found["queue_jobs", "q", "runs"] == 300
+    assert found["queue_jobs_without_series", "q"] == 301 + 5 - MOST_JOBS == len(left)
+    assert found["queue_jobs_without_series", "p"] == 0
+    assert found["queue_jobs", "q", "running"] == 300
 
 
 def test_time_is_lent_as_long_as_workers_above_the_min_run(metrics, clock):
@@ -236,8 +235,8 @@ def test_every_count_of_a_queue_begins_with_nought(metrics):
 
 def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
     look(metrics, grown())
-    metrics.became(Step(grown().job.key, 3, 5, Reason.MAKES_ROOM), "Written")
-    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Refused")
+    metrics.count_outcome(Step(grown().job.key, 3, 5, Reason.MAKES_ROOM), "Written")
+    metrics.count_outcome(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Refused")
     found = samples(metrics)
     assert found["autoscaler_changes_total", "shrink", "Written", "q", "MakesRoom"] == 1
     assert found["autoscaler_changes_total", "grow", "Refused", "q", "IdleRoom"] == 1
@@ -248,7 +247,7 @@ def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
 
 def test_a_change_as_a_job_starts_costs_nothing(metrics):
     look(metrics, grown())
-    metrics.became(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
+    metrics.count_outcome(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
     found = samples(metrics)
     assert found["queue_resized_gpus_total", "grow", "q"] == 6
     assert found["queue_restart_gpu_seconds_total", "q"] == 0
@@ -260,7 +259,7 @@ def test_what_is_only_meant_is_counted_once_while_it_stays_the_same(metrics):
         look(metrics, grown(), steps=steps)
         for step in steps:
             if step.changes:
-                metrics.became(step, "DryRun")
+                metrics.count_outcome(step, "DryRun")
     found = samples(metrics)
     assert found["autoscaler_changes_total", "grow", "DryRun", "q", "IdleRoom"] == 2
     assert found["queue_resized_gpus_total", "grow", "q"] == 0
@@ -271,7 +270,7 @@ def test_what_is_seen_grows_old_between_looks(metrics, clock):
     clock.now_s += 7
     found = samples(metrics)
     assert found["autoscaler_observation_age_seconds",] == 7
-    assert found["autoscaler_last_look_timestamp_seconds",] == NOW_S + 50
+    assert found["autoscaler_last_decision_timestamp_seconds",] == NOW_S + 50
 
 
 def test_a_job_that_is_gone_leaves_no_series(metrics):

@@ -6,7 +6,12 @@ import pytest
 
 from tests.autoscaler.world import job, seen, world
 from tests.jobs.test_kinds import indexed
-from turnout.autoscaler.controller.scale_writer import MOST_GROWTHS, MOST_OVERTAKEN, ScaleWriter, without
+from turnout.autoscaler.controller.scale_writer import (
+    MAX_CONSECUTIVE_CONFLICTS,
+    MAX_GROWTHS,
+    ScaleWriter,
+    with_refusals,
+)
 from turnout.autoscaler.model import Reason, Step
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -87,7 +92,7 @@ async def test_a_version_is_written_over_once():
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (Conflict("PATCH", "/x", 409, "changed"), "Overtaken"),
+        (Conflict("PATCH", "/x", 409, "changed"), "Conflict"),
         (Rejected("PATCH", "/x", 403, "a webhook says no"), "Refused"),
     ],
 )
@@ -136,7 +141,7 @@ async def test_a_refusal_holds_up_no_other_job_and_is_forgotten_by_a_success():
     await doing.carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 1.5)
     await doing.carry_out([step("a", 2, 4)], raw("a", "b"), noted, 3.0)
     assert told == [("a", "Refused"), ("a", "Refused"), ("b", "Written"), ("a", "Written")]
-    assert doing.held_back(raw("a", "b"), 3.0) == {}
+    assert doing.refused_jobs(raw("a", "b"), 3.0) == {}
 
 
 async def test_a_clock_that_was_set_back_makes_nobody_wait():
@@ -163,16 +168,16 @@ async def test_a_new_job_of_the_same_name_is_not_refused_yet():
 async def test_who_is_held_back(error, held):
     doing = writer(Api(error), [])
     await doing.carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
-    assert doing.held_back(raw("a", "b"), 0.5) == held
-    assert doing.held_back(raw("a", "b"), 1.0) == {}
-    assert doing.held_back(raw("b"), 0.5) == {}
+    assert doing.refused_jobs(raw("a", "b"), 0.5) == held
+    assert doing.refused_jobs(raw("a", "b"), 1.0) == {}
+    assert doing.refused_jobs(raw("b"), 0.5) == {}
 
 
 async def test_who_is_held_back_is_decided_on_as_one_that_cannot_be_resized():
     before = world([4], seen(job("a"), [0]), seen(job("b"), [0]))
-    after = without(before, {JobKey("Job", "ns", "a"): "a webhook says no", JobKey("Job", "ns", "gone"): "no"})
+    after = with_refusals(before, {JobKey("Job", "ns", "a"): "a webhook says no", JobKey("Job", "ns", "gone"): "no"})
     assert [each.job.refused for each in after.jobs] == ["a webhook says no", ""]
-    assert without(before, {}) is before
+    assert with_refusals(before, {}) is before
 
 
 def of_size(size, note=None, uid="u1"):
@@ -277,12 +282,12 @@ CHANGED = Conflict("PATCH", "/x", 409, "changed")
 async def test_a_job_that_is_always_changed_by_others_is_no_giver():
     told, there = [], raw("a")
     doing = writer(Api(CHANGED, {**there[JobKey("Job", "ns", "a")], "spec": {}}), told)
-    for _ in range(MOST_OVERTAKEN):
-        assert doing.held_back(there, 0.0) == {}
+    for _ in range(MAX_CONSECUTIVE_CONFLICTS):
+        assert doing.refused_jobs(there, 0.0) == {}
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Overtaken")] * MOST_OVERTAKEN
+    assert told == [("a", "Conflict")] * MAX_CONSECUTIVE_CONFLICTS
     why = "it is changed by others faster than it can be written"
-    assert doing.held_back(there, 0.5) == {JobKey("Job", "ns", "a"): why}
+    assert doing.refused_jobs(there, 0.5) == {JobKey("Job", "ns", "a"): why}
 
 
 async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
@@ -301,7 +306,7 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
     doing = writer(api, told)
     for _ in range(2):
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Overtaken"), ("a", "Written")]
+    assert told == [("a", "Conflict"), ("a", "Written")]
     assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
 
 
@@ -317,8 +322,8 @@ async def test_what_was_written_is_told_to_who_reads_it_again():
 async def test_shrinks_are_all_written_and_of_growths_only_so_many():
     """A job that comes to wait while thousands grow is served by the next look."""
     api, told = Api(), []
-    names = [f"j{number}" for number in range(3 * MOST_GROWTHS)]
+    names = [f"j{number}" for number in range(3 * MAX_GROWTHS)]
     grow, shrink = ([step(name, *sizes) for name in names[part::2]] for part, sizes in ((0, (2, 4)), (1, (4, 2))))
     await writer(api, told).carry_out(grow + shrink, raw(*names), noted, 0.0)
-    assert len(api.patches) == len(shrink) + MOST_GROWTHS
+    assert len(api.patches) == len(shrink) + MAX_GROWTHS
     assert {name for name, _ in api.patches[: len(shrink)]} == {each.key.name for each in shrink}

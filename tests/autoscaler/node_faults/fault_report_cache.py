@@ -49,7 +49,7 @@ class Cluster:
         return cache
 
     def plan(self):
-        return judge(self.cache().seen({}), self.rules, self.now_s)
+        return judge(self.cache().state({}), self.rules, self.now_s)
 
     def look(self, after_s=0.0):
         """A leader that knows nothing but what the cluster shows decides, and does it."""

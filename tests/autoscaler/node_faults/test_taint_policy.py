@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster, garbage
 from tests.support.examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.node_faults.model import MOST_PROOFS, MOST_TOLD, BadRecord, Rules, State, read
+from turnout.autoscaler.node_faults.model import MAX_NAMESPACES, MOST_PROOFS, BadRecord, FaultState, Rules, read
 from turnout.kube import node_health
 from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
 from turnout.launcher.health.messages import Found
@@ -24,7 +24,7 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
     assert cluster.tainted == {"n3"}
     assert cluster.last() == ("n3", "NodeTainted")
     record = cluster.record("n3")
-    assert (record.state, record.times, record.proofs[0].pod) == (State.TAINTED, 1, "team/w2")
+    assert (record.state, record.times, record.proofs[0].pod) == (FaultState.TAINTED, 1, "team/w2")
     assert record.until.timestamp() == cluster.now_s + HOUR_S
     assert not cluster.look().steps, "said once, it is dealt with"
 
@@ -197,12 +197,12 @@ def test_one_namespace_alone_takes_half_of_the_share_and_leaves_the_rest():
 def test_of_many_namespaces_that_speak_of_a_node_the_last_are_remembered():
     cluster = Cluster().says("w", "n3", team="first")
     cluster.look()
-    for at in range(3 * MOST_TOLD):
+    for at in range(3 * MAX_NAMESPACES):
         cluster.now_s += 1
         cluster.says("w", "n3", team=f"t{at}").look()
     record = cluster.record("n3")
-    assert (len(record.told), len(record.proofs)) == (MOST_TOLD, MOST_PROOFS)
-    assert not cluster.says("w", "n3", team="first", ago_s=2 * MOST_TOLD).look().steps
+    assert (len(record.handled_by_namespace), len(record.proofs)) == (MAX_NAMESPACES, MOST_PROOFS)
+    assert not cluster.says("w", "n3", team="first", ago_s=2 * MAX_NAMESPACES).look().steps
 
 
 def test_a_suspicion_ends_by_itself():
@@ -257,9 +257,9 @@ def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():
     cluster = Cluster().says("w2", "n3")
     cache = cluster.cache()
     cache.drop_pod("uid-w2")
-    assert [claim.pod for claim in cache.seen({}).claims] == ["team/w2"]
+    assert [claim.pod for claim in cache.state({}).claims] == ["team/w2"]
     cache.drop_node("n3")
-    assert cache.seen({}).claims == ()
+    assert cache.state({}).claims == ()
 
 
 def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
@@ -273,7 +273,7 @@ def test_thousands_of_healthy_reports_change_nothing_and_stale_ones_go():
     cache.put_pod(cluster.pods["w2"])
     assert len(news) == 1, "the same word is said once"
     cache.forget(cluster.now_s - cluster.rules.fresh_s)
-    assert [claim.pod for claim in cache.seen({}).claims] == ["team/w1"]
+    assert [claim.pod for claim in cache.state({}).claims] == ["team/w1"]
 
 
 # Laws.
@@ -329,7 +329,7 @@ def test_laws_of_any_sequence(events, share, verdicts, taint_s):
         assert cluster.tainted <= proven
         for name in cluster.tainted:
             record = cluster.record(name)
-            assert record.state is State.TAINTED
+            assert record.state is FaultState.TAINTED
             assert record.until.timestamp() > cluster.now_s
             assert record.voices
         assert not cluster.look().steps

@@ -14,8 +14,8 @@ from turnout.autoscaler.controller.event_recorder import NodeEvents
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.taint_writer import SHOWN_WITHIN_S, TaintWriter
 from turnout.autoscaler.node_faults import model
-from turnout.autoscaler.node_faults.model import State
-from turnout.autoscaler.settings import Settings, settings
+from turnout.autoscaler.node_faults.model import FaultState
+from turnout.autoscaler.settings import Settings, read_settings
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting
 from turnout.kube.client.apply import MERGE
@@ -65,7 +65,7 @@ def raw(cluster, name):
     return {"metadata": meta, "spec": {"taints": theirs + ours}}
 
 
-HEARD = model.write(model.Record(State.CLEARED, utc_datetime(0), utc_datetime(0)))
+HEARD = model.write(model.Record(FaultState.CLEARED, utc_datetime(0), utc_datetime(0)))
 
 
 class Watched:
@@ -100,7 +100,7 @@ async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
     assert watched.api.keys("n3") == ["team", labels.FAULTY]
     assert watched.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
     record = model.read(watched.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
-    assert record.state is State.TAINTED
+    assert record.state is FaultState.TAINTED
     assert [told[:4] for told in watched.recorder.told] == [
         ("Node", "n3", "Warning", "NodeTainted"), ("Pod", "w2", "Warning", "NodeTainted"),
     ]  # fmt: skip
@@ -111,7 +111,7 @@ async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
 @pytest.mark.contract("DL-82")
 @pytest.mark.asyncio
 async def test_the_taint_has_the_admins_key_and_goes_when_the_node_recovers():  # DL-82
-    rules = settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
+    rules = read_settings(["--act", "--taint-nodes", "--taint-key", "example.com/broken"]).rules()
     watched = Watched(Cluster(key=rules.key).says("w2", "n3"))
     await watched.look()
     assert watched.api.keys("n3") == ["team", "example.com/broken"]
@@ -167,7 +167,7 @@ async def test_a_node_that_is_not_as_it_was_decided_on_is_left_as_it_is(change):
     change(watched.api.nodes["n3"])
     assert await watched.look() == 0
     assert watched.api.asked == ["get"]
-    assert watched.count("NodeTainted", "Overtaken") == 1
+    assert watched.count("NodeTainted", "Conflict") == 1
 
 
 @pytest.mark.asyncio
@@ -190,7 +190,7 @@ async def test_what_is_refused_is_tried_again_less_and_less_often():
 async def test_what_somebody_else_has_changed_is_looked_at_anew_at_once(error):
     watched = Watched(Cluster().says("w2", "n3"), error=error)
     await watched.look()
-    assert watched.count("NodeTainted", "Overtaken") == 1
+    assert watched.count("NodeTainted", "Conflict") == 1
     watched.api.error = None
     assert await watched.look() == 1
 
@@ -206,7 +206,7 @@ async def test_what_was_written_counts_before_the_watch_has_shown_it():
     assert len(tainted) == 1
     await watched.look(after_s=SHOWN_WITHIN_S)
     assert watched.count("NodeTainted", "Written") == 1
-    assert watched.count("NodeTainted", "Overtaken") == 1, "by then the node itself says that it is tainted"
+    assert watched.count("NodeTainted", "Conflict") == 1, "by then the node itself says that it is tainted"
 
 
 @pytest.mark.asyncio
@@ -221,9 +221,10 @@ async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once
         return watched.metrics.registry.get_sample_value(name, of)
 
     counts = {
-        what: value("turnout_autoscaler_faulty_nodes", what=what) for what in ("tainted", "most", "gpus", "on_trial")
+        what: value("turnout_autoscaler_faulty_nodes", what=what)
+        for what in ("tainted", "limit", "gpu_nodes", "on_trial")
     }
-    assert counts == {"tainted": 1, "most": 2, "gpus": 20, "on_trial": 0}
+    assert counts == {"tainted": 1, "limit": 2, "gpu_nodes": 20, "on_trial": 0}
     assert value("turnout_node_verdicts_skipped_total", reason="OnlySlow") == 1
     assert [told[:4] for told in watched.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
 
@@ -242,5 +243,5 @@ def test_a_rule_that_cannot_be_kept_is_refused(wrong):
 
 
 def test_the_flags_make_the_rules():
-    rules = settings(["--taint-share", "0.2", "--taint-verdicts", "2", "--taint-s", "60", "--taint-slow"]).rules()
+    rules = read_settings(["--taint-share", "0.2", "--taint-verdicts", "2", "--taint-s", "60", "--taint-slow"]).rules()
     assert (rules.key, rules.share, rules.verdicts, rules.taint_s, rules.slow) == (labels.FAULTY, 0.2, 2, 60, True)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
 from tests.support.examples import scaled
-from turnout.autoscaler.model import NODES, Queue
-from turnout.autoscaler.observe.idle import Idle
+from turnout.autoscaler.model import NODES
+from turnout.autoscaler.observe.room_history import IdleRoom
+from turnout.jobs.queues.model import Queue
 
 SPAN_S = 60.0
 
@@ -18,14 +19,14 @@ SPAN_S = 60.0
 def free(gpus, used=None):
     """A node with so many idle GPUs, and a queue of eight that uses so many."""
     at = world([gpus], seen(job("a")))
-    queues = {"q": Queue("q", {GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
+    queues = {"q": Queue({GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
     return replace(at, queues=queues)
 
 
 def settled(*looks, place=NODES):
     """Return what had settled at each of these looks: (seconds, what was seen)."""
-    idle = Idle(SPAN_S)
-    return [idle.looked(at, NOW_S + s).settled[place][GPU] for s, at in looks]
+    idle = IdleRoom(SPAN_S)
+    return [idle.update(at, NOW_S + s).settled[place][GPU] for s, at in looks]
 
 
 @pytest.mark.parametrize(
@@ -44,40 +45,40 @@ def test_the_least_of_the_span_has_settled(looks, found):
 
 
 def test_where_restarts_cost_nothing_all_that_is_free_has_settled():
-    idle = Idle(0.0)
-    assert [idle.looked(free(gpus), NOW_S).settled[NODES][GPU] for gpus in (3, 5, 1)] == [3, 5, 1]
+    idle = IdleRoom(0.0)
+    assert [idle.update(free(gpus), NOW_S).settled[NODES][GPU] for gpus in (3, 5, 1)] == [3, 5, 1]
 
 
 def test_only_devices_settle_and_only_on_nodes_that_let_somebody_in():
     at = world([4, 3], seen(job("a")))
     at.room.admits[shape(1)][0] = False
-    told = Idle(0.0).looked(replace(at, queues=free(0, used=2).queues), NOW_S).settled
+    told = IdleRoom(0.0).update(replace(at, queues=free(0, used=2).queues), NOW_S).settled
     assert told == {NODES: {GPU: 3}, "q": {GPU: 6}}
 
 
 def test_a_queue_that_is_new_or_comes_again_begins_anew():
-    idle = Idle(SPAN_S)
+    idle = IdleRoom(SPAN_S)
     for s, at in ((0, free(4)), (100, free(4, used=2)), (130, free(4)), (140, free(4, used=2)), (190, free(4, used=2))):
-        found = idle.looked(at, NOW_S + s).settled
+        found = idle.update(at, NOW_S + s).settled
     assert found == {NODES: {GPU: 4}, "q": {GPU: 0}}
 
 
 def test_it_tells_when_more_will_have_settled():
-    idle = Idle(SPAN_S)
+    idle = IdleRoom(SPAN_S)
     assert idle.due_s(NOW_S) == float("inf")
-    dues = [idle.looked(free(gpus), NOW_S + s) and idle.due_s(NOW_S + s) for s, gpus in ((0, 4), (70, 4), (80, 6))]
+    dues = [idle.update(free(gpus), NOW_S + s) and idle.due_s(NOW_S + s) for s, gpus in ((0, 4), (70, 4), (80, 6))]
     assert dues == [NOW_S + 60, float("inf"), NOW_S + 140]
 
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 8)), min_size=1, max_size=30))
 def test_it_is_the_least_that_anybody_would_find_who_remembers_everything(waits):
-    idle, now_s, history = Idle(SPAN_S), NOW_S, []
+    idle, now_s, history = IdleRoom(SPAN_S), NOW_S, []
     for wait_s, gpus in waits:
         now_s += wait_s
         history.append((now_s, gpus))
         ends = [at_s for at_s, _ in history[1:]] + [float("inf")]
         held = [each for (_, each), end_s in zip(history, ends, strict=True) if end_s > now_s - SPAN_S]
         known = now_s - history[0][0] >= SPAN_S
-        assert idle.looked(free(gpus), now_s).settled[NODES][GPU] == (min(held) if known else 0)
+        assert idle.update(free(gpus), now_s).settled[NODES][GPU] == (min(held) if known else 0)
         assert np.isinf(idle.due_s(now_s)) or idle.due_s(now_s) > now_s

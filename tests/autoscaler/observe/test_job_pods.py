@@ -116,7 +116,7 @@ def test_a_jobs_workers_are_counted_so_that_the_highest_go_first(kind):
     assert [(worker.index, worker.name) for worker in only.workers] == list(
         enumerate(each.metadata.name for each in PODS[kind])
     )
-    assert (only.placed, only.job.replicas) == (4, 4)
+    assert (only.bound_workers, only.job.replicas) == (4, 4)
 
 
 @pytest.mark.parametrize("kind", PODS)
@@ -142,7 +142,7 @@ def test_the_gpus_of_an_ms_jobs_workers_count_in_its_queue():
         view.put_pod(pod(f"j-worker-{at}", gpus=1, **trained(at, **{labels.TRAINING_TYPE: "worker"})))
     observed = view.observation(0.0)
     (only,) = observed.jobs
-    assert (observed.queues["q"].used[GPU], only.placed, only.beside, only.waits) == (2, 2, (1,), False)
+    assert (observed.queues["q"].used[GPU], only.bound_workers, only.other_pods, only.is_waiting) == (2, 2, (1,), False)
 
 
 ADMITTED = [
@@ -167,7 +167,7 @@ def test_a_pod_of_another_role_counts_whatever_was_added_to_it(asked, toleration
     for at in range(2):
         view.put_pod(pod(f"j-worker-{at}", gpus=1, **trained(at, **{labels.TRAINING_TYPE: "worker"})))
     (only,) = seen(view)
-    assert (only.placed, only.beside, only.waits) == (2, (1,), False)
+    assert (only.bound_workers, only.other_pods, only.is_waiting) == (2, (1,), False)
 
 
 BIG, SMALL, ODD = (PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (8, 1, 3))
@@ -185,7 +185,7 @@ BIG_ADMITTED = replace(BIG, tolerations=(("a", "Exists", "", ""),))
     ],
 )
 def test_pods_of_other_roles_are_counted_by_what_they_ask_for(there, counts):
-    assert job_pods.beside(((BIG, 1), (SMALL, 2)), there) == counts
+    assert job_pods.count_other_roles(((BIG, 1), (SMALL, 2)), there) == counts
 
 
 def test_jobs_of_one_name_in_two_groups_are_two():
@@ -251,7 +251,7 @@ def test_a_launcher_counts_with_its_mpi_job_and_in_its_queue_and_not_twice(first
     asked.spec.containers[0].resources.requests = {GPU: "0"}
     view.put_pod(asked)
     (only,) = seen(view)
-    assert (str(only.job.key), only.workers, only.beside) == ("MPIJob/ns/j", (), (1,))
+    assert (str(only.job.key), only.workers, only.other_pods) == ("MPIJob/ns/j", (), (1,))
     view.put_pod(pod("j-worker-0", **of_mpi("worker", **trained(0))))
     observed = view.observation(0.0)
     assert (observed.queues["q"].used[GPU], observed.queues["q"].used["pods"]) == (2, 2)
@@ -266,6 +266,6 @@ def test_a_t9k_job_waits_until_all_its_workers_have_a_node(role):
     starter.spec.containers[0].resources.requests = {"cpu": "500m", "memory": "1Gi"}
     view.put_pod(starter)
     view.put_pod(pod("j-worker-0", gpus=1))
-    assert (seen(view)[0].placed, seen(view)[0].beside, seen(view)[0].waits) == (1, (1,), True)
+    assert (seen(view)[0].bound_workers, seen(view)[0].other_pods, seen(view)[0].is_waiting) == (1, (1,), True)
     view.put_pod(pod("j-worker-1", gpus=1))
-    assert seen(view)[0].waits is False
+    assert seen(view)[0].is_waiting is False

@@ -146,7 +146,7 @@ async def test_the_first_look_waits_for_the_map(name):
 
 @pytest.mark.parametrize("read", [
     pytest.param(extender_settings, id="the extender"),
-    pytest.param(autoscaler.settings, id="the autoscaler"),
+    pytest.param(autoscaler.read_settings, id="the autoscaler"),
 ])  # fmt: skip
 def test_it_is_asked_for_by_the_same_flag(read):
     assert not read([]).confirm_large_changes

@@ -12,12 +12,10 @@ from tests.support.examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.model import AdminOverride, Policy, Reason
-from turnout.autoscaler.observe import admin_override
-from turnout.autoscaler.observe.step_time_reports import MOST_POINTS
-from turnout.autoscaler.observe.switch_map import switches
-from turnout.autoscaler.scaling.quota import Quota
-from turnout.autoscaler.scaling.reservations import CapacityRequest, Reservations
+from turnout.autoscaler.model import AdminOverride, Policy, Reason, admin_override_data
+from turnout.autoscaler.observe.job_pods import MOST_POINTS
+from turnout.autoscaler.observe.node_cache import switches
+from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
@@ -152,9 +150,9 @@ def test_what_the_owner_says_counts_before_what_pods_report(view):
     ("data", "now_s", "reason"),
     [
         ({}, 0.0, Reason.NO_FREE_ROOM),
-        (admin_override.written(AdminOverride.PAUSE), 0.0, Reason.ALL_PAUSED),
-        (admin_override.written(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 599.0, Reason.ALL_PAUSED),
-        (admin_override.written(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 600.0, Reason.NO_FREE_ROOM),
+        (admin_override_data(AdminOverride.PAUSE), 0.0, Reason.ALL_PAUSED),
+        (admin_override_data(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 599.0, Reason.ALL_PAUSED),
+        (admin_override_data(AdminOverride.PAUSE, "1970-01-01T00:10:00Z"), 600.0, Reason.NO_FREE_ROOM),
         ({"standing": "stop!"}, 0.0, Reason.ALL_PAUSED),
     ],
     ids=["nothing", "pause", "pause until then", "then it goes on", "a word that nobody knows harms least as a pause"],
@@ -163,7 +161,7 @@ def test_a_pause_of_everything(view, data, now_s, reason):
     view.put_node(node("a", 2))
     view.put_job("Job", job(1))
     view.put_pod(pod(0, "a"))
-    view.put_standing(data)
+    view.put_admin_override(data)
     assert [step.reason for step in decide(view.observation(now_s), Policy(), now_s)] == [reason]
 
 
@@ -171,7 +169,7 @@ def test_a_release_takes_back_everything_that_is_lent(view):
     view.put_node(node("a"))
     for index in range(2):
         view.put_pod(pod(index, "a"))
-    view.put_standing(admin_override.written(AdminOverride.RELEASE))
+    view.put_admin_override(admin_override_data(AdminOverride.RELEASE))
     (step,) = decide(view.observation(0.0), Policy(), 0.0)
     assert (step.target, step.current, step.reason) == (1, 2, Reason.RELEASED)
 

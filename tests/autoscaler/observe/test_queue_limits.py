@@ -6,7 +6,7 @@ import pytest
 
 from tests.autoscaler.test_cache import GPU, job, node, pod
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.metric_samples import Look, samples
+from turnout.autoscaler.controller.metrics import Snapshot, samples
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy, Reason
 from turnout.autoscaler.reporting.queue_status import pages
@@ -55,7 +55,9 @@ def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
     steps = decide(seen, Policy(), 0.0)
     assert seen.queues["cq"].parent in seen.queues
     told = {
-        labels[0] for name, labels, _ in samples(Look(0.0, seen.jobs, seen.queues, tuple(steps)), {}, (GPU,)) if labels
+        labels[0]
+        for name, labels, _ in samples(Snapshot(0.0, seen.jobs, seen.queues, tuple(steps)), {}, (GPU,))
+        if labels
     }
     assert told == {"cq"}
     found = pages(seen, steps, (GPU,), dry_run=True)

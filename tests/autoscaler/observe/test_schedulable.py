@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.autoscaler.observe.job_pods import slim
-from turnout.autoscaler.observe.schedulable import SCHEDULERS, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, slim, unbindable
 from turnout.kube.objects import ObjectMeta, Pod, PodCondition, PodSpec, PodStatus
 
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}

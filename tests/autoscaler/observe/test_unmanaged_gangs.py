@@ -59,7 +59,9 @@ def waits(view):
     """Return what waits: how many pods of what size, by name."""
     found = view.observation(0.0).jobs
     return {
-        str(each.job.key): (each.job.bounds.least - each.placed, each.job.shape.gpus()) for each in found if each.waits
+        str(each.job.key): (each.job.bounds.least - each.bound_workers, each.job.shape.gpus())
+        for each in found
+        if each.is_waiting
     }
 
 
@@ -83,7 +85,7 @@ def test_who_does_not_wait_here(view, other):
 
 
 def test_a_gang_waits_for_its_min_and_not_for_more(view):
-    view.strays.put_group(group("g", least=3))
+    view.unmanaged.put_group(group("g", least=3))
     for at, where in enumerate(["a", None, None, None]):
         view.put_pod(pod(f"p{at}", 1, node=where, gang="g"))
     assert waits(view) == {"PodGroup/ns/g": (2, 1)}
@@ -95,15 +97,15 @@ def test_a_gang_waits_for_its_min_and_not_for_more(view):
 def test_a_podgroup_waits_before_any_of_its_pods_is_there(view):
     """Volcano creates a job's pods only once its PodGroup is Inqueue."""
     for phase in ("Pending", "Inqueue"):
-        view.strays.put_group(group("g", phase=phase))
+        view.unmanaged.put_group(group("g", phase=phase))
         assert waits(view) == {"PodGroup/ns/g": (2, 2)}
-    view.strays.put_group(group("g", phase="Running"))
+    view.unmanaged.put_group(group("g", phase="Running"))
     assert waits(view) == {}
 
 
 def test_the_podgroup_of_a_job_that_we_know_is_its_own(view):
     view.put_job("Job", indexed())
-    view.strays.put_group(group("g", owner="u"))
+    view.unmanaged.put_group(group("g", owner="u"))
     assert "PodGroup/ns/g" not in waits(view)
 
 
@@ -111,7 +113,7 @@ def test_the_podgroup_of_a_job_that_we_know_is_its_own(view):
     "told", [{"minMember": "two"}, {"minMember": -1}, {"minResources": {GPU: "many"}}, {"minResources": []}, {}]
 )
 def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
-    view.strays.put_group(
+    view.unmanaged.put_group(
         unmanaged_gangs.read(Dialect.VOLCANO, {"metadata": {"name": "g", "namespace": "ns"}, "spec": told})
     )
     assert waits(view) == {}
@@ -132,7 +134,7 @@ def test_a_podgroup_of_kai_says_how_many_start_together(told, least):
 def test_roles_of_several_shapes_wait_together(view):
     view.put_pod(pod("p0", 1, gang="g", **{labels.KOORD_MIN: "2"}))
     view.put_pod(pod("p1", 4, gang="g"))
-    seen = next(each for each in view.observation(0.0).jobs if each.waits)
+    seen = next(each for each in view.observation(0.0).jobs if each.is_waiting)
     assert seen.job.shape.gpus() + sum(shape.gpus() * count for shape, count in seen.job.other_roles) == 5
 
 
@@ -171,7 +173,7 @@ GATE = [{"name": "hold"}]
 def test_room_is_made_only_for_a_pod_that_can_be_bound(view, made, why):
     view.put_pod(made)
     (seen,) = view.observation(0.0).jobs
-    assert (seen.waits, seen.unbindable) == (True, why)
+    assert (seen.is_waiting, seen.unbindable) == (True, why)
     reason = Reason.UNSCHEDULABLE if why else Reason.SCHEDULERS_TURN
     assert [step.reason for step in decide(view.observation(0.0), Policy(), 0.0)] == [reason]
 
@@ -185,7 +187,7 @@ def test_room_is_made_only_for_a_pod_that_can_be_bound(view, made, why):
     ],
 )
 def test_a_gang_needs_its_min_of_pods_that_can_be_bound(view, behind, able):
-    view.strays.put_group(group("g", least=2))
+    view.unmanaged.put_group(group("g", least=2))
     for at in range(3):
         view.put_pod(hidden(pod(f"p{at}", gang="g"), GATE if at < behind else None))
     (seen,) = view.observation(0.0).jobs
@@ -195,7 +197,7 @@ def test_a_gang_needs_its_min_of_pods_that_can_be_bound(view, behind, able):
 def test_a_job_of_a_known_kind_needs_its_min_of_pods_that_can_be_bound(view):
     view.put_job("Job", indexed(replicas=2, **{labels.MIN_WORKERS: "2"}))
     (seen,) = view.observation(0.0).jobs
-    assert (seen.waits, seen.unbindable) == (True, "")  # its controller has not made them yet
+    assert (seen.is_waiting, seen.unbindable) == (True, "")  # its controller has not made them yet
     view.put_pod(hidden(pod("j-0", owner="u", **{labels.JOB_INDEX: "0"}), GATE))
     (seen,) = view.observation(0.0).jobs
     assert seen.unbindable == "pod j-0 waits behind a scheduling gate"
@@ -210,9 +212,9 @@ def test_a_job_of_a_known_kind_needs_its_min_of_pods_that_can_be_bound(view):
     ],
 )
 def test_a_podgroup_without_pods_is_believed_when_somebody_has_taken_it_up(view, made, able):
-    view.strays.put_group(made)
+    view.unmanaged.put_group(made)
     (seen,) = view.observation(0.0).jobs
-    assert (seen.waits, not seen.unbindable) == (True, able)
+    assert (seen.is_waiting, not seen.unbindable) == (True, able)
 
 
 def test_a_gang_has_started_once_a_member_has_a_node(view):
@@ -236,7 +238,7 @@ def test_a_job_that_is_gone_has_started_if_a_pod_of_it_had_a_node(view, node, be
 
 def test_what_is_gone_waits_no_more(view):
     view.put_pod(pod("p", 2))
-    view.strays.put_group(group("g"))
+    view.unmanaged.put_group(group("g"))
     view.drop_pod("p")
-    view.strays.drop_group(group("g").key)
+    view.unmanaged.drop_group(group("g").key)
     assert waits(view) == {}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.reporting.decision_log import BadLine, encode, read
+from turnout.autoscaler.reporting.decision_log import BadLine, encode, read_line
 from turnout.jobs.model import JobKey
 from turnout.kube.times import rfc3339
 
@@ -29,7 +29,7 @@ def test_a_line_has_the_fields_that_programs_read():
 
 def test_each_decision_is_one_line_and_is_read_as_it_was_written():
     lines = encode([SHRINK, Step(B, 2, 2, Reason.AT_MAX)], NOW_S).splitlines()
-    assert [(each.job, each.workers, each.reason, each.detail) for each in map(read, lines)] == [
+    assert [(each.job, each.workers, each.reason, each.detail) for each in map(read_line, lines)] == [
         ("VolcanoJob/team-a/bert", 3, "MakesRoom", "2 workers\nof 5"),
         ("Job/team-b/gpt", 2, "AtMax", ""),
     ]
@@ -50,4 +50,4 @@ def test_each_decision_is_one_line_and_is_read_as_it_was_written():
 )
 def test_a_line_that_is_no_decision_is_refused(line, fault):
     with pytest.raises(BadLine, match=fault):
-        read(line)
+        read_line(line)

@@ -8,7 +8,7 @@ import pytest
 from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.reporting.decision_log import BadLine, read
+from turnout.autoscaler.reporting.decision_log import BadLine, read_line
 from turnout.jobs.model import JobKey
 
 A, B = (JobKey("Job", "ns", name) for name in "ab")
@@ -26,7 +26,7 @@ def written(path, *looks, **more):
 
 
 def decisions(lines):
-    return [(each.job[-1], each.reason) for each in map(read, lines)]
+    return [(each.job[-1], each.reason) for each in map(read_line, lines)]
 
 
 def test_each_changed_decision_is_one_line_for_the_owner_only(tmp_path):
@@ -51,7 +51,7 @@ def test_after_a_crash_it_goes_on_behind_the_line_that_was_cut_off(tmp_path):
     first, cut, last = written(path, [WAITS])
     assert decisions([first, last]) == [("a", "AtMax"), ("b", "NeedsMore")]
     with pytest.raises(BadLine):
-        read(cut)
+        read_line(cut)
 
 
 def test_it_never_takes_more_than_two_files_of_its_bound(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.reporting.explain import Holder, chain, worker_of
-from turnout.autoscaler.reporting.node_rejections import refusal, refusals
+from turnout.autoscaler.reporting.why import Holder, chain, refusal, refusals, worker_of
 from turnout.jobs.model import JobKey, Spread
 from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
 from turnout.kube.pod_shape import PodShape, amount_text
@@ -30,22 +29,29 @@ WAITS = seen(job("b", least=8, most=8))
 @pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
 def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
     told = of("b", world([8], LENT, WAITS, queues={"q": {"limit": 8, "deserved": 5}}), nodes=[node()])
-    assert (told.state, told.reason, told.workers) == ("waits", Reason.NEEDS_MORE, 8)
+    assert (told.state, told.reason, told.workers) == ("waiting", Reason.NEEDS_MORE, 8)
     queue = told.queue
     assert (queue.limit, queue.deserved, queue.used, queue.free, queue.headroom) == (8, 5, 7, 1, 0)
     assert queue.holders == (Holder("Job/ns/a", 2, 5),)
     assert [(each.resource, each.needs, each.limit, each.free) for each in told.quota] == [(GPU, 8, 8, 1)]
     room = told.room
-    assert (room.worker, room.nodes, room.admits, room.with_room, room.fits, room.ever) == (f"1 {GPU}", 1, 1, 1, 1, 8)
+    assert (room.worker, room.nodes, room.admits, room.with_room, room.fits, room.fits_when_empty) == (
+        f"1 {GPU}",
+        1,
+        1,
+        1,
+        1,
+        8,
+    )
     gang = told.gang
-    assert (gang.least, gang.has, gang.lacks, gang.done) == (8, 0, 8, 0)
+    assert (gang.least, gang.bound, gang.missing, gang.finished) == (8, 0, 8, 0)
     assert told.size is None
 
 
 def test_a_running_job_is_told_its_size_its_bank_and_its_cooldown():
     made = replace(LENT, job=replace(LENT.job, bank=job("x", resized_s=NOW_S - 100, gained_s=50).bank))
     size = of("a", world([8], made)).size
-    assert (size.size, size.wanted, size.larger, size.elastic) == (7, 7, 8, 5)
+    assert (size.size, size.requested, size.larger, size.elastic) == (7, 7, 8, 5)
     assert (size.cooldown_s, size.changed_s) == (500.0, NOW_S - 100)
     assert size.balance_s > 50
     assert of("a", world([8], LENT)).size.changed_s is None
@@ -55,8 +61,8 @@ def test_who_gives_and_for_whom_is_told_on_both_sides():
     at = world(
         [8], replace(LENT, job=replace(LENT.job, most=8) if False else LENT.job), seen(job("b", least=4, most=4))
     )
-    assert of("b", at).helped_by == (("Job/ns/a", 7, 4),)
-    assert of("a", at).helps == "Job/ns/b"
+    assert of("b", at).shrinking_jobs == (("Job/ns/a", 7, 4),)
+    assert of("a", at).beneficiary == "Job/ns/b"
 
 
 def test_a_queue_that_nobody_describes_is_told_by_its_pods():

@@ -13,18 +13,17 @@ from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.forecast import MOST_WAITERS, Outlook, forecast
-from turnout.autoscaler.reporting.runtime_stats import KEPT, Lives, lived_s
+from turnout.autoscaler.reporting.forecast import KEPT, MOST_WAITERS, ForecastCache, RuntimeStats, forecast, lived_s
 
 
 def told(at, lives=None, now_s=NOW_S, **more):
     """Estimates by name, in seconds from now."""
-    found = forecast(at, decide(at, POLICY, now_s), lives or Lives(), now_s, **more)
+    found = forecast(at, decide(at, POLICY, now_s), lives or RuntimeStats(), now_s, **more)
     return {key.name: (each.early_s - now_s, each.likely_s - now_s, each.late_s - now_s) for key, each in found.items()}
 
 
 def because(at, name, **more):
-    found = forecast(at, decide(at, POLICY, NOW_S), more.pop("lives", Lives()), NOW_S, **more)
+    found = forecast(at, decide(at, POLICY, NOW_S), more.pop("lives", RuntimeStats()), NOW_S, **more)
     return next(each.because for key, each in found.items() if key.name == name)
 
 
@@ -35,7 +34,7 @@ def running(name, gpus=4, ran_s=1000.0, **more):
 
 
 def history(*lived, queue="q"):
-    lives = Lives()
+    lives = RuntimeStats()
     for each in lived:
         lives.add(queue, each)
     return lives
@@ -58,7 +57,7 @@ def test_room_that_is_there_or_on_its_way_is_a_matter_of_seconds():
             {"queues": {"q": {"limit": 3}}}, "never: its min is more than its queue may have", id="over quota"
         ),
         pytest.param({"queues": {"q": {"open": False}}}, "not before its queue is open again", id="closed"),
-        pytest.param({"whole": False}, "nobody can say: what is seen is not to be trusted", id="a list failed"),
+        pytest.param({"complete": False}, "nobody can say: what is seen is not to be trusted", id="a list failed"),
     ],
 )
 def test_what_will_not_start_by_waiting_gets_no_time_and_the_reason(more, says):
@@ -128,12 +127,12 @@ def test_a_queue_that_stays_full_lets_nobody_in_whatever_the_nodes_have():
 def test_only_so_many_are_looked_at_and_the_others_are_told_so():
     many = [seen(job(f"w{number:03}", least=4, most=4)) for number in range(MOST_WAITERS + 3)]
     at = world([4], running("a"), *many)
-    found = forecast(at, decide(at, POLICY, NOW_S), Lives(), NOW_S)
+    found = forecast(at, decide(at, POLICY, NOW_S), RuntimeStats(), NOW_S)
     assert sum("nobody looks farther" in each.because for each in found.values()) == 3
 
 
 def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
-    at, outlook, asked = world([4], WAITS), Outlook(), []
+    at, outlook, asked = world([4], WAITS), ForecastCache(), []
 
     def starts(now_s):
         found = outlook.starts(at, decide(at, POLICY, now_s), lambda: asked.append(now_s) or [], now_s, acts=True)
@@ -146,7 +145,7 @@ def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
 
 def test_only_what_can_be_told_in_full_is_handed_on():
     at = world([4], running("a"), WAITS, seen(job("more", least=9, most=9)))
-    found = Outlook().starts(at, decide(at, POLICY, NOW_S), list, NOW_S, acts=True)
+    found = ForecastCache().starts(at, decide(at, POLICY, NOW_S), list, NOW_S, acts=True)
     assert [key.name for key in found] == ["waits"]
 
 
@@ -155,7 +154,7 @@ def test_only_what_can_be_told_in_full_is_handed_on():
 def test_estimates_are_ordered_repeatable_and_there_for_all_who_wait(at, lived, acts):
     steps = decide(at, POLICY, NOW_S)
     found = forecast(at, steps, history(*lived), NOW_S, acts)
-    assert found.keys() == {each.job.key for each in at.jobs if each.waits}
+    assert found.keys() == {each.job.key for each in at.jobs if each.is_waiting}
     assert all(NOW_S <= each.early_s <= each.likely_s <= each.late_s for each in found.values())
     assert found == forecast(at, steps, history(*lived), NOW_S, acts)
 
@@ -164,7 +163,7 @@ def test_estimates_are_ordered_repeatable_and_there_for_all_who_wait(at, lived, 
     st.lists(st.floats(0.1, 1e6), max_size=30), st.floats(0, 1e6), st.lists(st.floats(0, 0.999), min_size=2, max_size=9)
 )
 def test_a_larger_chance_is_never_a_shorter_time(lived, age, chances):
-    left = history(*lived).left_s([("q", 1)], np.array([age]), np.array(sorted(chances))[:, None])[:, 0]
+    left = history(*lived).remaining_s([("q", 1)], np.array([age]), np.array(sorted(chances))[:, None])[:, 0]
     assert (left >= 0).all()
     assert (np.diff(left) >= -1e-6 * np.abs(left[1:])).all()
 
@@ -192,7 +191,7 @@ def come_true(how, seed):
     Running jobs run on for as long as was drawn when they began. Waiting jobs start in turn as soon as they fit. No job
     comes later.
     """
-    dice, lives = random.Random(seed), Lives()
+    dice, lives = random.Random(seed), RuntimeStats()
     for _ in range(100):
         lives.add("q", draw(dice, how))
     runs, free = in_the_middle(dice, how)
@@ -269,7 +268,7 @@ def test_how_long_a_job_has_run_by_its_own_status(status, lived):
 
 def test_a_job_that_has_ended_is_counted_once_and_what_is_kept_is_bounded():
     raw = {"status": {"runningDuration": "10s"}}
-    lives = Lives()
+    lives = RuntimeStats()
     for _ in range(3):
         lives.look([(f"u{number}", "q", raw) for number in range(KEPT)])
     assert len(lives.of("q")) == KEPT

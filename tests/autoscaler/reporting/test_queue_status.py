@@ -8,8 +8,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.controller.status_writer import MOST_MARKS, StatusWriter
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.pod_annotations import Mark, marks_of, wanted
-from turnout.autoscaler.reporting.queue_status import MOST_JOBS, name_of, pages
+from turnout.autoscaler.reporting.queue_status import MOST_JOBS, Mark, marks_of, name_of, pages, worker_annotations
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, Forbidden, NotFound
 
@@ -53,7 +52,7 @@ def test_every_queue_has_a_name_of_its_own_that_the_api_server_takes(queue):
 
 @pytest.mark.contract("VE-28", "VE-32", "VE-33", "XD-05")
 def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
-    first, second, elastic = (wanted(index, 2) for index in range(3))
+    first, second, elastic = (worker_annotations(index, 2) for index in range(3))
     order = [int(each[labels.VOLCANO_TASK_PRIORITY]) for each in (first, second, elastic)]
     assert order == sorted(order, reverse=True)
     assert len(set(order)) == 3
@@ -64,7 +63,7 @@ def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
 def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
     made = seen(job("a", least=1, replicas=2), [0, 0])
     names = [worker.name for worker in made.workers]
-    notes = {name: wanted(at, 1) for at, name in enumerate(names)}
+    notes = {name: worker_annotations(at, 1) for at, name in enumerate(names)}
     assert list(marks_of(made, notes)) == []
     del notes[names[1]][labels.SAFE_TO_EVICT]
     assert list(marks_of(made, notes)) == [Mark("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.autoscaler.world import GPU
 from tests.support.examples import scaled
 from turnout.autoscaler.capacity import Capacity
-from turnout.autoscaler.model import Queue
-from turnout.autoscaler.scaling.quota import Quota
+from turnout.autoscaler.scaling.free_room import Quota
+from turnout.jobs.queues.model import Queue
 from turnout.jobs.queues.quota_accounting import charge, holds
 from turnout.kube.pod_shape import PodShape
 
@@ -135,7 +135,7 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
         assert room.fits(shape).tolist() == by_hand
         assert room.total(shape) == sum(by_hand)
         rows = {each: [row for row, pods in enumerate(on) for _ in range(pods.count(each))] for each in PORT_SHAPES}
-        emptied = room.given(rows)
+        emptied = room.with_pods_removed(rows)
         assert emptied.total(shape) == sum(fits_by_hand(gpus, [], shape) for gpus in nodes)
 
 
@@ -143,7 +143,7 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
 @given(st.dictionaries(st.sampled_from([GPU, "cpu"]), st.integers(0, 9)), st.lists(st.integers(-4, 4), max_size=8))
 def test_a_queue_with_nothing_above_it_is_charged_as_any_other(limit, changes):
     """The shorter way that most queues go leads where the whole way does."""
-    queue = Queue("q", limit, used={GPU: 2})
+    queue = Queue(limit, used={GPU: 2})
     quota, used, needs = Quota({"q": queue}), {"q": dict(queue.used)}, ((GPU, 2), ("cpu", 1), ("memory", 5))
     for times in changes:
         quota.take("q", needs, times)

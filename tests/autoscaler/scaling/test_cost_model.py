@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from tests.autoscaler.world import NOW_S, job
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import Policy, Reason, Step
-from turnout.autoscaler.scaling.cost_model import after_change_s, balance_s, exhausted, pays, rich
-from turnout.autoscaler.scaling.job_annotations import conditions, notes_of
+from turnout.autoscaler.scaling.resize_cost import (
+    after_change_s,
+    balance_s,
+    conditions,
+    exhausted,
+    notes_of,
+    pays,
+    rich,
+)
 from turnout.jobs.annotations import resize_budget
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import ResizeBudget

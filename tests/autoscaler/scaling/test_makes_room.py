@@ -106,6 +106,6 @@ def test_a_job_that_is_not_to_shrink_gives_up_no_worker_without_a_node():
 
 
 def test_a_job_at_its_min_gives_up_no_worker_without_a_node():
-    made = seen(job("a", least=2), [0, None], done=1)
+    made = seen(job("a", least=2), [0, None], finished=1)
     made = replace(made, workers=tuple(replace(each, since_s=NOW_S - 900) for each in made.workers))
     assert told(world([1], made)) == {"a": (2, Reason.NOT_READY)}

@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.scaling.promises import Promises
+from turnout.autoscaler.observe.room_history import Promises
 
 LATE_S = POLICY.promise_s + 1
 FORGED = job("deaf", replicas=2, resized_s=NOW_S + 3e9)  # by its own word it was resized a hundred years from now
@@ -24,7 +24,7 @@ def story(*looks):
     """Look at a job that stays; the reason for one that waits, and what another gives, at the end."""
     promises, lent = Promises(POLICY.promise_s), seen(job("lent", replicas=4), [0] * 4)
     for made, at_s in looks:
-        at = promises.looked(world([8], made, lent, seen(job("waits", least=2))), NOW_S + at_s)
+        at = promises.update(world([8], made, lent, seen(job("waits", least=2))), NOW_S + at_s)
         steps = {step.key.name: step for step in decide(at, POLICY, NOW_S + at_s)}
     return steps["waits"].reason, steps["lent"].target
 
@@ -45,11 +45,11 @@ def test_room_is_promised_for_a_while(looks, left):
 
 def test_where_everybody_goes_nothing_is_marked():
     at = world([8], stays(4))
-    assert Promises(POLICY.promise_s).looked(at, NOW_S) is at
+    assert Promises(POLICY.promise_s).update(at, NOW_S) is at
 
 
 def test_only_the_job_that_is_late_is_marked():
     promises, other = Promises(POLICY.promise_s), seen(job("other", replicas=2), [0] * 2)
-    promises.looked(world([8], stays(4), other), NOW_S)
-    found = promises.looked(world([8], stays(4), other), NOW_S + LATE_S)
+    promises.update(world([8], stays(4), other), NOW_S)
+    found = promises.update(world([8], stays(4), other), NOW_S + LATE_S)
     assert {each.job.key.name: each.overdue for each in found.jobs} == {"deaf": True, "other": False}

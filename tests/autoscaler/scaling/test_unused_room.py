@@ -9,7 +9,7 @@ from tests.autoscaler.world import NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import Strike
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.scaling.unused_room import FORGET_S, FREE, MOST_KEPT, MOST_S, UnusedRoom
+from turnout.autoscaler.observe.room_history import FORGET_S, FREE, MOST_KEPT, MOST_S, UnusedRoom
 from turnout.jobs.model import JobKey, Life
 
 GIVER = job("giver", least=2, most=8, replicas=8, resized_s=NOW_S - 50)
@@ -26,9 +26,9 @@ class Story:
     def look(self, *waiters, after_s=0.0):
         """Look at the giver with these jobs beside it; how many workers it has then."""
         self.now_s += after_s
-        at = self.unused.looked(world([8], self.giver, *waiters), self.now_s)
+        at = self.unused.update(world([8], self.giver, *waiters), self.now_s)
         steps = decide(at, POLICY, self.now_s)
-        self.unused.decided(at, steps, self.now_s)
+        self.unused.record_decision(at, steps, self.now_s)
         self.reasons = {step.key.name: step.reason for step in steps}
         size = next(step.target for step in steps if step.key == GIVER.key)
         had = self.giver.job
@@ -84,12 +84,12 @@ def test_room_left_unused_by_two_at_once_goes_back_all_the_same():
     unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(GIVER, [0] * 8)
     waiters = ghost(), ghost("solo", least=1)
     at = world([8], giver, waiters[0])
-    unused.decided(at, decide(at, POLICY, NOW_S), NOW_S)
+    unused.record_decision(at, decide(at, POLICY, NOW_S), NOW_S)
     small = seen(replace(GIVER, replicas=2), [0] * 2)
     for now_s in (NOW_S + 1, NOW_S + 2 + LATE_S):
-        at = unused.looked(world([9], small, *waiters), now_s)
+        at = unused.update(world([9], small, *waiters), now_s)
         steps = {step.key.name: step for step in decide(at, POLICY, now_s)}
-        unused.decided(at, steps.values(), now_s)
+        unused.record_decision(at, steps.values(), now_s)
     assert (steps["giver"].target, steps["giver"].reason) == (8, Reason.RETURNED)
 
 
@@ -106,7 +106,7 @@ def test_who_never_had_room_kept_has_left_none_unused():
 def test_who_is_placed_role_by_role_is_believed():
     story = Story()
     for there in (0, 0, 1, 2):
-        made = replace(ghost(least=4, other_roles=((shape(1), 2),)), beside=(there,))
+        made = replace(ghost(least=4, other_roles=((shape(1), 2),)), other_pods=(there,))
         story.look(made, after_s=LATE_S - 2)
         assert story.reasons["ghost"] in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
 
@@ -171,8 +171,8 @@ def test_a_namespace_is_believed_again_after_a_while():
 
 def test_where_nobody_left_room_unused_nothing_is_marked():
     unused, at = UnusedRoom(POLICY.bind_s, lambda _: False), world([8], seen(GIVER, [0] * 8))
-    unused.decided(at, decide(at, POLICY, NOW_S), NOW_S)
-    assert unused.looked(at, NOW_S + 3600) is at
+    unused.record_decision(at, decide(at, POLICY, NOW_S), NOW_S)
+    assert unused.update(at, NOW_S + 3600) is at
 
 
 def test_room_that_is_kept_for_nobody_is_lent_again():
@@ -180,8 +180,8 @@ def test_room_that_is_kept_for_nobody_is_lent_again():
     small = job("giver", least=2, most=8, replicas=2)
     unused, now_s = UnusedRoom(POLICY.bind_s, lambda _: False), NOW_S
     at = world([8], seen(small, [0, 0]), ghost())
-    unused.decided(at, decide(at, POLICY, now_s), now_s)
-    later = unused.looked(at, now_s + LATE_S)
+    unused.record_decision(at, decide(at, POLICY, now_s), now_s)
+    later = unused.update(at, now_s + LATE_S)
     assert {step.key.name: step.target for step in decide(later, POLICY, now_s + LATE_S)}["giver"] == 8
 
 
@@ -218,7 +218,7 @@ def test_a_recalled_strike_replaces_only_a_lesser_one(again, kept):
 )
 def test_a_recalled_back_off_ends(after_s, reason):
     unused = recalled(Strike(JobKey("Pod", "ns", "ghost"), 1, 0.0, 60.0))
-    at = unused.looked(world([8], ghost()), 5.0 + after_s)
+    at = unused.update(world([8], ghost()), 5.0 + after_s)
     assert [step.reason for step in decide(at, POLICY, NOW_S)] == [reason]
 
 
@@ -228,7 +228,7 @@ def test_a_recalled_back_off_ends(after_s, reason):
 )
 def test_a_strike_is_forgotten_after_a_while(age_s, known):
     unused = recalled(Strike("who", 2, age_s, 0.0))
-    unused.looked(world([8]), 5.0)
+    unused.update(world([8]), 5.0)
     assert bool(unused.strikes(5.0)) is known
 
 
@@ -242,8 +242,8 @@ def test_a_strike_is_forgotten_after_a_while(age_s, known):
 def test_a_strike(age_s, left_s):
     key = JobKey("Pod", "ns", "ghost")
     unused, at = recalled(Strike(key, 3, age_s - LATE_S, 0.0)), world([8], ghost())
-    unused.decided(at, decide(at, POLICY, NOW_S), 5.0)
-    unused.looked(at, 5.0 + LATE_S)
+    unused.record_decision(at, decide(at, POLICY, NOW_S), 5.0)
+    unused.update(at, 5.0 + LATE_S)
     assert unused.strikes(5.0 + LATE_S)[0] == Strike(key, {480.0: 4, 60.0: 1}[left_s], 0.0, left_s)
 
 
@@ -253,15 +253,15 @@ def test_so_many_givers_are_remembered(others):
     gone = JobKey("Pod", "ns", "gone")
     names = [*(f"other{at}" for at in range(others)), "giver"]
     steps = [Step(JobKey("Job", "ns", name), 2, 8, Reason.MAKES_ROOM, "", gone) for name in names]
-    unused.decided(world([8], giver), steps, NOW_S)
-    (found,) = unused.looked(world([8], giver), NOW_S + 1).jobs
-    assert found.gave == (8 if others < MOST_KEPT else 0)
+    unused.record_decision(world([8], giver), steps, NOW_S)
+    (found,) = unused.update(world([8], giver), NOW_S + 1).jobs
+    assert found.size_before == (8 if others < MOST_KEPT else 0)
 
 
 @pytest.mark.parametrize("over", [0, 1], ids=["as many as may be", "one too many"])
 def test_only_so_many_are_remembered_and_the_oldest_is_forgotten_first(over):
     unused = recalled(*(Strike(f"who{at}", 2, 0.0, 0.0) for at in range(MOST_KEPT + over)))
-    unused.looked(world([8]), 5.0)
+    unused.update(world([8]), 5.0)
     kept = {each.owner for each in unused.strikes(5.0)}
     assert (len(kept), "who0" in kept) == (MOST_KEPT, not over)
 

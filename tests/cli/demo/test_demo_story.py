@@ -229,17 +229,29 @@ def test_each_moment_is_told_as_what_it_was(at_s, told):
         pytest.param({"event": "leading"}, None, id="not a decision"),
         pytest.param({"event": "not_resized", "job": "VolcanoJob/team/job-a"}, None, id="not carried out"),
         pytest.param(
-            {"event": "decided", "job": "VolcanoJob/x/y", "was": 1, "workers": 1, "reason": "Rigid"},
+            {"event": "decided", "job": "VolcanoJob/x/y", "workers_before": 1, "workers": 1, "reason": "Rigid"},
             None,
             id="another job",
         ),
         pytest.param(
-            {"event": "decided", "job": "VolcanoJob/team/job-c", "was": 12, "workers": 12, "reason": "NeedsMore"},
+            {
+                "event": "decided",
+                "job": "VolcanoJob/team/job-c",
+                "workers_before": 12,
+                "workers": 12,
+                "reason": "NeedsMore",
+            },
             LoggedDecision("C", 12, 12, Reason.NEEDS_MORE),
             id="left alone",
         ),
         pytest.param(
-            {"event": "resized", "job": "VolcanoJob/team/job-a", "was": 12, "workers": 10, "reason": "MakesRoom"}
+            {
+                "event": "resized",
+                "job": "VolcanoJob/team/job-a",
+                "workers_before": 12,
+                "workers": 10,
+                "reason": "MakesRoom",
+            }
             | {"detail": "2 workers leave", "for_job": "VolcanoJob/team/job-b"},
             LoggedDecision("A", 12, 10, Reason.MAKES_ROOM, "2 workers leave", "B", is_written=True),
             id="resized",

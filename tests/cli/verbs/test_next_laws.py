@@ -6,7 +6,7 @@ import pytest
 
 from tests.autoscaler.world import GPU
 from tests.cli.verbs.why_world import JOBS, MAPS, QUEUES, Drawn, Served
-from turnout.autoscaler.reporting.explain import Chain
+from turnout.autoscaler.reporting.why import Chain
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.autoscaler_view import look
 from turnout.cli.verbs.why import found
@@ -155,7 +155,7 @@ async def told_of(drawn, wanted):
     view = await look(Served(drawn.items), settings, "default")
     keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
     told = {key: found(settings, view, key) for key in sorted(keys) if wanted in (None, key)}
-    return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waits"}
+    return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waiting"}
 
 
 @pytest.mark.asyncio
@@ -165,9 +165,9 @@ async def test_who_does_what_is_advised_gets_the_job_started(first):
         for key, chain in (await told_of(Drawn(seed), None)).items():
             drawn, said = Drawn(seed), []
             while chain is not None:
-                (things,) = (things for words, things in DONE.items() if chain.next.startswith(words))
-                again = said.count(chain.next)
+                (things,) = (things for words, things in DONE.items() if chain.advice.startswith(words))
+                again = said.count(chain.advice)
                 assert again < len(things), f"seed {seed}, {key}: the same advice again: {said}"
-                said.append(chain.next)
+                said.append(chain.advice)
                 things[again](drawn, key.name)
                 chain = (await told_of(drawn, key)).get(key)

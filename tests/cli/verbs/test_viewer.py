@@ -58,7 +58,7 @@ def asked(configs, who, *argv, capsys):
 
 def test_why_tells_a_viewer_that_no_leaf_holds_the_gang(configs, capsys):
     (_, admin), (_, viewer) = (asked(configs, who, "why", "Pod/default/bert", capsys=capsys) for who in configs)
-    assert "a switch of tier 1 holds 2" in viewer["means"]
+    assert "a switch of tier 1 holds 2" in viewer["explanation"]
     for told in (admin, viewer):
         del told["now_s"]
     assert viewer == admin

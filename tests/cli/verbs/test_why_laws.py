@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from tests.cli.verbs.why_world import Drawn, Served, events_of, viewer_may
-from turnout.autoscaler.reporting.explain import Chain
+from turnout.autoscaler.reporting.why import Chain
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.autoscaler_view import look
 from turnout.cli.verbs.why import found

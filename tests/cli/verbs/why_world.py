@@ -198,7 +198,7 @@ async def events_of(drawn):
     recorder, refs = Recorder(), Refs(view)
     metrics = Metrics(settings.gpu_resource, restart_s=settings.restart_s)
     tells = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
-    writer = ScaleWriter(None, KINDS, lambda: None, tells.became)
+    writer = ScaleWriter(None, KINDS, lambda: None, tells.report_outcome)
     controller = AutoscalerController(view, informers, writer, settings.policy(), clock, tells, metrics)
     await controller.look(clock.wall())
     return recorder.newest

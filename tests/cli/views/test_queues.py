@@ -6,8 +6,8 @@ import pytest
 
 from tests.autoscaler.world import GPU, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.never import BareGang
 from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import text
 from turnout.cli.views.queues import listing, rows, status_rows
 from turnout.jobs.model import JobKey
@@ -16,7 +16,7 @@ GPUS = (GPU,)
 LENDS = seen(job("lends", least=2, most=6, replicas=5, gpus=2), [0, 0, 1, 1, 1])  # 4 GPUs of its min, 6 elastic
 WAITS = seen(job("waits", least=4, most=4), [None] * 4)
 BERT = JobKey("PodGroup", "ns", "bert")
-BARE = BareGang(BERT, "r", 2, ((0, shape(2)), (1, shape(1))))
+BARE = UnmanagedGang(BERT, "r", 2, ((0, shape(2)), (1, shape(1))))
 
 
 def told(at, gangs=()):

@@ -7,8 +7,7 @@ from tests.controllers.jobs import job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.observed import JobObject, Owned, OwnedPod
-from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
@@ -118,7 +117,7 @@ def test_a_scheduler_says_why_a_pod_has_no_node(cache, node, waits):
     said = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
     pod = {**child(), "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [said]}}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
-    assert [each.waits for each in cache.job(KEY)[1].pods] == [waits]
+    assert [each.scheduler_message for each in cache.job(KEY)[1].pods] == [waits]
 
 
 def ended(name, began="2026-01-01T00:00:10Z", at="2026-01-01T00:00:40Z"):

@@ -9,10 +9,8 @@ from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from tests.kube.world import ManualClock, running
 from turnout.controllers.model import Create, Reason, Setup
-from turnout.controllers.observed import JobObject
-from turnout.controllers.runtime.cache import Cache
-from turnout.controllers.runtime.controller import JobController
-from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.cache import Cache, JobObject
+from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime
@@ -139,7 +137,7 @@ def ended(outcome):
 
 def deleted(outcome):
     """True if the job was deleted."""
-    return outcome.gone
+    return outcome.delete_job
 
 
 def made(outcome):
@@ -210,7 +208,7 @@ async def test_one_decision_has_one_word_in_log_event_and_metric(raw, reason, ca
     async with running(world.controller.run()):
         await world.clock.advance(0.5)
     assert [each[1] for each in world.events.told] == [reason]
-    assert [record.reason for record in caplog.records if record.msg == "told"] == [reason]
+    assert [record.reason for record in caplog.records if record.msg == "event_recorded"] == [reason]
     labels = {"kind": "PyTorchJob", "reason": reason}
-    assert world.metrics.registry.get_sample_value("turnout_controller_told_total", labels) == 1
+    assert world.metrics.registry.get_sample_value("turnout_controller_events_total", labels) == 1
     assert reason in {each.value for each in Reason}

@@ -6,10 +6,10 @@ from tests.controllers import test_msjob
 from tests.controllers.jobs import CONTAINER, NOW_S, job, role, view, with_status
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import Reason, Seen
+from turnout.controllers.model import KnownChildren, Reason
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.roles.devices import extended, not_offered
-from turnout.controllers.runtime.node_resources import NodeResources, OfferedStatus, OfferingNode
+from turnout.controllers.role_pods import extended, not_offered
+from turnout.controllers.runtime.cache import NodeResources, OfferedStatus, OfferingNode
 from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key
 
@@ -21,7 +21,7 @@ def asks(resources, replicas=2):
 
 
 def told(raw, offered, kind=PYTORCHJOB):
-    outcome = reconcile(kind, raw, Seen(offered=offered), NOW_S)
+    outcome = reconcile(kind, raw, KnownChildren(offered=offered), NOW_S)
     return [each.text for each in outcome.says if each.reason is Reason.NOT_OFFERED], outcome
 
 

@@ -7,12 +7,12 @@ from tests.controllers import elasticjobs, jobs
 from tests.controllers.jobs import NOW_S
 from tests.controllers.volcano import volcanojobs
 from turnout.controllers import children
+from turnout.controllers.children import PORTION_BYTES, PORTION_CHILDREN
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.fields import CHILDREN_BYTES
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import ChildSeen, Create, Phase, PodSeen, Reason, Seen
-from turnout.controllers.portion import PORTION_BYTES, PORTION_CHILDREN
+from turnout.controllers.model import ChildState, Create, KnownChildren, Phase, PodState, Reason
 from turnout.controllers.reconcile import reconcile
 
 
@@ -51,10 +51,10 @@ def taken_in(seen, creates):
         index = next((int(text) for name, text in marks.items() if name.endswith(("rank-index", "-index"))), 0)
         rank = marks.get("elasticjob.dlrover/rank-index", index)
         if key.kind == "Pod":
-            pods.append(PodSeen(key.name, f"uid-{key.name}", role, int(rank), Phase.RUNNING, ready=True))
+            pods.append(PodState(key.name, f"uid-{key.name}", role, int(rank), Phase.RUNNING, ready=True))
         else:
-            others[key] = ChildSeen(key, key.name, role, 0, body.get("spec", {}), body.get("data", {}))
-    return Seen(tuple(pods), others)
+            others[key] = ChildState(key, key.name, role, 0, body.get("spec", {}), body.get("data", {}))
+    return KnownChildren(tuple(pods), others)
 
 
 FITS = [
@@ -69,7 +69,7 @@ FITS = [
 
 @pytest.mark.parametrize(("kind", "raw"), FITS)
 def test_one_look_makes_one_portion_and_the_next_look_goes_on(kind, raw):
-    seen, looks, names = Seen(), 0, set()
+    seen, looks, names = KnownChildren(), 0, set()
     while True:
         outcome = reconcile(kind, raw, seen, NOW_S)
         creates = made_by(outcome)
@@ -82,7 +82,7 @@ def test_one_look_makes_one_portion_and_the_next_look_goes_on(kind, raw):
         assert not fresh & names
         names |= fresh
         seen = taken_in(seen, creates)
-        assert (outcome.again_s == 0.0) is bool(made_by(reconcile(kind, raw, seen, NOW_S)))
+        assert (outcome.requeue_s == 0.0) is bool(made_by(reconcile(kind, raw, seen, NOW_S)))
     assert looks > 1
     pods = sum(role.replicas for role in kind.read(raw).roles)
     assert sum(name.kind == "Pod" for name in names) == pods
@@ -100,7 +100,7 @@ TOO_LARGE = [
 
 @pytest.mark.parametrize(("kind", "raw"), TOO_LARGE)
 def test_a_job_of_too_many_bytes_is_told_so_with_bound_and_value(kind, raw):
-    outcome = reconcile(kind, raw, Seen(), NOW_S)
+    outcome = reconcile(kind, raw, KnownChildren(), NOW_S)
     assert outcome.writes == ()
     (said,) = outcome.says
     assert (said.reason, said.warning) == (Reason.TOO_LARGE, True)
@@ -111,15 +111,15 @@ def test_a_job_of_too_many_bytes_is_told_so_with_bound_and_value(kind, raw):
 
 def test_ten_thousand_workers_of_32_kib_are_not_too_large():
     kind, raw = elastic(10_000, env=env(1, 32 << 10))
-    outcome = reconcile(kind, raw, Seen(), NOW_S)
+    outcome = reconcile(kind, raw, KnownChildren(), NOW_S)
     assert made_by(outcome)
     assert not [each for each in outcome.says if each.reason is Reason.TOO_LARGE]
 
 
 def test_a_job_that_grew_too_large_keeps_its_pods():
     kind, raw = elastic(2)
-    begun = reconcile(kind, raw, Seen(), NOW_S)
+    begun = reconcile(kind, raw, KnownChildren(), NOW_S)
     grown = elastic(10_000, env=env(20_000))[1]
-    outcome = reconcile(kind, {**grown, "status": begun.status}, Seen(), NOW_S)
+    outcome = reconcile(kind, {**grown, "status": begun.status}, KnownChildren(), NOW_S)
     assert ([each.reason for each in outcome.says], outcome.writes) == ([Reason.TOO_LARGE], ())
     assert outcome.status is None

@@ -10,8 +10,8 @@ from tests.controllers import elasticjobs
 from tests.controllers.runtime.world import Api, Killed
 from tests.kube.world import ManualClock, running
 from turnout.controllers.model import JobKey
-from turnout.controllers.observed import JobObject
-from turnout.controllers.runtime.metrics import Metrics
+from turnout.controllers.runtime.cache import JobObject
+from turnout.controllers.runtime.controller import Metrics
 from turnout.controllers.runtime.scale_plans import PATH, ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
@@ -33,7 +33,7 @@ def world(owner="bert"):
 def plans(api, clock=None, events=None):
     """Return a process that has seen the plan."""
     clock = clock or ManualClock()
-    queue = WorkQueue(clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, alone=True)
+    queue = WorkQueue(clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=True)
     made = ScalePlans(api, queue, clock, events or Events(), Metrics(queue.__len__))
     made.put(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
     return made

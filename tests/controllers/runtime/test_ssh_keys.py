@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from turnout.controllers.runtime.ssh_keys import new_keys
+from turnout.controllers.runtime.writer import new_keys
 
 
 @pytest.mark.debian("openssh-server")

@@ -15,7 +15,7 @@ A, B = (JobKey("/apis/x/v1", "ns", name) for name in "ab")
 
 
 def queue(clock=None, *, alone=False):
-    return WorkQueue(clock or ManualClock(), Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, alone=alone)
+    return WorkQueue(clock or ManualClock(), Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=alone)
 
 
 def keys(namespace, count):

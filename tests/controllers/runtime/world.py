@@ -10,9 +10,8 @@ from tests.controllers.jobs import NOW_S, merged
 from turnout.controllers.kinds.registry import KINDS as REGISTERED
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, Setup
-from turnout.controllers.observed import JobObject, Owned, OwnedPod
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.writer import Writer
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
@@ -195,6 +194,6 @@ class Controller:
         for _ in range(20):
             self.list()
             outcome = await self.look(now_s)
-            if outcome is None or (not outcome.writes and outcome.status is None and not outcome.gone):
+            if outcome is None or (not outcome.writes and outcome.status is None and not outcome.delete_job):
                 return
         raise AssertionError("it writes for ever")

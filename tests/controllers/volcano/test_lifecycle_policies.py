@@ -5,7 +5,7 @@ import pytest
 from tests.controllers.volcano.volcanojobs import job, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.lifecycle_policies import decide
-from turnout.controllers.model import Phase, Refused, Seen
+from turnout.controllers.model import KnownChildren, Phase, Refused
 
 ABORT = {"action": "AbortJob"}
 FAILED = pod(0, Phase.FAILED, exit_code=3)
@@ -13,7 +13,7 @@ FAILED = pod(0, Phase.FAILED, exit_code=3)
 
 def due(raw, *pods):
     whole = view(raw)
-    return decide(whole.spec["policies"], whole.roles, Seen(pods))
+    return decide(whole.spec["policies"], whole.roles, KnownChildren(pods))
 
 
 def done(*indices):

@@ -23,7 +23,7 @@ from tests.controllers.volcano.volcanojobs import (
 )
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import Create, Dialect, Refused, Seen, Setup, Update
+from turnout.controllers.model import Create, Dialect, KnownChildren, Refused, Setup, Update
 from turnout.jobs.kinds.registry import KINDS as RESIZED
 
 GUIDE = Path(__file__).parents[3] / "examples/jobs/volcanojob.yaml"
@@ -36,7 +36,7 @@ def group_of(raw, setup=VOLCANO):
 
 
 def extras(raw, seen=None):
-    return {each["kind"]: each for each in VOLCANOJOB.extras(view(raw), seen or Seen())}
+    return {each["kind"]: each for each in VOLCANOJOB.extras(view(raw), seen or KnownChildren())}
 
 
 OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "bert", "uid": "uid-bert"}

@@ -170,9 +170,9 @@ def test_it_is_deleted_once_its_time_after_the_end_is_over(ttl_s, at_s, gone, ag
     raw = phased("Completed", **({} if ttl_s is None else {"ttlSecondsAfterFinished": ttl_s}))
     raw["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
     outcome = looked(raw, now_s=NOW_S + at_s)
-    assert (outcome.gone, outcome.again_s) == (gone, again_s)
+    assert (outcome.delete_job, outcome.requeue_s) == (gone, again_s)
     jumped = looked(raw, now_s=NOW_S + at_s, jumped_s=60.0)
-    assert (jumped.gone, jumped.again_s) == (False, None if again_s is None else 10.0)
+    assert (jumped.delete_job, jumped.requeue_s) == (False, None if again_s is None else 10.0)
 
 
 @pytest.mark.contract("XD-09")
@@ -187,7 +187,7 @@ def test_a_suspended_job_has_no_pods_and_begins_anew_when_it_is_resumed():
     assert phase(raw) == "Aborting"
     raw = after(raw)
     assert (phase(raw), raw["status"]["state"]["reason"]) == ("Aborted", "Suspended")
-    assert looked(raw, now_s=NOW_S + 99).gone is False
+    assert looked(raw, now_s=NOW_S + 99).delete_job is False
     raw["metadata"]["annotations"] = {SUSPENDED: "false"}
     raw = after(raw, looks=2, owned=others(raw))
     assert (phase(raw), raw["status"].get("retryCount")) == ("Pending", 0)

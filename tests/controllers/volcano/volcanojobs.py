@@ -5,7 +5,17 @@ from __future__ import annotations
 from tests.controllers.jobs import NOW_S, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import ChildSeen, Create, Dialect, JobView, Phase, PodSeen, Replica, Seen, Setup
+from turnout.controllers.model import (
+    ChildState,
+    Create,
+    Dialect,
+    JobView,
+    KnownChildren,
+    Phase,
+    PodState,
+    Replica,
+    Setup,
+)
 from turnout.controllers.reconcile import reconcile
 
 VOLCANO = Setup(Dialect.VOLCANO)
@@ -44,22 +54,24 @@ def view(raw) -> JobView:
 def pod(index=0, phase=Phase.RUNNING, task="worker", **more):
     """A pod that a job owns."""
     more.setdefault("ready", phase is Phase.RUNNING)
-    return PodSeen(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
+    return PodState(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
 
 
 def others(raw, phase="Inqueue"):
     """All that a job owns beside its pods, as it is wanted. phase: of its PodGroup."""
     whole, found = view(raw), {}
-    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.extras(whole, Seen())):
+    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.extras(whole, KnownChildren())):
         key = children.key_of(body)
         told = phase if key.kind == "PodGroup" else ""
-        found[key] = ChildSeen(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)
+        found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)
     return {key: each for key, each in found.items() if key.kind != "Secret"}
 
 
 def looked(raw, *pods, now_s=NOW_S, owned=None, setup=VOLCANO, **more):
     """Decide on a job that owns these pods, and all else that it has to own. more: of what is seen."""
-    return reconcile(VOLCANOJOB, raw, Seen(pods, others(raw) if owned is None else owned, **more), now_s, setup)
+    return reconcile(
+        VOLCANOJOB, raw, KnownChildren(pods, others(raw) if owned is None else owned, **more), now_s, setup
+    )
 
 
 def after(raw, *pods, looks=1, **more):
@@ -92,7 +104,7 @@ def pod_of(raw, task="worker", index=0, setup=VOLCANO):
     """The pod that a job makes for one index of a task."""
     whole = view(raw)
     (role,) = [each for each in whole.roles if each.name == task]
-    return children.pod(VOLCANOJOB, whole, role, Replica(index, index), Seen(), setup)
+    return children.pod(VOLCANOJOB, whole, role, Replica(index, index), KnownChildren(), setup)
 
 
 def env_of(body):

@@ -209,7 +209,7 @@ async def test_the_note_comes_first():
 async def test_whoever_was_overtaken_writes_no_plan():
     api, told = Api(note=Conflict("PATCH", "j", 409, "")), []
     await writer(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
-    assert (api.written, told) == ([], ["Overtaken"])
+    assert (api.written, told) == ([], ["Conflict"])
 
 
 @pytest.mark.asyncio

@@ -1,22 +1,27 @@
-"""Works out what a change of size is worth to a job: how much faster it gets, and what restarts have cost it so far.
+"""Works out what a change of size is worth to a job, and writes it down for the next leader.
 
 A job's balance gains a second for each second that lent workers have saved it, and pays for each restart. It may owe
-one restart and its undoing. A job that is asked for more than that gives all it has at once.
-
-So lending costs a job at most two restarts, and `budget` of the time it has run. A job that only starts pays nothing.
+one restart and the one that undoes it. A job that is asked for more than that gives all its elastic workers at once. So
+lending costs a job at most two restarts, and `budget` of the time it has run. A job that only starts pays nothing.
 Source: docs/facts/autoscaling.md 0.4, M5.
 """
 
 from __future__ import annotations
 
-from turnout.autoscaler.model import JobState, Policy
+import json
+import re
+from typing import Any
+
+from turnout.autoscaler.model import JobState, Policy, Step
 from turnout.jobs.model import Job
 from turnout.jobs.scaling_curve import Curve, gain
+from turnout.kube import labels
+from turnout.kube.times import rfc3339, unix_s
 
 
-def starts(seen: JobState, policy: Policy, now_s: float) -> bool:
+def starts(state: JobState, policy: Policy, now_s: float) -> bool:
     """True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
-    return not seen.job.bank.resized_s and abs(now_s - seen.began_s) <= policy.start_s
+    return not state.job.bank.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
 
 def pays(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
@@ -69,3 +74,46 @@ def exhausted(job: Job, policy: Policy, now_s: float) -> bool:
     """
     cost_s = max(restart_s(job, policy), policy.restart_s)
     return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s
+
+
+NEWER_S = 120.0  # a term counts as newer than ours for so long: a Lease that was deleted counts from 0 again
+_TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
+
+
+def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
+    """Return the annotations: time, seconds won by lending, measured curve and conditions."""
+    notes = {
+        labels.RESIZED_AT: rfc3339(now_s),
+        labels.GAINED: f"{after_change_s(job, policy, now_s, step.at_start):.1f}",
+        labels.SIZED_AT_START: "true" if step.at_start else "false",
+        labels.CONDITIONS: json.dumps(conditions(job, step, now_s), separators=(",", ":")),
+    }
+    if job.curve_measured and job.curve:
+        notes[labels.MEASURED] = ",".join(f"{workers}:{1 / fast:.6f}" for workers, fast in job.curve)
+    return notes
+
+
+def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
+    """List the conditions of a HorizontalPodAutoscaler: AbleToScale, ScalingActive, ScalingLimited."""
+    limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.target, "")
+    rows = (
+        ("AbleToScale", True, step.reason.value, step.detail),
+        ("ScalingActive", True, "ValidMetricFound", f"queue {job.queue}"),
+        ("ScalingLimited", bool(limit), limit or "WithinBounds", f"{job.bounds.least} to {job.most} workers"),
+    )
+    return [
+        {
+            "type": type_,
+            "status": str(true),
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": rfc3339(now_s),
+        }
+        for type_, true, reason, message in rows
+    ]
+
+
+def overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
+    """True if a leader of a later term has written these annotations a moment ago, so that this one no longer leads."""
+    term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
+    return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S
