@@ -16,14 +16,14 @@ from turnout.launcher.agent.identity import CannotListen
 from turnout.launcher.cli.explain import explain
 from turnout.launcher.cli.to_settings import Answer, read
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.event_log import into
+from turnout.launcher.event_log import log_to
 from turnout.launcher.model import Exit
 from turnout.launcher.rendezvous.round_lock import LockRefused
 from turnout.launcher.settings import Settings
 from turnout.launcher.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
-say = into(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
+say = log_to(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:

@@ -31,21 +31,21 @@ class FrameAuth:
         text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         from_caller = hmac.digest(token, b"turnout frames 1 from caller" + text, "sha256")
         from_listener = hmac.digest(token, b"turnout frames 1 from listener" + text, "sha256")
-        self._sends, self._hears = (from_listener, from_caller) if listens else (from_caller, from_listener)
-        self._sent = self._heard = 0
+        self._send_key, self._receive_key = (from_listener, from_caller) if listens else (from_caller, from_listener)
+        self._sent = self._received = 0
 
     def seal(self, body: bytes) -> bytes:
         """Return the next body to send, followed by its code."""
-        sealed = body + _code(self._sends, self._sent, body)
+        sealed = body + _code(self._send_key, self._sent, body)
         self._sent += 1
         return sealed
 
     def open(self, sealed: bytes) -> bytes:
         """Return the body of the next received frame. Raises NotProven; the connection is then useless."""
         body, code = sealed[:-MAC_BYTES], sealed[-MAC_BYTES:]
-        if not body or not hmac.compare_digest(code, _code(self._hears, self._heard, body)):
+        if not body or not hmac.compare_digest(code, _code(self._receive_key, self._received, body)):
             raise NotProven("a frame without a proof that its sender knows the job's token")
-        self._heard += 1
+        self._received += 1
         return body
 
 

@@ -18,5 +18,5 @@ def check_torch(distribution: str = "torch") -> None:
         installed = version(distribution)
     except PackageNotFoundError:
         return
-    if told := too_old(installed):
-        raise TorchTooOld(told)
+    if fault := too_old(installed):
+        raise TorchTooOld(fault)

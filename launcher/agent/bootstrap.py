@@ -22,7 +22,7 @@ from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.node_check import NodeCheckState
 from turnout.launcher.model import PORT, Exit, Member
-from turnout.launcher.rendezvous.find_coordinator import Seek
+from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
 from turnout.launcher.rendezvous.round_lock import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.transport.leadership import Leadership
@@ -38,7 +38,7 @@ ARBITER_S = 60.0  # seconds for the arbiter's first answer
 async def run_agent(
     settings: Settings,
     environ: Mapping[str, str],
-    say: EventLog,
+    log_event: EventLog,
     *,
     training: WorkerBackend | None = None,
     ready: Callable[[Callable[[], None]], None] | None = None,
@@ -48,26 +48,28 @@ async def run_agent(
     training: holds the processes if this agent does not. ready: called with a function that makes this member leave, if
     signals are handled elsewhere.
     """
-    if alone := _meets_nobody(settings):
-        settings = _alone(settings)
-    meeting, place = settings.meeting, settings.place
-    endpoint = await resolved(meeting.host) if meeting.host else None
-    address = LOOPBACK if alone else place.address or own_address(endpoint)
-    token = token_of(meeting, address)
-    say, serving = _measured(settings, address, say)
+    if single_worker := _is_single_worker(settings):
+        settings = _single_worker_settings(settings)
+    rendezvous, place = settings.rendezvous, settings.place
+    endpoint = await resolved(rendezvous.host) if rendezvous.host else None
+    address = LOOPBACK if single_worker else place.address or own_address(endpoint)
+    token = token_of(rendezvous, address)
+    log_event, serving = _with_metrics(settings, address, log_event)
     where = SwitchPathReader(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
     arbiter = await arbiter_of(settings)
-    listener = Listener(token, meeting.run, lambda what, fields: say(what, fields))
+    listener = Listener(token, rendezvous.run, lambda what, fields: log_event(what, fields))
     host, port = await _listen(listener, settings, endpoint, address)
     processes = _processes(settings, environ)
     copies = listen_at(address) if training is None else None
-    daemon, store = copies.getsockname()[1] if copies is not None else 0, meeting.store_port
-    me = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, daemon, store)
-    leading = _leadership(settings, me, listener, arbiter, say)
-    backend = training or WorkerGroup(settings, processes, environ, say, socket.gethostname(), copies, token)
-    at = (address if alone else meeting.host, port if host else meeting.port)
-    seek = Seek(me.id, at if meeting.host else None, host, arbiter is not None, settings.terms.join_timeout_s)
-    agent = Agent(settings, me, token, backend, leading, seek, say, where.look)
+    daemon, store = copies.getsockname()[1] if copies is not None else 0, rendezvous.store_port
+    member = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, daemon, store)
+    leadership = _leadership(settings, member, listener, arbiter, log_event)
+    backend = training or WorkerGroup(settings, processes, environ, log_event, socket.gethostname(), copies, token)
+    at = (address if single_worker else rendezvous.host, port if host else rendezvous.port)
+    seek = Search(
+        member.id, at if rendezvous.host else None, host, arbiter is not None, settings.elastic_spec.join_timeout_s
+    )
+    agent = Agent(settings, member, token, backend, leadership, seek, log_event, where.look)
     if ready is not None:
         ready(agent.leave)
     with serving:
@@ -75,20 +77,20 @@ async def run_agent(
 
 
 def _leadership(
-    settings: Settings, me: Member, listener: Listener, arbiter: RoundLock | None, say: EventLog
+    settings: Settings, me: Member, listener: Listener, arbiter: RoundLock | None, log_event: EventLog
 ) -> Leadership:
     """Return what this agent leads with, should it become the coordinator."""
-    meeting, job = settings.meeting, (settings.meeting.run, settings.terms, settings.timing)
+    rendezvous, job = settings.rendezvous, (settings.rendezvous.run, settings.elastic_spec, settings.timing)
     return Leadership(
         me,
         *job,
         listener,
-        say,
+        log_event,
         arbiter=arbiter,
         hangs=settings.hangs,
-        wanted=meeting.wanted or 0,
-        only=meeting.arbiter is LockKind.NONE,
-        checking=node_checks(settings),
+        worker_count=rendezvous.worker_count or 0,
+        sole_coordinator=rendezvous.arbiter is LockKind.NONE,
+        node_checks=node_checks(settings),
     )
 
 
@@ -104,30 +106,32 @@ def node_checks(settings: Settings) -> NodeCheckState | None:
     return NodeCheckState(checks.limits, checks.exclude_straggler, checks.performance, checks.probing.round_s)
 
 
-def _meets_nobody(settings: Settings) -> bool:
+def _is_single_worker(settings: Settings) -> bool:
     """True if this worker is the whole job, and no record of the job is kept elsewhere."""
-    meeting = settings.meeting
-    nowhere = settings.terms.most == 1 and meeting.port == 0 and meeting.arbiter is LockKind.NONE
-    return meeting.standalone or (nowhere and meeting.host == LOOPBACK)
+    rendezvous = settings.rendezvous
+    nowhere = settings.elastic_spec.max_nodes == 1 and rendezvous.port == 0 and rendezvous.arbiter is LockKind.NONE
+    return rendezvous.standalone or (nowhere and rendezvous.host == LOOPBACK)
 
 
-def _alone(settings: Settings) -> Settings:
+def _single_worker_settings(settings: Settings) -> Settings:
     """Return settings for a single worker on loopback, without successors."""
-    meeting = replace(settings.meeting, host=LOOPBACK, port=0, is_host=True, arbiter=LockKind.NONE)
-    return replace(settings, meeting=replace(meeting, run=meeting.run or secrets.token_hex(8)))
+    rendezvous = replace(settings.rendezvous, host=LOOPBACK, port=0, is_host=True, arbiter=LockKind.NONE)
+    return replace(settings, rendezvous=replace(rendezvous, run=rendezvous.run or secrets.token_hex(8)))
 
 
-def _measured(settings: Settings, address: str, say: EventLog) -> tuple[EventLog, AbstractContextManager[object]]:
+def _with_metrics(
+    settings: Settings, address: str, log_event: EventLog
+) -> tuple[EventLog, AbstractContextManager[object]]:
     """Count events as metrics and serve them, if a port for metrics is given. Raises CannotListen."""
     if (port := settings.output.metrics_port) is None:
-        return say, nullcontext()
+        return log_event, nullcontext()
     from turnout.launcher.agent.metrics import Metrics
 
-    metrics = Metrics(settings.meeting.run)
+    metrics = Metrics(settings.rendezvous.run)
 
     def both(what: str, fields: Mapping[str, object]) -> None:
-        metrics.told(what, fields)
-        say(what, fields)
+        metrics.count_event(what, fields)
+        log_event(what, fields)
 
     try:
         return both, metrics.serve(address, port)
@@ -137,19 +141,19 @@ def _measured(settings: Settings, address: str, say: EventLog) -> tuple[EventLog
 
 async def arbiter_of(settings: Settings) -> RoundLock | None:
     """Return the job's arbiter, None without one. Raises LockRefused."""
-    meeting = settings.meeting
+    rendezvous = settings.rendezvous
     loop = asyncio.get_running_loop()
     until_s = loop.time() + ARBITER_S
     while True:
         try:
-            if meeting.arbiter is LockKind.LEASE:
+            if rendezvous.arbiter is LockKind.LEASE:
                 from turnout.launcher.rendezvous.locks.lease_lock import LeaseLock
 
-                return await LeaseLock.open(meeting.lease, meeting.run)
-            if meeting.arbiter is LockKind.FILE:
+                return await LeaseLock.open(rendezvous.lease, rendezvous.run)
+            if rendezvous.arbiter is LockKind.FILE:
                 from turnout.launcher.rendezvous.locks.file_lock import FileLock
 
-                return await FileLock.open(Path(meeting.round_dir), meeting.run)
+                return await FileLock.open(Path(rendezvous.round_dir), rendezvous.run)
             return None
         except LockUnreachable as error:
             if loop.time() > until_s:
@@ -162,15 +166,17 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
 
     Raises CannotListen.
     """
-    meeting = settings.meeting
-    host = meeting.is_host if meeting.is_host is not None else _is_host(settings, endpoint)
+    rendezvous = settings.rendezvous
+    host = rendezvous.is_host if rendezvous.is_host is not None else _is_host(settings, endpoint)
     if host and endpoint is not None:
         try:
-            return True, await listener.open(endpoint, meeting.port)
+            return True, await listener.open(endpoint, rendezvous.port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or meeting.is_host:
-                raise CannotListen(f"cannot listen at {endpoint}:{meeting.port}: {error.strerror}") from error
-    named = () if endpoint == address else (meeting.port or PORT,)  # the worker that the endpoint names listens there
+            if error.errno != errno.EADDRINUSE or rendezvous.is_host:
+                raise CannotListen(f"cannot listen at {endpoint}:{rendezvous.port}: {error.strerror}") from error
+    named = (
+        () if endpoint == address else (rendezvous.port or PORT,)
+    )  # the worker that the endpoint names listens there
     for port in (*named, 0):
         try:
             return host and endpoint is None, await listener.open(address, port)
@@ -182,7 +188,7 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
 
 def _is_host(settings: Settings, endpoint: str | None) -> bool:
     """True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
-    if not settings.meeting.host:
+    if not settings.rendezvous.host:
         return settings.place.order == 0
     return endpoint is not None and (endpoint == settings.place.address if settings.place.address else is_own(endpoint))
 
@@ -196,10 +202,10 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
     if count is Devices.CPU:
         return cpus
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    there = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
-    nvidia = [name for name in there if name.startswith("nvidia")]
+    device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
+    nvidia = [name for name in device_files if name.startswith("nvidia")]
     if count is Devices.XPU:
-        devices = len(there) - len(nvidia)
+        devices = len(device_files) - len(nvidia)
     else:
         devices = len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])
     if not devices and count is not Devices.AUTO:

@@ -23,25 +23,25 @@ class CannotListen(LauncherError):
     """The agent cannot listen on its port. Name the port and end."""
 
 
-def token_of(meeting: RendezvousSettings, address: str) -> bytes:
+def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
     """Read the job's token, b"" for none. Raises BadSettings if it is missing and the address is not loopback, or if it
     is invalid.
     """
-    if meeting.token_file:
+    if rendezvous.token_file:
         try:
-            file = Path(meeting.token_file)
+            file = Path(rendezvous.token_file)
             if not stat.S_ISREG(file.stat().st_mode):
                 raise BadSettings(f"the token {file} is no file")
             token = file.read_bytes()[: _MOST_TOKEN_BYTES + 1].strip()
         except OSError as error:
-            raise BadSettings(f"the token {meeting.token_file} cannot be read: {error.strerror}") from error
+            raise BadSettings(f"the token {rendezvous.token_file} cannot be read: {error.strerror}") from error
         if not _FEWEST_TOKEN_BYTES <= len(token) <= _MOST_TOKEN_BYTES:
             raise BadSettings(
-                f"the token {meeting.token_file} has {len(token)} bytes: "
+                f"the token {rendezvous.token_file} has {len(token)} bytes: "
                 f"{_FEWEST_TOKEN_BYTES} to {_MOST_TOKEN_BYTES} are needed"
             )
         return token
-    if not meeting.insecure and not ipaddress.ip_address(address).is_loopback:
+    if not rendezvous.insecure and not ipaddress.ip_address(address).is_loopback:
         raise BadSettings(
             f"without a token agents meet on loopback only, and this one's address is {address}: "
             "give --token-file FILE, the same on all workers, or --insecure-no-token"
@@ -68,7 +68,7 @@ def member_of(
     port: int,
     processes: int,
     path: tuple[str, ...],
-    keeper: int = 0,
+    daemon_port: int = 0,
     store_port: int = 0,
 ) -> Member:
     """Describe this agent as a member. Its id is new, so messages of an earlier agent with this name do not bind it.
@@ -85,8 +85,8 @@ def member_of(
         port=port,
         processes=processes,
         path=path,
-        order=place.order,
-        born_s=time.time(),
+        index=place.order,
+        started_s=time.time(),
         master_port=store_port or free_port(address),
-        keeper=keeper,
+        daemon_port=daemon_port,
     )

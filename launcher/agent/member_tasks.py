@@ -20,9 +20,9 @@ class MemberTasks:
     """Runs the tasks of one agent. send: sends a message to the current coordinator."""
 
     def __init__(
-        self, checks: NodeChecks, backend: WorkerBackend, send: Callable[[ToCoordinator], None], say: EventLog
+        self, checks: NodeChecks, backend: WorkerBackend, send: Callable[[ToCoordinator], None], log_event: EventLog
     ) -> None:
-        self._checks, self._showing = ProbeRunner(checks, send, say), StackResponder(backend, send)
+        self._checks, self._showing = ProbeRunner(checks, send, log_event), StackResponder(backend, send)
 
     def begin(self, me: Member, order: Probe | Judged | ShowStacks) -> None:
         """Start this task; it replaces an earlier one of its kind."""
@@ -32,9 +32,9 @@ class MemberTasks:
             case ShowStacks():
                 self._showing.begin(order)
 
-    def tell(self, link: object, round_: int) -> None:
+    def report_hangs(self, link: object, round_: int) -> None:
         """Report new hangs. Called at intervals and for each new link."""
-        self._showing.tell(link, round_)
+        self._showing.report(link, round_)
 
     async def close(self) -> None:
         """Stop all tasks, until there is another order."""

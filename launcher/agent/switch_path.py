@@ -27,7 +27,7 @@ _ESCAPE = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))"
 _PLAIN_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-class Source(StrEnum):
+class PathSource(StrEnum):
     """Names where a worker's switch path was read from."""
 
     GIVEN = "given"  # the command line, or the environment
@@ -41,7 +41,7 @@ class SwitchPath:
     """A worker's place on the fabric: the switches above its host, and the source that named them."""
 
     path: Path = ()  # switches from the root to above its host, () if unknown
-    source: Source = Source.NOBODY
+    source: PathSource = PathSource.NOBODY
     faults: tuple[str, ...] = ()  # why sources could not be read, most trusted first
 
 
@@ -62,7 +62,7 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
     annotation: the name of the pod's annotation. Raises nothing.
     """
     faults = list(texts.faults)
-    for source, text in ((Source.GIVEN, texts.given), (Source.FILE, of_file(texts.file, annotation))):
+    for source, text in ((PathSource.GIVEN, texts.given), (PathSource.FILE, of_file(texts.file, annotation))):
         try:
             path = read_path(text)
         except BadPath as error:
@@ -72,8 +72,8 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
             return SwitchPath(path, source, tuple(faults))
     path, fault = of_map(dict(texts.map), texts.hosts)
     if fault:
-        faults.append(f"{Source.MAP}: {fault}")
-    return SwitchPath(path, Source.MAP if path else Source.NOBODY, tuple(faults))
+        faults.append(f"{PathSource.MAP}: {fault}")
+    return SwitchPath(path, PathSource.MAP if path else PathSource.NOBODY, tuple(faults))
 
 
 def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:

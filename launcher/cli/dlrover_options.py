@@ -13,7 +13,7 @@ _UPSTREAM = (
         "the size of the world is a multiple of N workers.",
         value="N",
         example="2",
-        sets=("terms.unit",),
+        sets=("elastic_spec.node_unit",),
         read=value_types.some,
         also=("unit",),
         origin=Origin.DLROVER,

@@ -8,13 +8,13 @@ from enum import Enum
 
 from turnout.launcher.settings import Command, Settings
 
-_APART = ("heard", "notes")
+_APART = ("given_options", "notes")
 
 
 def explain(settings: Settings) -> str:
     """Write the explanation: first the given words, then changed fields, last the notes."""
     usual = dict(flat(Settings(Command("script"))))
-    lines = [f"given: {' '.join(settings.heard) or 'nothing'}"]
+    lines = [f"given: {' '.join(settings.given_options) or 'nothing'}"]
     lines += [f"{name} = {value}" for name, value in flat(settings) if value != usual[name] and name != "explain"]
     return "\n".join([*lines, *(f"note: {note}" for note in settings.notes)])
 

@@ -54,7 +54,7 @@ def usage(program: str) -> str:
         for option in options:
             names = ", ".join(reversed(option.strings))
             lines.append(f"  {names} {option.value}".rstrip())
-            lines += _paragraph(_told(option))
+            lines += _paragraph(_option_text(option))
     lines += ["", "keys of --rdzv-conf:"]
     for key in KEYS:
         lines += [f"  {key.name}", *_paragraph(_key(key))]
@@ -88,7 +88,7 @@ def markdown() -> str:
     """Return the whole page docs/launcher-options.md."""
     parts = [_HEAD]
     for origin, options in groupby(OPTIONS, lambda option: option.origin):
-        rows = [(_names(option), _variables(option), _told(option), _fields(option.sets)) for option in options]
+        rows = [(_names(option), _variables(option), _option_text(option), _fields(option.sets)) for option in options]
         parts.append(_table(f"## Options of {origin.value}", ("option", "also read", "here", "sets"), rows))
     keys = [(f"`{key.name}`", _key(key), _fields(key.sets)) for key in KEYS]
     parts.append(_table("## Keys of rdzv-conf", ("key", "here", "sets"), keys))
@@ -99,7 +99,7 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _told(option: Option) -> str:
+def _option_text(option: Option) -> str:
     return f"{Effect.NONE.value}: {option.text}" if option.effect is Effect.NONE else option.text
 
 

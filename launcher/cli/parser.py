@@ -81,8 +81,8 @@ def _long(word: str, rest: list[str]) -> Given:
     name, equals, text = word.partition("=")
     option = _BY_STRING.get(name.replace("_", "-"))
     if option is None:
-        near = get_close_matches(name.replace("_", "-"), _BY_STRING, n=1)
-        raise BadCommand(f"there is no option {name}" + (f", the nearest is {near[0]}" if near else ""))
+        matches = get_close_matches(name.replace("_", "-"), _BY_STRING, n=1)
+        raise BadCommand(f"there is no option {name}" + (f", the nearest is {matches[0]}" if matches else ""))
     if option.flag:
         return Given(option, text if equals else "1", name)
     return Given(option, text if equals else _next(name, rest), name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from turnout.launcher.cli import value_types
 from turnout.launcher.cli.parser import BadCommand
-from turnout.launcher.settings import Note, Warned
+from turnout.launcher.settings import StartNote, Warned
 
 _STORE = "there is no store; members talk to the coordinator"
 _ETCD = "etcd is not contacted"
@@ -33,14 +33,14 @@ KEYS = (
         "join_timeout",
         "seconds that a round may take to form; 600 by default",
         "90",
-        ("terms.join_timeout_s",),
+        ("elastic_spec.join_timeout_s",),
         value_types.seconds,
     ),
     Key(
         "timeout",
         "same as join_timeout; the name in torch's etcd back-end",
         "90",
-        ("terms.join_timeout_s",),
+        ("elastic_spec.join_timeout_s",),
         value_types.seconds,
         "join_timeout",
     ),
@@ -48,14 +48,14 @@ KEYS = (
         "last_call_timeout",
         "seconds that a round waits for more workers once it has its minimum, 30 by default; --last-call-s wins",
         "2",
-        ("terms.last_call_s",),
+        ("elastic_spec.last_call_s",),
         value_types.seconds,
     ),
     Key(
         "lastcall_timeout",
         "same as last_call_timeout; the name in DLRover",
         "2",
-        ("terms.last_call_s",),
+        ("elastic_spec.last_call_s",),
         value_types.seconds,
         "last_call_timeout",
     ),
@@ -73,7 +73,7 @@ KEYS = (
         ("timing.silence_s",),
         value_types.some,
     ),
-    Key("is_host", "1 if this worker is the first coordinator", "1", ("meeting.is_host",), value_types.truth),
+    Key("is_host", "1 if this worker is the first coordinator", "1", ("rendezvous.is_host",), value_types.truth),
     Key("heartbeat_timeout", "a heartbeat is not a request; nothing waits for it", "7"),
     Key("close_timeout", "a job that has ended is closed at once", "7"),
     Key("pend_timeout", "a spare worker waits as long as the job runs", "3600"),
@@ -89,13 +89,13 @@ KEYS = (
 _BY_NAME = {key.name: key for key in KEYS}
 
 
-def understand(text: str, source: str) -> tuple[Mapping[str, object], tuple[Note, ...]]:
+def understand(text: str, source: str) -> tuple[Mapping[str, object], tuple[StartNote, ...]]:
     """Read the keys with an effect; return their values and a note for each other key. Raises BadCommand.
 
     text: k=v,… An extra comma is ignored. source: the option or variable that gave it.
     """
     found: dict[str, object] = {}
-    notes: list[Note] = []
+    notes: list[StartNote] = []
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, _, value = (part.strip() for part in item.partition("="))
         key = _BY_NAME.get(name)
@@ -104,12 +104,12 @@ def understand(text: str, source: str) -> tuple[Mapping[str, object], tuple[Note
         if not value:
             raise BadCommand(f"{source}: {name} needs a value, as in {name}={key.example}")
         if not key.sets:
-            notes.append(Note(f"{source} {name}", Warned.NO_EFFECT, key.text))
+            notes.append(StartNote(f"{source} {name}", Warned.NO_EFFECT, key.text))
             continue
         try:
-            meant = key.read(value)
+            parsed = key.read(value)
         except value_types.BadValue as error:
             raise BadCommand(f"{source}: {name} is {value!r}: {error}") from error
-        if found.setdefault(key.same or name, meant) != meant:
+        if found.setdefault(key.same or name, parsed) != parsed:
             raise BadCommand(f"{source} says {key.same or name} twice, and not the same")
     return found, tuple(notes)

@@ -16,7 +16,7 @@ from turnout.launcher.cli.value_types import BadValue, some
 from turnout.launcher.elastic.strategy import resizable
 from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
 from turnout.launcher.health.hang_detector import HangAction, HangPolicy
-from turnout.launcher.health.model import Rule, StragglerLimits
+from turnout.launcher.health.model import SlowRule, StragglerLimits
 from turnout.launcher.health.node_check import NodeChecks
 from turnout.launcher.health.probe_messages import ProbePolicy
 from turnout.launcher.model import ElasticSpec, Exit
@@ -24,11 +24,11 @@ from turnout.launcher.settings import (
     Command,
     Devices,
     Kind,
-    Note,
     Output,
     PlaceSettings,
     Settings,
-    Start,
+    StartNote,
+    StartSettings,
     Streams,
     Timing,
     Warned,
@@ -73,13 +73,13 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     given = {**look_up(environ), **line.given}
     chosen: Chosen = {name: each.value for name, each in given.items()}
     bounds = _bounds(chosen, environ)
-    said = given.get("rdzv-conf")
-    keys, conf_notes = rdzv_conf.understand(said.text, said.source) if said else ({}, ())
+    conf = given.get("rdzv-conf")
+    keys, conf_notes = rdzv_conf.understand(conf.text, conf.source) if conf else ({}, ())
     settings = Settings(
         command=_command(line, chosen, environ),
-        terms=_terms(chosen, keys, bounds),
+        elastic_spec=_terms(chosen, keys, bounds),
         processes=_processes(chosen),
-        meeting=rdzv_endpoint.meet(chosen, keys, bounds, environ),
+        rendezvous=rdzv_endpoint.meet(chosen, keys, bounds, environ),
         place=_place(chosen, environ),
         timing=_timing(chosen, keys),
         start=_start(chosen),
@@ -89,10 +89,10 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         strategy=chosen.get("strategy", ""),
         explain=chosen.get("explain", False),
         coordinates=chosen.get("coordinator-only", False),
-        heard=tuple(str(each) for each in given.values()),
+        given_options=tuple(str(each) for each in given.values()),
     )
-    notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.meeting, bounds))
-    unknown = (Note(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
+    notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.rendezvous, bounds))
+    unknown = (StartNote(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
     return replace(settings, notes=(*notes, *unknown))
 
 
@@ -136,9 +136,9 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
 def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
     default = ElasticSpec()
     return ElasticSpec(
-        least=bounds[0],
-        most=bounds[1],
-        unit=chosen.get("node-unit", 1),
+        min_nodes=bounds[0],
+        max_nodes=bounds[1],
+        node_unit=chosen.get("node-unit", 1),
         max_restarts=chosen.get("max-restarts", 0),
         last_call_s=chosen.get("last-call-s", keys.get("last_call_timeout", default.last_call_s)),
         join_timeout_s=keys.get("join_timeout", default.join_timeout_s),
@@ -168,9 +168,9 @@ def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
     )
 
 
-def _start(chosen: Chosen) -> Start:
-    default = Start()
-    return Start(
+def _start(chosen: Chosen) -> StartSettings:
+    default = StartSettings()
+    return StartSettings(
         fork=not chosen.get("no-fork") and chosen.get("start-method") != "spawn",
         preload=chosen.get("preload", default.preload),
         numa=chosen.get("numa-binding", "node" if chosen.get("numa-affinity") else ""),
@@ -205,7 +205,7 @@ def _checks(chosen: Chosen) -> NodeChecks:
         min_bandwidth_mb_per_s=chosen.get("min-bandwidth", default.min_bandwidth_mb_per_s),
         min_channels=chosen.get("min-channels", default.min_channels),
         limits=StragglerLimits(
-            Rule(chosen.get("slow-rule", Rule.MEAN)),
+            SlowRule(chosen.get("slow-rule", SlowRule.MEAN)),
             compute_s=chosen.get("slow-compute-s"),
             collective_s=chosen.get("slow-collective-s"),
         ),
@@ -226,12 +226,12 @@ def _hangs(chosen: Chosen) -> HangPolicy:
     )
 
 
-def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[Note, ...]:
+def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List notes about options without effect, and about the risk of a resize."""
     nothing = [
-        Note(each.source, Warned.NO_EFFECT, each.option.text)
+        StartNote(each.source, Warned.NO_EFFECT, each.option.text)
         for each in given.values()
         if each.option.effect is Effect.NONE and each.value is not False
     ]
     risky = resizable(chosen.get("strategy", ""), *bounds)
-    return (*nothing, Note(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)
+    return (*nothing, StartNote(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)

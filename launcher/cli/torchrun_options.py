@@ -14,7 +14,7 @@ _WORLD = (
         "number of workers in the world, or a range MIN:MAX. With two different numbers the job is elastic.",
         value="N|MIN:MAX",
         example="2:4",
-        sets=("terms.least", "terms.most", "meeting.backend"),
+        sets=("elastic_spec.min_nodes", "elastic_spec.max_nodes", "rendezvous.backend"),
         read=value_types.bounds,
         also=("nnode",),
         env=("PET_NODES",),
@@ -34,7 +34,7 @@ _WORLD = (
         "step refills the budget.",
         value="N",
         example="3",
-        sets=("terms.max_restarts",),
+        sets=("elastic_spec.max_restarts",),
         read=value_types.count,
     ),
 )
@@ -46,7 +46,7 @@ _MEETING = (
         "it gets the dynamic rendezvous. Servers of etcd and etcd-v2 are not contacted.",
         value="|".join(Backend),
         example="c10d",
-        sets=("meeting.backend",),
+        sets=("rendezvous.backend",),
         read=Backend,
         choices=tuple(Backend),
     ),
@@ -56,7 +56,7 @@ _MEETING = (
         "bandwidth, near the middle of the fabric.",
         value="HOST[:PORT]",
         example="leader:2940",
-        sets=("meeting.host", "meeting.port"),
+        sets=("rendezvous.host", "rendezvous.port"),
         read=value_types.endpoint,
     ),
     Option(
@@ -65,7 +65,7 @@ _MEETING = (
         "SLURM_JOB_ID that is set.",
         value="ID",
         example="bert",
-        sets=("meeting.run",),
+        sets=("rendezvous.run",),
         read=value_types.word,
     ),
     Option(
@@ -73,13 +73,13 @@ _MEETING = (
         "timeouts and roles of the rendezvous; its keys are listed below.",
         value="K=V,...",
         example="join_timeout=90",
-        sets=("terms.join_timeout_s",),
+        sets=("elastic_spec.join_timeout_s",),
     ),
     Option(
         STANDALONE,
         "run one worker without a rendezvous address; any address given is ignored. An empty PET_STANDALONE means yes, "
         "as the training operator writes it.",
-        sets=("meeting.standalone",),
+        sets=("rendezvous.standalone",),
         empty="1",
     ),
     Option(
@@ -88,7 +88,7 @@ _MEETING = (
         "WORKER_RANK, VC_TASK_INDEX, JOB_COMPLETION_INDEX, a PyTorchJob's RANK, or the number at the end of POD_NAME.",
         value="N",
         example="1",
-        sets=("place.order", "meeting.is_host"),
+        sets=("place.order", "rendezvous.is_host"),
         read=value_types.count,
         env=("NODE_RANK", "WORKER_RANK", "VC_TASK_INDEX", "JOB_COMPLETION_INDEX"),
     ),
@@ -97,7 +97,7 @@ _MEETING = (
         "host of the first coordinator if --rdzv-endpoint is not given. MASTER_ADDR is read as well.",
         value="HOST",
         example="leader",
-        sets=("meeting.host", "meeting.port"),
+        sets=("rendezvous.host", "rendezvous.port"),
         read=value_types.host,
     ),
     Option(
@@ -106,7 +106,7 @@ _MEETING = (
         "at which its processes meet.",
         value="PORT",
         example="2950",
-        sets=("meeting.port",),
+        sets=("rendezvous.port",),
         read=value_types.port,
     ),
     Option(

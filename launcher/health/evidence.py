@@ -81,13 +81,13 @@ class Evidence:
         return self._members(Outcome.FINE)
 
     @cached_property
-    def lives(self) -> set[str]:
+    def working(self) -> set[str]:
         """Return the nodes of groups that did not fail."""
         return self._members(Outcome.FINE, Outcome.SLOW)
 
-    def _members(self, *wanted: Outcome) -> set[str]:
+    def _members(self, *outcomes: Outcome) -> set[str]:
         pairs = zip(self.groups, self.outcomes, strict=True)
-        return {member for result, outcome in pairs if outcome in wanted for member in result.members}
+        return {member for result, outcome in pairs if outcome in outcomes for member in result.members}
 
     @cached_property
     def pairs(self) -> dict[Link, list[Outcome]]:
@@ -103,7 +103,7 @@ class Evidence:
         return (one, other) if self.at[one] < self.at[other] else (other, one)
 
     @cached_property
-    def tried(self) -> dict[str, dict[str, Outcome]]:
+    def outcomes_by_partner(self) -> dict[str, dict[str, Outcome]]:
         """Return each node's partners in pairs, with the best outcome of each."""
         found = defaultdict[str, dict[str, Outcome]](dict)
         for (one, other), outcomes in self.pairs.items():
@@ -126,13 +126,15 @@ class Evidence:
         return {
             node
             for node in self.check.nodes
-            if node not in self.lives and len(self.failed_with(node)) >= PROOFS and node not in self.broken
+            if node not in self.working and len(self.failed_with(node)) >= PROOFS and node not in self.broken
         }
 
     def failed_with(self, node: str) -> Group:
         """List the working nodes with which this node failed."""
         return self._ordered(
-            other for other, best in self.tried[node].items() if best is Outcome.FAILED and other in self.lives
+            other
+            for other, best in self.outcomes_by_partner[node].items()
+            if best is Outcome.FAILED and other in self.working
         )
 
     @cached_property
@@ -141,7 +143,7 @@ class Evidence:
         return self.broken | self.cut_off
 
     @cached_property
-    def dragging(self) -> set[str]:
+    def slow_nodes(self) -> set[str]:
         """Return the nodes that are fast with nobody, even after PROOFS tries with fast ones."""
         return {
             node
@@ -151,26 +153,26 @@ class Evidence:
 
     def slow_with(self, node: str) -> Group:
         """List the fast nodes with which this node was not fast."""
-        return self._ordered(other for other in self.tried[node] if other in self.fast)
+        return self._ordered(other for other in self.outcomes_by_partner[node] if other in self.fast)
 
     @cached_property
     def unsettled(self) -> Group:
         """List the nodes that are proven neither good nor bad yet."""
-        done = self.fast | self.bad | self.dragging
+        done = self.fast | self.bad | self.slow_nodes
         return tuple(node for node in self.check.nodes if node not in done) if len(self.check.nodes) > 1 else ()
 
     @cached_property
     def links(self) -> dict[Link, Outcome]:
         """Return the links that are bad or slow between good nodes: seen in two runs, one of them of the pair alone."""
         found = dict[Link, Outcome]()
-        sound = ((Outcome.FAILED, self.lives - self.broken), (Outcome.SLOW, self.fast - self.broken))
+        sound = ((Outcome.FAILED, self.working - self.broken), (Outcome.SLOW, self.fast - self.broken))
         for link, outcomes in self.pairs.items():
             for outcome, good in sound:
-                if {*outcomes} == {outcome} and {*link} <= good and self._seen(link, outcome) >= PROOFS:
+                if {*outcomes} == {outcome} and {*link} <= good and self._count_unexplained(link, outcome) >= PROOFS:
                     found[link] = outcome
         return found
 
-    def _seen(self, link: Link, outcome: Outcome) -> int:
+    def _count_unexplained(self, link: Link, outcome: Outcome) -> int:
         """Count the groups with both ends that had this outcome, and that nothing else explains."""
         both = {*self._of[link[0]]} & {*self._of[link[1]]}
         return sum(
@@ -179,7 +181,7 @@ class Evidence:
 
     def _blamed(self, result: Measured, outcome: Outcome) -> bool:
         """True if a bad or slow member explains this group's outcome."""
-        culprits = self.bad if outcome is Outcome.FAILED else self.bad | self.dragging
+        culprits = self.bad if outcome is Outcome.FAILED else self.bad | self.slow_nodes
         return not culprits.isdisjoint(result.members)
 
     @cached_property

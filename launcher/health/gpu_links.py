@@ -29,10 +29,10 @@ def judge(found: Bandwidths, least_mb_per_s: int, least_channels: int) -> Box:
     working = len(found) - len(broken)
     if not broken:
         return Box()
-    named = ", ".join(_told(pair, mb_per_s) for pair, mb_per_s in found if pair in broken)
+    named = ", ".join(_link_text(pair, mb_per_s) for pair, mb_per_s in found if pair in broken)
     why = f"{working} of {len(found)} links reach {least_mb_per_s} MB/s, {least_channels} are needed: {named}"
     return Box(broken, working < least_channels, why)
 
 
-def _told(pair: Pair, mb_per_s: float | None) -> str:
+def _link_text(pair: Pair, mb_per_s: float | None) -> str:
     return f"{pair[0]}:{pair[1]} {'failed' if mb_per_s is None else f'has {mb_per_s:.0f}'}"

@@ -92,37 +92,37 @@ class ProgressWatch:
     hangs: bool = False  # a hang was reported
 
 
-def limit_s(seen: Progress, limits: HangLimits) -> float:
+def limit_s(progress: Progress, limits: HangLimits) -> float:
     """Return how long the process may stand still now, in seconds."""
-    known = sum(seen.counts)
-    if seen.phase or seen.beats == 0:
+    known = sum(progress.counts)
+    if progress.phase or progress.beats == 0:
         return limits.patient_s
     if known < limits.known_steps:
         found = limits.patient_s
     else:
-        usual_s = quantile_s(seen.counts, RARE)
+        usual_s = quantile_s(progress.counts, RARE)
         guess = math.sqrt(max(1.0, KNOWN_WELL / known))  # after few steps, the rare long ones are not known yet
-        floor_s = limits.floor_s if seen.marked else limits.unmarked_floor_s
+        floor_s = limits.floor_s if progress.marked else limits.unmarked_floor_s
         well_s = limits.factor * usual_s
         found = max(floor_s, min(well_s * guess, max(well_s, limits.patient_s)))
     return found if limits.at_most_s is None else min(found, limits.at_most_s)
 
 
-def look(
-    watch: ProgressWatch, seen: Progress, limits: HangLimits, now_s: float
+def observe(
+    watch: ProgressWatch, progress: Progress, limits: HangLimits, now_s: float
 ) -> tuple[ProgressWatch, Hang | Resumed | None]:
     """Look at a process once. A hang is returned once, and so is its end.
 
-    now_s: by the clock of `seen`. At most four times `look_s` counts as time since the last look, since a longer gap
-    means that the machine stood still.
+    now_s: by the clock of `progress`. At most four times `look_s` counts as time since the last look, since a longer
+    gap means that the machine stood still.
     """
     passed_s = 0.0 if watch.looked_s is None else min(max(0.0, now_s - watch.looked_s), 4 * limits.look_s)
-    if watch.looked_s is None or (seen.beats, seen.turns) != (watch.beats, watch.turns):
-        since_s = max(seen.beat_s, seen.turn_s)
-        fresh = ProgressWatch(now_s, seen.beats, seen.turns, min(max(0.0, now_s - since_s), passed_s))
+    if watch.looked_s is None or (progress.beats, progress.turns) != (watch.beats, watch.turns):
+        since_s = max(progress.beat_s, progress.turn_s)
+        fresh = ProgressWatch(now_s, progress.beats, progress.turns, min(max(0.0, now_s - since_s), passed_s))
         return fresh, Resumed(watch.waited_s) if watch.hangs else None
-    waited_s, most_s = watch.waited_s + passed_s, limit_s(seen, limits)
+    waited_s, most_s = watch.waited_s + passed_s, limit_s(progress, limits)
     later = replace(watch, looked_s=now_s, waited_s=waited_s)
     if watch.hangs or waited_s <= most_s:
         return later, None
-    return replace(later, hangs=True), Hang(waited_s, most_s, seen.phase)
+    return replace(later, hangs=True), Hang(waited_s, most_s, progress.phase)

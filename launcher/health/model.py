@@ -17,7 +17,7 @@ Group: TypeAlias = tuple[str, ...]
 Link: TypeAlias = tuple[str, str]  # sorted pair of nodes
 
 
-class Rule(StrEnum):
+class SlowRule(StrEnum):
     """Says to what a node's time is compared."""
 
     MEAN = "mean"  # of the other nodes: the guide's rule; many slow nodes raise it
@@ -25,7 +25,7 @@ class Rule(StrEnum):
     SPREAD = "spread"  # the median plus the usual spread of nodes
 
 
-class Cause(StrEnum):
+class FaultCause(StrEnum):
     """Says what is wrong with a node or a link: the same word in the verdict, the log and the evidence."""
 
     COMPUTE_FAILED = "compute_failed"
@@ -40,7 +40,7 @@ class Cause(StrEnum):
 class StragglerLimits:
     """Limits above which a time counts as slow."""
 
-    rule: Rule = Rule.MEAN
+    rule: SlowRule = SlowRule.MEAN
     factor: float = 2.0  # for MEAN and MEDIAN: times that of the others
     spreads: float = 6.0  # for SPREAD: median absolute deviations above the median
     least_factor: float = 1.25  # for SPREAD: also at least this times the median
@@ -104,7 +104,7 @@ class Finding:
     """One node, or the two ends of one link, with the fault and its evidence."""
 
     nodes: Group
-    cause: Cause
+    cause: FaultCause
     why: str
 
 

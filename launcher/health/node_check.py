@@ -57,20 +57,20 @@ class ExcludedNode:
     why: str
     until_s: float
     times: int = 1  # exclusions in a row
-    beside: str = ""  # the worker that it cannot reach, if the link is bad
+    unreachable_peer: str = ""  # the worker that it cannot reach, if the link is bad
 
     def is_of(self, other: Member) -> bool:
         """True if this is the same worker in the same place. If the host is named like its pod, the address decides."""
         was = self.member
-        same = other.name == was.name or (other.order is not None and other.order == was.order)
+        same = other.name == was.name or (other.index is not None and other.index == was.index)
         node = not was.name.startswith(was.host)
         return same and other.host == was.host and (node or other.address == was.address)
 
-    def says(self, now_s: float) -> str:
+    def describe(self, now_s: float) -> str:
         """Describe the exclusion in words."""
         again_s = max(self.until_s - now_s, 0.0)
-        again = f"it is tested again after {again_s:.0f} s, or where too few are there without it"
-        return f"{again}; left out, {self.times} times so far: {self.why}"[:1_000]
+        next_test = f"it is tested again after {again_s:.0f} s, or where too few are there without it"
+        return f"{next_test}; left out, {self.times} times so far: {self.why}"[:1_000]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class NodeCheckState:
     check: Check | None = None
     groups: Groups = ()  # that measure now
     verdict: Verdict | None = None  # of the groups, while all are measured together
-    told: Mapping[str, Probed] = field(default_factory=dict)  # results by member
+    results: Mapping[str, Probed] = field(default_factory=dict)  # results by member
     unfit: Mapping[str, str] = field(default_factory=dict)  # members that report themselves unfit, and why
     passed: frozenset[str] = frozenset()  # members that may train next
-    left: tuple[ExcludedNode, ...] = ()  # excluded nodes that have not passed since
+    excluded: tuple[ExcludedNode, ...] = ()  # excluded nodes that have not passed since
     began_s: float = 0.0
     until_s: float = 0.0

@@ -62,7 +62,7 @@ class _Round:
         """Add pairs of good nodes from groups that were not good: the pair alone, and again if it was the group."""
         evidence = self._evidence
         for group, outcome in evidence.riddles:
-            good = evidence.lives if outcome is Outcome.FAILED else evidence.fast
+            good = evidence.working if outcome is Outcome.FAILED else evidence.fast
             if {*group} <= good and (link := next(self._untold(group), None)):
                 self._take(*link)
 
@@ -85,9 +85,11 @@ class _Round:
             if (one, other) not in evidence.pairs and {one, other} <= unsettled:
                 self._take(one, other)
         for node in self._by_turns(evidence.unsettled):
-            proven = [evidence.fast] if node in evidence.lives else [evidence.fast, evidence.lives - evidence.fast]
+            proven = [evidence.fast] if node in evidence.working else [evidence.fast, evidence.working - evidence.fast]
             for those in proven:
-                if self._free(node) and (partner := self._nearest(node, those - evidence.tried[node].keys())):
+                if self._free(node) and (
+                    partner := self._nearest(node, those - evidence.outcomes_by_partner[node].keys())
+                ):
                     self._take(node, partner)
                     break
 
@@ -102,8 +104,8 @@ class _Round:
         unsettled = self._evidence.unsettled
         those = {*unsettled}
         for node in unsettled:
-            tried = self._evidence.tried[node]
-            if self._free(node) and (partner := self._nearest(node, those - tried.keys())):
+            partners = self._evidence.outcomes_by_partner[node]
+            if self._free(node) and (partner := self._nearest(node, those - partners.keys())):
                 self._take(node, partner)
 
     def times(self) -> None:
@@ -120,10 +122,10 @@ class _Round:
 
     def _nearest(self, node: str, those: AbstractSet[str]) -> str | None:
         """Return the nearest free node of these in the fabric that is not bad, or None."""
-        nodes, here, skip = self._evidence.check.nodes, self._evidence.at[node], self._busy | self._evidence.bad
+        nodes, position, skip = self._evidence.check.nodes, self._evidence.at[node], self._busy | self._evidence.bad
         if those:
             for far in range(1, len(nodes)):
-                for at in (here - far, here + far):
+                for at in (position - far, position + far):
                     if 0 <= at < len(nodes) and nodes[at] in those and nodes[at] not in skip:
                         return nodes[at]
         return None

@@ -30,7 +30,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
 
 
-class Stage(StrEnum):
+class ProbeStage(StrEnum):
     """The stage that a probe has reached."""
 
     BEGUN = "begun"  # started; it imports torch
@@ -44,7 +44,7 @@ class Stage(StrEnum):
     DONE = "done"
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class ProbeSizes(msgspec.Struct, frozen=True):
     """How much a probe measures: sizes of its matrix product and messages, and repetitions."""
 
     matmul: Some = 512  # rows of a square matrix
@@ -76,14 +76,16 @@ class ProbePolicy:
         """Return the longest time of a round of groups, in seconds. A probe that reports its stages in time is never
         slower.
         """
-        return 2 * self.meet_s + (len(Stage) - 2) * self.stage_s + GRACE_S * len(Stage)
+        return 2 * self.meet_s + (len(ProbeStage) - 2) * self.stage_s + GRACE_S * len(ProbeStage)
 
 
-ON_CPU = Sizes()
-ON_DEVICE = Sizes(16_384, 100, 64 << 20, 40, 64 << 20, 10)  # about 1.5 s on an H100; the sizes of DLRover's node check
+ON_CPU = ProbeSizes()
+ON_DEVICE = ProbeSizes(
+    16_384, 100, 64 << 20, 40, 64 << 20, 10
+)  # about 1.5 s on an H100; the sizes of DLRover's node check
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ProbePlan(msgspec.Struct, frozen=True):
     """Tells one probe what to measure, with which other processes, and how long each stage may take."""
 
     rank: Count
@@ -92,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True):
     address: ShortText  # where the first process listens
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
     device: ShortText = ""  # torch's name; "" for the accelerator of its number, else the CPU
-    sizes: Sizes | None = None  # None for those that suit the device
+    sizes: ProbeSizes | None = None  # None for those that suit the device
     matmul: Some | None = None  # overrides sizes
     reduce_bytes: Some | None = None  # overrides sizes
     meet_s: Seconds = 120.0  # for all to start and to meet
@@ -111,22 +113,22 @@ class Plan(msgspec.Struct, frozen=True):
         """Return the number of processes of each member."""
         return self.processes // self.members
 
-    def measures(self, usual: Sizes) -> Sizes:
-        """Return the sizes to measure. usual: those that suit the device."""
-        asked = {"matmul": self.matmul, "reduce_bytes": self.reduce_bytes}
+    def measures(self, default: ProbeSizes) -> ProbeSizes:
+        """Return the sizes to measure. default: those that suit the device."""
+        overrides = {"matmul": self.matmul, "reduce_bytes": self.reduce_bytes}
         return msgspec.structs.replace(
-            self.sizes or usual, **{name: size for name, size in asked.items() if size is not None}
+            self.sizes or default, **{name: size for name, size in overrides.items() if size is not None}
         )
 
-    def within_s(self, stage: Stage) -> float:
+    def within_s(self, stage: ProbeStage) -> float:
         """Return the longest time of a stage in seconds."""
-        return self.meet_s if stage in (Stage.BEGUN, Stage.MEETING) else self.stage_s
+        return self.meet_s if stage in (ProbeStage.BEGUN, ProbeStage.MEETING) else self.stage_s
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """A probe's results so far. None: not measured or failed."""
 
-    stage: Stage = Stage.BEGUN
+    stage: ProbeStage = ProbeStage.BEGUN
     compute_s: Seconds | None = None  # median time of one matrix product
     collective_s: Seconds | None = None  # median time of one all-reduce of reduce_bytes
     reduce_bytes: Count = 0
@@ -143,15 +145,15 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _T = TypeVar("_T")
-_plan, _report = msgspec.json.Decoder(Plan), msgspec.json.Decoder(Report)
+_plan, _report = msgspec.json.Decoder(ProbePlan), msgspec.json.Decoder(Report)
 
 
-def encode(message: Plan | Report) -> bytes:
+def encode(message: ProbePlan | Report) -> bytes:
     """Encode a message as one line, without its line end."""
     return msgspec.json.encode(message)
 
 
-def read_plan(data: bytes) -> Plan:
+def read_plan(data: bytes) -> ProbePlan:
     """Decode a plan. Raises BadFrame."""
     return _read(_plan, data)
 
@@ -172,7 +174,7 @@ def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
 
 def of_member(reports: Sequence[Report]) -> Report:
     """Combine the reports of one member's processes: the worst values, and the words of the earliest stage."""
-    last = min(reports, key=lambda report: (list(Stage).index(report.stage), not report.fault))
+    last = min(reports, key=lambda report: (list(ProbeStage).index(report.stage), not report.fault))
 
     def most(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]

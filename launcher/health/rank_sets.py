@@ -37,9 +37,9 @@ def folded(ranks: int) -> str:
     return "/".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(ranks))
 
 
-def label(held: int, world: int) -> str:
+def label(ranks: int, world: int) -> str:
     """Write the ranks that have a frame, and those that lack it, as the guide does: `0-2/5-7|3-4`.
 
     Source: the guide's page on stacks; vectors in docs/facts/dlrover.md 7
     """
-    return f"{folded(held)}|{folded(all_of(world) & ~held)}"
+    return f"{folded(ranks)}|{folded(all_of(world) & ~ranks)}"

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import fsum, inf
 
-from turnout.launcher.health.model import Rule, StragglerLimits
+from turnout.launcher.health.model import SlowRule, StragglerLimits
 
 _NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
 
@@ -55,11 +55,11 @@ def _limit_s(others: list[float], limits: StragglerLimits, spreads: float | None
     if not others:
         return inf
     match limits.rule:
-        case Rule.MEAN:
+        case SlowRule.MEAN:
             return limits.factor * fsum(others) / len(others)
-        case Rule.MEDIAN:
+        case SlowRule.MEDIAN:
             return limits.factor * _median(others)
-        case Rule.SPREAD:
+        case SlowRule.SPREAD:
             middle = _median(others)
             spread = _NORMAL * _median(sorted(abs(each - middle) for each in others))
             return max(limits.least_factor * middle, middle + (limits.spreads if spreads is None else spreads) * spread)
@@ -68,7 +68,7 @@ def _limit_s(others: list[float], limits: StragglerLimits, spreads: float | None
 def _suspicious_s(others: list[float], limits: StragglerLimits, spreads: float | None = None) -> float:
     if not others:
         return inf
-    factor = limits.least_factor if limits.rule is Rule.SPREAD else limits.factor
+    factor = limits.least_factor if limits.rule is SlowRule.SPREAD else limits.factor
     return min(_limit_s(others, limits, spreads), factor * others[(len(others) - 1) // 4])
 
 

@@ -16,7 +16,7 @@ from turnout.launcher.rendezvous.state import MemberState
 from turnout.launcher.rendezvous.transition import Transition
 
 
-def accepts(base: LastWorld, formed: Formed) -> bool:
+def may_train(base: LastWorld, formed: Formed) -> bool:
     """True if a member with this last world may train in this round.
 
     A member takes part in rounds in increasing order, and only if they follow a world no older than its own. Of two
@@ -25,9 +25,9 @@ def accepts(base: LastWorld, formed: Formed) -> bool:
     return formed.round > base.round and formed.base >= base.round
 
 
-def veteran(transition: Transition, known: MemberState) -> bool:
+def was_in_last_world(transition: Transition, known: MemberState) -> bool:
     """True if the member was in the last world, in this life."""
-    return known.base.inside and known.base.round == transition.at.fencing.base
+    return known.base.inside and known.base.round == transition.state.fencing.base
 
 
 def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
@@ -36,38 +36,38 @@ def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
     No other world can then follow the last one without one of them.
     """
     return (
-        transition.at.job.only
-        or transition.at.fencing.base == 0
-        or 2 * sum(veteran(transition, known) for known in chosen) > transition.at.fencing.base_size
+        transition.state.job.sole_coordinator
+        or transition.state.fencing.base == 0
+        or 2 * sum(was_in_last_world(transition, known) for known in chosen) > transition.state.fencing.base_size
     )
 
 
-def restored(transition: Transition, chosen: Sequence[MemberState]) -> bool:
+def has_enough_places(transition: Transition, chosen: Sequence[MemberState]) -> bool:
     """True if more than half of the last world's places are taken again.
 
     This needs a job in which only one world fits, and fewer started workers than twice the min. If a spare is here,
     there may be more workers, so one member that kept its place must be here.
     """
-    at = transition.at
-    if 2 * at.job.terms.least <= at.job.terms.most:
+    at = transition.state
+    if 2 * at.job.elastic_spec.min_nodes <= at.job.elastic_spec.max_nodes:
         return False
     if any(_spare(transition, known) for known in transition.members.values()) and not any(
-        veteran(transition, each) for each in chosen
+        was_in_last_world(transition, each) for each in chosen
     ):
         return False
-    return 2 * sum(returned(transition, known) for known in chosen) > at.fencing.base_size
+    return 2 * sum(has_former_place(transition, known) for known in chosen) > at.fencing.base_size
 
 
-def returned(transition: Transition, known: MemberState) -> bool:
+def has_former_place(transition: Transition, known: MemberState) -> bool:
     """True if the member has a place of the last world: its own, or a lost member's by name or index.
 
     If another coordinator formed that world, its names are unknown, and a new member is taken to have a place.
     """
-    if veteran(transition, known):
+    if was_in_last_world(transition, known):
         return True
     world = (
-        transition.at.world
-        if transition.at.world is not None and transition.at.world.round == transition.at.fencing.base
+        transition.state.world
+        if transition.state.world is not None and transition.state.world.round == transition.state.fencing.base
         else None
     )
     return not _spare(transition, known) and (
@@ -77,8 +77,8 @@ def returned(transition: Transition, known: MemberState) -> bool:
 
 def _spare(transition: Transition, known: MemberState) -> bool:
     """True if the member was present when the last world was formed, but not in it."""
-    return known.base.round == transition.at.fencing.base and not known.base.inside
+    return known.base.round == transition.state.fencing.base and not known.base.inside
 
 
 def _same_place(one: Member, other: Member) -> bool:
-    return one.name == other.name or (one.order is not None and one.order == other.order)
+    return one.name == other.name or (one.index is not None and one.index == other.index)

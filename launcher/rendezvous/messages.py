@@ -33,9 +33,9 @@ from turnout.launcher.rendezvous.checkpoint_messages import (
 )
 from turnout.launcher.rendezvous.checkpoint_messages import Handover as Handover
 from turnout.launcher.rendezvous.checkpoint_messages import HeldStep as HeldStep
-from turnout.launcher.rendezvous.checkpoint_messages import Stored as Stored
+from turnout.launcher.rendezvous.checkpoint_messages import StoredStepReport as StoredStepReport
 
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 4 << 20  # the list of 20,000 members; all other messages are far smaller
 MOST_JOIN_BYTES = 24 << 10  # of a peer that has proved nothing yet
 NONCE_BYTES = 16
@@ -77,11 +77,11 @@ class Join(_Frame, tag=2, frozen=True):
     nonce: Proof
     proof: Proof
     member: Member
-    terms: ElasticSpec
+    elastic_spec: ElasticSpec
     base: LastWorld
     budget: RestartBudget
-    wanted: Count = 0  # workers that the job has now, 0 if unknown
-    held: Holds = ()
+    worker_count: Count = 0  # workers that the job has now, 0 if unknown
+    held_steps: Holds = ()
     importing_s: Seconds = 0.0  # as in Heartbeat
 
 
@@ -143,16 +143,16 @@ class Formed(_Frame, tag=7, frozen=True):
     reason: ShortText
     budget: RestartBudget
     successors: tuple[Successor, ...] = ()
-    restore: Step = -1  # the newest step that is complete in the members' memory, -1 for none
-    origin: Count = 0  # the round in which that step was saved
-    alike: bool = False  # the step is the same on all ranks
-    fetch: Endpoints = ()  # daemons to fetch the step from before processes start; () if this member holds its part
+    restore_step: Step = -1  # the newest step that is complete in the members' memory, -1 for none
+    saved_round: Count = 0  # the round in which that step was saved
+    replicated: bool = False  # the step is the same on all ranks
+    fetch_from: Endpoints = ()  # daemons with the step, to fetch it before processes start; () if this member holds its part
     replica_group: ReplicaGroup | None = None  # the daemons that this member's daemon works with; None for none
-    carry: Step = -1  # the step that all of the last world held, to be written to storage, or -1
+    persist_step: Step = -1  # the step that all of the last world held, to be written to storage, or -1
     saved_by: Count = 0  # ranks that saved the step, if each rank reads parts of their shards; else 0
     locations: AllLocations = ()
     # The others may have trained on: all report Stored, and read the named step if it is newer.
-    look: bool = False
+    check_storage: bool = False
 
 
 class StopAt(_Frame, tag=8, frozen=True):
@@ -160,7 +160,7 @@ class StopAt(_Frame, tag=8, frozen=True):
 
     round: Count
     step: Step
-    sure: bool  # no rank has passed it; until then, ranks that reach it wait
+    confirmed: bool  # no rank has passed it; until then, ranks that reach it wait
 
 
 class Stop(_Frame, tag=9, frozen=True):
@@ -177,7 +177,7 @@ class Finish(_Frame, tag=10, frozen=True):
     exit: Annotated[int, msgspec.Meta(ge=0, le=255)]
     reason: ShortText
     detail: Text
-    carry: Step = -1  # as in Formed
+    persist_step: Step = -1  # as in Formed
 
 
 class Heartbeat(_Frame, tag=11, frozen=True):
@@ -194,10 +194,10 @@ class Ready(_Frame, tag=12, frozen=True):
     round: Count
     master_port: Port  # a free port for the next round
     path: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=16)] = ()  # as in Member
-    held: Holds = ()
+    held_steps: Holds = ()
 
 
-class Failed(_Frame, tag=13, frozen=True):
+class ProcessFailed(_Frame, tag=13, frozen=True):
     """Reports that a process of this round ended with an error."""
 
     round: Count
@@ -209,7 +209,7 @@ class Succeeded(_Frame, tag=14, frozen=True):
     """Reports that all processes of this round have succeeded."""
 
     round: Count
-    held: Holds = ()  # as in Ready, if they were told to stop for another world
+    held_steps: Holds = ()  # as in Ready, if they were told to stop for another world
 
 
 class Leaving(_Frame, tag=15, frozen=True):
@@ -226,7 +226,7 @@ class Reached(_Frame, tag=16, frozen=True):
     step: Step
 
 
-class Ask(_Frame, tag=17, frozen=True):
+class GetRoster(_Frame, tag=17, frozen=True):
     """Asks for the members of the world. Answered by Roster."""
 
 
@@ -257,7 +257,7 @@ ToMember: TypeAlias = (
     | Heartbeat
     | Roster
     | HeartbeatInterval
-    | Stored
+    | StoredStepReport
     | Probe
     | Judged
     | ShowStacks
@@ -267,12 +267,12 @@ ToCoordinator: TypeAlias = (
     Join
     | Heartbeat
     | Ready
-    | Failed
+    | ProcessFailed
     | Succeeded
     | Leaving
     | Reached
-    | Ask
-    | Stored
+    | GetRoster
+    | StoredStepReport
     | Probed
     | Hung
     | Stacks
@@ -300,14 +300,16 @@ def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
     return decode(_at_coordinator, body)
 
 
-def proof(token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bytes:
-    """Compute the HMAC-SHA256 that proves knowledge of the token, for the role "member" or "coordinator". ours: the
-    prover's nonce.
+def proof(token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes) -> bytes:
+    """Compute the HMAC-SHA256 that proves knowledge of the token, for the role "member" or "coordinator". own_nonce:
+    the prover's nonce.
     """
-    text = b"".join(len(part).to_bytes(4, "big") + part for part in (role.encode(), run.encode(), theirs, ours))
+    text = b"".join(
+        len(part).to_bytes(4, "big") + part for part in (role.encode(), run.encode(), peer_nonce, own_nonce)
+    )
     return hmac.new(token, b"turnout rendezvous 1" + text, hashlib.sha256).digest()
 
 
-def proves(claimed: bytes, token: bytes, role: str, run: str, theirs: bytes, ours: bytes) -> bool:
+def is_proof(claimed: bytes, token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes) -> bool:
     """True if this is the proof of somebody who knows the token. Compares in constant time."""
-    return hmac.compare_digest(claimed, proof(token, role, run, theirs, ours))
+    return hmac.compare_digest(claimed, proof(token, role, run, peer_nonce, own_nonce))

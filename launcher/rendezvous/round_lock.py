@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from turnout.launcher.errors import BadElasticSpec, LauncherError
-from turnout.launcher.model import Record
+from turnout.launcher.model import RoundRecord
 
 HOLD_S = 15.0  # seconds without a renewal after which the round is lost
 ROUND = "turnout.dev/round"  # the annotation of a Lease that holds a record
@@ -41,9 +41,9 @@ class LockRefused(LauncherError):
 class StaleRound(LauncherError):
     """The claimed round was granted already. Ask next_round for a higher one."""
 
-    def __init__(self, wanted: int, granted: int) -> None:
-        super().__init__(f"round {wanted} is claimed, and round {granted} was granted before")
-        self.wanted, self.granted = wanted, granted
+    def __init__(self, claimed: int, granted: int) -> None:
+        super().__init__(f"round {claimed} is claimed, and round {granted} was granted before")
+        self.claimed, self.granted = claimed, granted
 
 
 class BadRecord(LauncherError):
@@ -54,7 +54,7 @@ class BadRecord(LauncherError):
 class HeldRound:
     """A round as the arbiter holds it."""
 
-    record: Record | None  # None if no round of this run was claimed yet
+    record: RoundRecord | None  # None if no round of this run was claimed yet
     token: str  # the version that a claim or renewal depends on
     quiet_s: float  # time since the last renewal seen, by our monotonic clock
     newest: int = 0  # the newest round granted to anybody, other runs included
@@ -74,46 +74,48 @@ class ClaimReason(StrEnum):
 class ClaimVerdict:
     """Says if the next round may be claimed, and why. wait_s: time until the next look if not."""
 
-    may: bool
-    why: ClaimReason
+    allowed: bool
+    reason: ClaimReason
     wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class HolderSeen:
+class HolderObservation:
     """The last observation of a holder, and since when it is unchanged. Clocks of other hosts are not used."""
 
     what: Hashable
     since_s: float
 
-    def again(self, what: Hashable, now_s: float) -> HolderSeen:
+    def observe(self, what: Hashable, now_s: float) -> HolderObservation:
         """Record another look; a change starts a new time."""
-        return self if what == self.what else HolderSeen(what, now_s)
+        return self if what == self.what else HolderObservation(what, now_s)
 
 
-def may_claim(held: HeldRound, run: str, me: str, *, dead: bool = False, hold_s: float = HOLD_S) -> ClaimVerdict:
-    """Decide if the member `me` of `run` may claim the next round.
+def may_claim(
+    held_round: HeldRound, run: str, member_id: str, *, dead: bool = False, hold_s: float = HOLD_S
+) -> ClaimVerdict:
+    """Decide if the member `member_id` of `run` may claim the next round.
 
     dead: the holder is known to be dead; silence alone does not prove that. A record of another run does not count.
     Source: docs/design.md 5
     """
-    if held.record is None or held.record.run != run:
+    if held_round.record is None or held_round.record.run != run:
         return ClaimVerdict(True, ClaimReason.NOBODY)
-    if held.record.coordinator == me:
+    if held_round.record.coordinator == member_id:
         return ClaimVerdict(True, ClaimReason.MINE)
     if dead:
         return ClaimVerdict(True, ClaimReason.HOLDER_DEAD)
-    if held.quiet_s > hold_s:
+    if held_round.quiet_s > hold_s:
         return ClaimVerdict(True, ClaimReason.HOLDER_QUIET)
-    return ClaimVerdict(False, ClaimReason.HOLDER_ALIVE, hold_s - held.quiet_s)
+    return ClaimVerdict(False, ClaimReason.HOLDER_ALIVE, hold_s - held_round.quiet_s)
 
 
-def next_round(held: HeldRound, known: int = 0) -> int:
+def next_round(held_round: HeldRound, known: int = 0) -> int:
     """Return the lowest round that may be claimed. known: the newest round that the caller heard of elsewhere."""
-    return max(held.newest, held.record.round if held.record else 0, known) + 1
+    return max(held_round.newest, held_round.record.round if held_round.record else 0, known) + 1
 
 
-def claimed(record: Record, after: HeldRound) -> Record:
+def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
     """Return the record to write, with the newer of both restart budgets.
 
     Raises StaleRound if its round was granted already.
@@ -126,7 +128,7 @@ def claimed(record: Record, after: HeldRound) -> Record:
     return replace(record, budget=record.budget.newer(before.budget))
 
 
-def same_grant(one: Record, other: Record) -> bool:
+def same_grant(one: RoundRecord, other: RoundRecord) -> bool:
     """True if both records are the same round of the same holder. Budgets may differ."""
     return (one.run, one.round, one.coordinator) == (other.run, other.round, other.coordinator)
 
@@ -137,7 +139,7 @@ class _Sealed(msgspec.Struct):
     record: msgspec.Raw
 
 
-def seal(record: Record, beat: int = 0) -> bytes:
+def seal(record: RoundRecord, beat: int = 0) -> bytes:
     """Encode a record as one line of JSON with its checksum. beat: counts renewals, so that each text differs.
 
     Raises BadRecord if the record could not be read again.
@@ -148,7 +150,7 @@ def seal(record: Record, beat: int = 0) -> bytes:
     return sealed
 
 
-def unseal(text: bytes) -> Record:
+def unseal(text: bytes) -> RoundRecord:
     """Decode a sealed record. Raises BadRecord for anything that `seal` did not write."""
     if len(text) > MOST_BYTES:
         raise BadRecord(f"{len(text)} bytes: at most {MOST_BYTES} are a record")
@@ -156,7 +158,7 @@ def unseal(text: bytes) -> Record:
         sealed = msgspec.json.decode(text, type=_Sealed)
         if sealed.sum != _sum(bytes(sealed.record), sealed.beat):
             raise BadRecord("the checksum is wrong")
-        record = msgspec.json.decode(sealed.record, type=Record)
+        record = msgspec.json.decode(sealed.record, type=RoundRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadElasticSpec) as error:
         raise BadRecord(f"not a record: {error}") from error
     if not (0 <= record.round <= MOST_ROUND and 0 <= record.port < 65_536):

@@ -20,9 +20,9 @@ from enum import Enum
 from typing import TypeAlias
 
 from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged
-from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, Record, RestartBudget, World
-from turnout.launcher.rendezvous.messages import HeldStep, LastWorld, Message, Stored
+from turnout.launcher.health.stack_traces.hang_state import HangState, MergeStacks, StacksMerged
+from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget, RoundRecord, World
+from turnout.launcher.rendezvous.messages import HeldStep, LastWorld, Message, StoredStepReport
 
 Rings: TypeAlias = tuple[Mapping[str, tuple[str, ...]], ...]
 NO_BUDGET, NO_BASE, NO_HANG = RestartBudget(), LastWorld(), HangState()
@@ -52,8 +52,8 @@ class MemberState:
     leave_s: float | None = None  # the time by which it has to be gone; None while it stays
     step: int = -1  # the newest that it reported, -1 for none
     reached: int | None = None  # its answer to the proposed stop step; None before
-    held: tuple[HeldStep, ...] = ()  # what its memory held, as last reported
-    stored: Stored | None = None  # what it sees in storage; None before it has reported
+    held_steps: tuple[HeldStep, ...] = ()  # what its memory held, as last reported
+    stored_step: StoredStepReport | None = None  # what it sees in storage; None before it has reported
     ready_s: float = 0.0  # when it could start processes, or counts as ready at the latest
 
 
@@ -66,14 +66,14 @@ class HandoverState:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobFacts:
     """The constant facts of the job: its coordinator, its bounds and its waiting times."""
 
-    me: Member  # the coordinator itself
+    member: Member  # the coordinator itself
     run: str
-    terms: ElasticSpec
-    arbiter: bool = False  # an arbiter grants rounds; without one a world needs more than half of the last one
-    only: bool = False  # nobody may succeed this coordinator, so there can be no other world
+    elastic_spec: ElasticSpec
+    has_arbiter: bool = False  # an arbiter grants rounds; without one a world needs more than half of the last one
+    sole_coordinator: bool = False  # nobody may succeed this coordinator, so there can be no other world
     regroup_s: float = 2.0  # for members to return after their coordinator was lost
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
     roam_s: float = 10.0  # base of the time between two searches for another coordinator
@@ -82,10 +82,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class RoundCause:
     """Says why the last round ended or the next one begins, and since when."""
 
-    why: Reason = Reason.FIRST_ROUND
+    reason: Reason = Reason.FIRST_ROUND
     detail: str = ""  # the same in words, for people
     fault: str = ""  # the process failure that will be charged unless a loss explains it, "" for none
     lost: bool = False  # a member whose processes may still run was lost since the round ended
@@ -107,12 +107,12 @@ class Fencing:
 class Gathering:
     """Says how long the next round waits, for how many members, and whether others may be found elsewhere."""
 
-    wanted: int = 0  # members that the job was started with; 0 if unknown
+    worker_count: int = 0  # members that the job was started with; 0 if unknown
     expected: int = 0  # members worth waiting for
     call_s: float = 0.0  # how long after the latest join they are awaited
     joined_s: float = 0.0  # when the latest new member came
-    told_s: float = -1e9  # when missing members were last logged
-    roams: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
+    logged_s: float = -1e9  # when missing members were last logged
+    searches: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
     sought_s: float = 0.0  # start of the search for another coordinator, also before this one led; or 0
     endpoint_s: float = 0.0  # when the endpoint was last asked for another coordinator
 
@@ -134,7 +134,7 @@ class Ending:
 
     done: frozenset[str] = frozenset()  # members of the world whose processes have all succeeded
     stop_step: int | None = None  # the proposed step after which all stop; None before
-    sure: bool = False  # all have answered that they have not passed it
+    confirmed: bool = False  # all have answered that they have not passed it
     until_s: float = 0.0  # then processes that have not stopped are ended; at the job's end, then all have heard
     exit: Exit | None = None  # how the job has ended; None before
 
@@ -143,10 +143,10 @@ class Ending:
 class Checkpoints:
     """The checkpoints that members hold in memory and storage, where all have to agree."""
 
-    unnamed: int = 0  # members that have not reported yet what they see in storage
-    named: Stored | None = None  # the stored step that all read; None before
-    carry: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
-    handing: HandoverState | None = None  # the handover of leavers' shards; None before it begins
+    unreported: int = 0  # members that have not reported yet what they see in storage
+    stored_step: StoredStepReport | None = None  # the stored step that all read; None before
+    persist_step: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
+    handover: HandoverState | None = None  # the handover of leavers' shards; None before it begins
     rings: Rings = ()  # by number of copies: who keeps whose replicas in the newest world
 
 
@@ -154,14 +154,14 @@ class Checkpoints:
 class State:
     """The coordinator's whole state. A successor does not inherit it: it starts from what members report."""
 
-    job: Job
+    job: JobFacts
     phase: Phase = Phase.GATHERING
     round: int = 0  # the newest number used anywhere
     world: World | None = None  # the newest world formed here
     members: Mapping[str, MemberState] = field(default_factory=dict)  # present ones, by id
     names: Mapping[str, str] = field(default_factory=dict)  # by name of a present or former member: its newest id
     budget: RestartBudget = NO_BUDGET
-    cause: Cause = Cause()
+    cause: RoundCause = RoundCause()
     fencing: Fencing = Fencing()
     gathering: Gathering = Gathering()
     claiming: Claiming = Claiming()
@@ -179,11 +179,11 @@ class Joined:
     """An event: a member has joined, or joined again."""
 
     member: Member
-    terms: ElasticSpec
+    elastic_spec: ElasticSpec
     base: LastWorld = NO_BASE
     budget: RestartBudget = NO_BUDGET
-    wanted: int = 0
-    held: tuple[HeldStep, ...] = ()
+    worker_count: int = 0
+    held_steps: tuple[HeldStep, ...] = ()
     importing_s: float = 0.0
 
 
@@ -196,7 +196,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class MessageSent:
     """An event: a member has sent a message, any of ToCoordinator in launcher/rendezvous/messages.py except Join."""
 
     id: str
@@ -214,7 +214,7 @@ class Granted:
 class Denied:
     """An event: another coordinator holds the job now."""
 
-    holder: Record
+    holder: RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +243,16 @@ class Ticked:
     """An event: time has passed, so deadlines have to be checked."""
 
 
-Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | EndpointAnswered | Ticked | Merged
+Event: TypeAlias = (
+    Joined | Lost | MessageSent | Granted | Denied | Unanswered | Unfenced | EndpointAnswered | Ticked | StacksMerged
+)
 
 
 # Effects.
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendMessage:
     """An effect: send one message to these members."""
 
     ids: tuple[str, ...]
@@ -258,7 +260,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Disconnect:
     """An effect: close this member's connection after sending what is pending."""
 
     id: str
@@ -268,7 +270,7 @@ class Drop:
 class Claim:
     """An effect: ask the arbiter for this record's round."""
 
-    record: Record
+    record: RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,7 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Logged:
     """An effect: write a line to the log and count it in metrics. what: a past-tense word."""
 
     what: str
@@ -296,13 +298,13 @@ class Told:
 class StepDown:
     """An effect: send all members to another coordinator and stop leading."""
 
-    to: Record
+    to: RoundRecord
     handover: bool = False  # neither that coordinator nor the arbiter knows of it yet
     size: int = 0  # members of the last world that remain
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class JobOver:
     """An effect: end the coordinator, since the job is over and all members know or had time to."""
 
     exit: Exit
@@ -310,4 +312,4 @@ class Over:
     detail: str = ""
 
 
-Effect: TypeAlias = Tell | Drop | Claim | AskEndpoint | Wake | Told | StepDown | Over | Merge
+Effect: TypeAlias = SendMessage | Disconnect | Claim | AskEndpoint | Wake | Logged | StepDown | JobOver | MergeStacks

@@ -25,7 +25,7 @@ _READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # read by a cons
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobVariables:
     """Values that are the same for every process of a job in every round."""
 
     run: str
@@ -48,7 +48,13 @@ def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
 
 
 def of_process(
-    shared: Mapping[str, str], job: Job, formed: Formed, processes: int, local_rank: int, *, error_file: str = ""
+    shared: Mapping[str, str],
+    job: JobVariables,
+    formed: Formed,
+    processes: int,
+    local_rank: int,
+    *,
+    error_file: str = "",
 ) -> dict[str, str]:
     """Build the whole environment of one process. shared: from `common`. processes: how many this agent has.
 
@@ -76,13 +82,13 @@ def of_process(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
         ROUND: str(formed.round),
-        RESTORE: str(-1 if formed.saved_by else formed.restore),
-        PARTS: f"{formed.restore} of {formed.saved_by} in {formed.origin}" if formed.saved_by else "",
+        RESTORE: str(-1 if formed.saved_by else formed.restore_step),
+        PARTS: f"{formed.restore_step} of {formed.saved_by} in {formed.saved_round}" if formed.saved_by else "",
     }
     return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
 
 
-def _for_dlrover(shared: Mapping[str, str], job: Job, formed: Formed) -> dict[str, str]:
+def _for_dlrover(shared: Mapping[str, str], job: JobVariables, formed: Formed) -> dict[str, str]:
     """Return the variables that DLRover's scripts read, unless the pod sets them.
 
     DLRover's ElasticTrainer divides WORKER_NUM by the world size and fails below 1. So a number smaller than the world

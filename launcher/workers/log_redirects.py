@@ -75,5 +75,7 @@ def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
 def repeated(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
     """Return the text to show for new lines, and the part of it that passes the filter. lines: with their line ends."""
     shown = [f"{stream.prefix}{line}" for line in lines]
-    kept = [text for text, line in zip(shown, lines, strict=True) if any(needle in line for needle in stream.needles)]
-    return "".join(shown), "".join(kept)
+    selected = [
+        text for text, line in zip(shown, lines, strict=True) if any(needle in line for needle in stream.needles)
+    ]
+    return "".join(shown), "".join(selected)

@@ -76,13 +76,13 @@ class _Tail:
             lines, self._rest = [*lines, self._rest], ""
         if not lines:
             return
-        shown, kept = repeated(self._stream, [f"{line}\n" for line in lines])
+        shown, selected = repeated(self._stream, [f"{line}\n" for line in lines])
         self._to.write(shown)
         self._to.flush()
-        if kept:
+        if selected:
             if self._filtered is None:
                 self._filtered = open(self._stream.filtered, "a", errors="replace")  # noqa: SIM115
-            self._filtered.write(kept)
+            self._filtered.write(selected)
             self._filtered.flush()
 
     def close(self) -> None:

@@ -33,25 +33,25 @@ def processes() -> Iterator[ProcessState]:
             yield ProcessState(int(entry), before.partition("(")[2], fields[0], int(fields[1]), int(fields[3]))
 
 
-def below(root: int, spared: Collection[int] = ()) -> list[ProcessState]:
-    """List the descendants of `root`, parents first. spared: pids left out with all their descendants."""
+def below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
+    """List the descendants of `root`, parents first. excluded: pids left out with all their descendants."""
     children: defaultdict[int, list[ProcessState]] = defaultdict(list)
-    for seen in processes():
-        children[seen.parent].append(seen)
+    for process in processes():
+        children[process.parent].append(process)
     found, waiting = list[ProcessState](), [root]
     while waiting:
-        mine = [seen for seen in children[waiting.pop()] if seen.pid not in spared]
+        mine = [process for process in children[waiting.pop()] if process.pid not in excluded]
         found += mine
-        waiting += [seen.pid for seen in mine]
+        waiting += [process.pid for process in mine]
     return found
 
 
-def kill_below(root: int, spared: Collection[int] = ()) -> list[ProcessState]:
-    """Kill the living descendants of `root`, except `spared` and theirs; return those killed. Zombies stay."""
-    alive = [seen for seen in below(root, spared) if seen.state not in "ZX"]
-    for seen in alive:
+def kill_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
+    """Kill the living descendants of `root`, except `excluded` and theirs; return those killed. Zombies stay."""
+    alive = [process for process in below(root, excluded) if process.state not in "ZX"]
+    for process in alive:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(seen.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
     return alive
 
 
@@ -77,23 +77,23 @@ class Leftovers:
         codes: receives the exit codes by pid.
         """
         left = set[int]()
-        for seen in processes():
-            if seen.parent != os.getpid() or not self._has(seen):
+        for process in processes():
+            if process.parent != os.getpid() or not self._has(process):
                 continue
-            self._pids.add(seen.pid)  # its environment is gone once it is dead
-            if seen.state not in "ZX":
+            self._pids.add(process.pid)  # its environment is gone once it is dead
+            if process.state not in "ZX":
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(seen.pid, signal.SIGKILL)
+                    os.kill(process.pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(seen.pid, os.WNOHANG)
+                pid, status = os.waitpid(process.pid, os.WNOHANG)
                 if pid:
                     codes[pid] = code_of(status)
                 else:
-                    left.add(seen.pid)
+                    left.add(process.pid)
         return left
 
-    def _has(self, seen: ProcessState) -> bool:
-        return seen.pid in self._pids or seen.session in self._pids or self._mark in _environment(seen.pid)
+    def _has(self, process: ProcessState) -> bool:
+        return process.pid in self._pids or process.session in self._pids or self._mark in _environment(process.pid)
 
 
 def _environment(pid: int) -> list[bytes]:

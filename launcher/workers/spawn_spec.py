@@ -115,10 +115,10 @@ def error_text(raw: bytes) -> str:
     raw: the file's bytes. Text that is not such JSON is returned as it is.
     """
     try:
-        said = json.loads(raw)
+        content = json.loads(raw)
     except ValueError:
         return _short(raw.decode(errors="replace"))
-    message: Any = said.get("message", said) if isinstance(said, dict) else said
+    message: Any = content.get("message", content) if isinstance(content, dict) else content
     if not isinstance(message, dict):
         return _short(str(message))
     extra = message.get("extraInfo")

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
-from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, Stored
+from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, StoredStepReport
 from turnout.launcher.workers.spawn_spec import Exited
 
 # From what this member sees in storage to what all members read.
-Naming: TypeAlias = Callable[[Stored], Awaitable[Stored]]
+AgreeStored: TypeAlias = Callable[[StoredStepReport], Awaitable[StoredStepReport]]
 
 
 class WorkerBackend(Protocol):
@@ -26,7 +26,7 @@ class WorkerBackend(Protocol):
         be now.
         """
 
-    async def start(self, formed: Formed, named: Naming) -> None:
+    async def start(self, formed: Formed, named: AgreeStored) -> None:
         """Start all processes of a round. named: awaited for the stored step to read, if storage may be read."""
 
     async def ended(self) -> tuple[Exited, ...]:
@@ -41,13 +41,13 @@ class WorkerBackend(Protocol):
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Make all processes stop after this step. Return the farthest step that one may have begun."""
 
-    def hung(self) -> Mapping[int, str]:
+    def hanging(self) -> Mapping[int, str]:
         """Return the reasons of processes that hang now, by local rank."""
 
-    async def show(self) -> Mapping[int, CapturedStack]:
+    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
         """Take the stack traces of all running processes, by local rank."""
 
-    async def held(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
+    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
         """List what all processes of this member hold in memory. Call it while none of them runs.
 
         if_stopped: return nothing unless they were told to stop for another world.
@@ -56,7 +56,7 @@ class WorkerBackend(Protocol):
     async def hand_over(self, order: Handover) -> None:
         """Adopt the shards that the order names, or store what other members will keep. No process runs."""
 
-    async def carry(self, step: int) -> None:
+    async def persist(self, step: int) -> None:
         """Store this step at the end of the job: the newest that all members hold, -1 for none."""
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:

@@ -44,12 +44,12 @@ class WorkerProcesses:
         fork: bool,
         preload: Sequence[str],
         shutdown_timeout_s: float,
-        say: EventLog,
+        log_event: EventLog,
         env: Mapping[str, str] | None = None,
         stuck_s: float = STUCK_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._fork, self._preload, self._say = fork, tuple(preload), say
+        self._fork, self._preload, self._log_event = fork, tuple(preload), log_event
         self._timeout_s, self._stuck_s, self._patience_s = shutdown_timeout_s, stuck_s, patience_s
         self._env = dict(os.environ if env is None else env)
         self._warm: ForkserverClient | None = None
@@ -72,7 +72,7 @@ class WorkerProcesses:
                     self._warm = await self._open(self._preload)
                 except OSError as error:
                     self._fork = False
-                    self._say("parent_failed", {"why": str(error)})
+                    self._log_event("parent_failed", {"why": str(error)})
 
     def importing_s(self) -> float:
         """Return the longest time in seconds that a start would wait for the parent's imports, 0 for none."""
@@ -106,7 +106,7 @@ class WorkerProcesses:
         refused = await self._start_forks()
         for why in sorted(set(refused.values())):
             ranks = sorted(rank for rank, reason in refused.items() if reason == why)
-            self._say("processes_spawned", {"local_ranks": ranks, "why": why})
+            self._log_event("processes_spawned", {"local_ranks": ranks, "why": why})
         await self._spawn([self._orders[rank] for rank in sorted(refused)])
 
     async def _start_forks(self) -> dict[int, str]:
@@ -140,16 +140,16 @@ class WorkerProcesses:
             ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._left_s(parent))
         except TimeoutError:
             self._fork, self._warm = False, None
-            self._say(
+            self._log_event(
                 "parent_failed", {"why": f"it has not imported {', '.join(self._preload)} in {self._patience_s} s"}
             )
             await parent.close()
             return None
         if ready is not None and self._greeted is not parent:
             self._greeted = parent
-            self._say("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
+            self._log_event("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
             for module, why in ready.failed.items():
-                self._say("preload_failed", {"module": module, "why": why})
+                self._log_event("preload_failed", {"module": module, "why": why})
         return None if ready is None else parent
 
     async def _spawn(self, orders: Sequence[SpawnSpec]) -> None:
@@ -173,7 +173,7 @@ class WorkerProcesses:
 
     async def _on_lost(self, parent: ForkserverClient) -> None:
         """Handle a parent that ended unasked, with its processes. It is replaced, up to MOST_PARENTS times."""
-        self._say("parent_lost", {"pid": parent.pid, "code": parent.code})
+        self._log_event("parent_lost", {"pid": parent.pid, "code": parent.code})
         if parent is self._plain:
             self._plain = None
         if parent is self._warm:
@@ -208,7 +208,7 @@ class WorkerProcesses:
         parents = [parent for parent in (self._warm, self._plain) if parent is not None]
         for answer in await asyncio.gather(*(parent.stop(sig, grace_s) for parent in parents)):
             if answer is not None and answer.orphans:
-                self._say("orphans_killed", {"names": list(answer.orphans)})
+                self._log_event("orphans_killed", {"names": list(answer.orphans)})
         for parent in parents:
             for pid, rank in parent.running.items():  # only if even the parent's death has not ended them
                 self._note(Exited(rank, pid, -signal.SIGKILL, stuck=True))

@@ -24,7 +24,7 @@ from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes, fr
 from turnout.launcher.health import probe_messages
 from turnout.launcher.health.stack_traces import parse as stacks
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
-from turnout.launcher.model import Record as Round
+from turnout.launcher.model import RoundRecord as Round
 from turnout.launcher.rendezvous import messages, round_lock
 from turnout.scheduler_ext import extender_v1
 from turnout.scheduler_ext.errors import ExtenderError
@@ -52,12 +52,14 @@ _ELASTIC = {"metadata": {"name": "bert"}, "spec": {"replicaSpecs": {"worker": {"
 
 _MEMBER = Member("w0/1", "w0", "h0", "10.0.0.1", 29_400, 8, ("spine", "leaf"))
 _JOIN = messages.Join(2, "job", b"n" * 16, b"p" * 32, _MEMBER, ElasticSpec(), messages.LastWorld(), RestartBudget())
-_RECORD = arena_layout.Record(7, 3, 1, 0, 2, arena_layout.PAGE_BYTES, 1 << 20)
+_RECORD = arena_layout.ShardRecord(7, 3, 1, 0, 2, arena_layout.PAGE_BYTES, 1 << 20)
 _OFFER = replication_messages.Offer(0, 3, replication_messages.packed(_RECORD), b"12345678", -1)
 _POD = {"metadata": {"name": "a-0", "namespace": "team", "uid": "u", "labels": {"a": "b"}}, "spec": {"containers": []}}
-_NOTE = manifest.Note("job", 3, 1, 2, manifest.Shard("shard-0", 0, 4_096, 64, manifest.sum_of_sums((1,)), (1,)))
+_NOTE = manifest.ShardNote(
+    "job", 3, 1, 2, manifest.StoredShard("shard-0", 0, 4_096, 64, manifest.sum_of_sums((1,)), (1,))
+)
 _STACK = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in step\n'
-_REPORT = probe_messages.Report(next(iter(probe_messages.Stage)))
+_REPORT = probe_messages.Report(next(iter(probe_messages.ProbeStage)))
 _ROUND = round_lock.seal(Round("job", 3, "w0/1", "10.0.0.1", 5))
 
 
@@ -127,7 +129,7 @@ READERS = (
     Reader("frames", (frame(b"body"), frame(b"a") + frame(b"bc")), _split, (LauncherError,)),
     Reader(
         "a member's word",
-        _said(_JOIN, messages.Heartbeat(3), messages.Ready(1, 5, ("a",)), messages.Ask()),
+        _said(_JOIN, messages.Heartbeat(3), messages.Ready(1, 5, ("a",)), messages.GetRoster()),
         messages.read_at_coordinator,
         (LauncherError,),
     ),

@@ -47,7 +47,7 @@ async def all_of(stream):
         pytest.param(frame(b"body"), b"\0\0\0\4body", id="a length, big endian, and the body"),
         pytest.param(frame(b"x" * 258)[:5], b"\0\0\1\2x", id="a length of more than one byte"),
         pytest.param(frame(b"body", b"12345678"), b"\0\0\0\x0412345678body", id="a checksum is not counted"),
-        pytest.param(frame(messages.encode(messages.Ask())), b"\0\0\0\2\x91\x11", id="from a member"),
+        pytest.param(frame(messages.encode(messages.GetRoster())), b"\0\0\0\2\x91\x11", id="from a member"),
         pytest.param(checkpoint_wire.encode(checkpoint_wire.End(True)), b"\0\0\0\3\x92\x08\xc3", id="to a daemon"),
         pytest.param(
             replication_messages.encode(replication_messages.Follow()),
@@ -55,7 +55,7 @@ async def all_of(stream):
             id="between daemons",
         ),
         pytest.param(
-            processes_wire.encode(processes_wire.Stop(9, 1.0)),
+            processes_wire.encode(processes_wire.StopTasks(9, 1.0)),
             b"\0\0\0\x24\x83\xa4type\xa4stop\xa6signal\x09\xa7grace_s\xcb\x3f\xf0" + bytes(6),
             id="to a parent of processes",
         ),
@@ -149,15 +149,15 @@ def test_who_stops_in_the_middle_goes_on_behind_what_he_was_given():
 class Closes(FrameConnection):
     """Closes at the first frame."""
 
-    def opened(self):
+    def on_open(self):
         self.bodies, self.faults = [], []
 
-    def took(self, body):
+    def on_frame(self, body):
         self.bodies.append(body)
         if body == b"close":
             self.close()
 
-    def bad(self, fault):
+    def on_bad_frame(self, fault):
         self.faults.append(fault)
 
 

@@ -28,7 +28,7 @@ class World:
         self._folder, self._ranks, self._limits = folder, ranks, limits
         self._env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self._processes = WorkerProcesses(
-            fork=True, preload=("torch",), shutdown_timeout_s=1.0, say=lambda *_: None, env=self._env
+            fork=True, preload=("torch",), shutdown_timeout_s=1.0, log_event=lambda *_: None, env=self._env
         )
         self.said: list[tuple[float, str]] = []
         self._taken = asyncio.Event()
@@ -54,7 +54,7 @@ class World:
                     assert not any(each.failed for each in ended), [each.error or str(each) for each in ended]
                 else:
                     await self._taken.wait()
-            return max(seen.beat_s for seen in watched.seen())
+            return max(seen.beat_s for seen in watched.progress())
         finally:
             await watching.end()
             await self._processes.stop(signal.SIGKILL, 0.0)

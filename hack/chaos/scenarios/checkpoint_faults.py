@@ -24,7 +24,7 @@ from hack.chaos.scenarios.storage_faults import FAULTS, SLOW_MIB_S, small_disk
 from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.faulty_filesystem import FaultyFilesystem
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.format.arena_layout import Identity, Record, newest
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, newest
 from turnout.launcher.checkpoint.format.checksums import sums_of
 from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of, pack
 from turnout.launcher.checkpoint.storage.commit import Commit
@@ -95,7 +95,7 @@ def save(store: PosixStore, step: int, round_: int) -> bool:
         octets = memoryview(region(step, rank, round_))
         wanted = ShardWrite(RUN, step, round_, rank, WORLD, octets.nbytes - SHARD_BYTES)
         persist(store, wanted, octets, sums_of(octets), time.time(), paced)
-    return Commit(store, RUN, step, round_, WORLD, _silent).look() is not None
+    return Commit(store, RUN, step, round_, WORLD, _silent).try_commit() is not None
 
 
 def restored(store: PosixStore) -> tuple[int, list[str]]:
@@ -268,14 +268,14 @@ def _corrupt_memory(home: Path, dice: random.Random) -> list[str]:
     try:
         arena = Arena.make(memory, Identity(RUN, "w-0", 0, boot_id(), 3))
         octets = region(10, 0, 1)
-        record = Record(0, 10, 1, 0, 1, len(octets) - SHARD_BYTES, SHARD_BYTES)
+        record = ShardRecord(0, 10, 1, 0, 1, len(octets) - SHARD_BYTES, SHARD_BYTES)
         generation = arena.begin(record)
         assert generation is not None
         view = arena.map(generation, record.shard_bytes)
         view[:] = octets
         arena.seal(generation, record)
         arena.pin(generation)
-        arena.hashed(generation, sums_of(view))
+        arena.set_hashed(generation, sums_of(view))
         view[dice.randrange(len(octets))] ^= 1 << dice.randrange(8)
         assert newest(arena.slots()) == generation
         try:

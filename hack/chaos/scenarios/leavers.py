@@ -32,10 +32,10 @@ from turnout.launcher.rendezvous.state import (
     Granted,
     Joined,
     Lost,
+    MessageSent,
     Phase,
-    Said,
+    SendMessage,
     State,
-    Tell,
     Ticked,
     Wake,
 )
@@ -60,10 +60,10 @@ class Storm:
         self.dice, self.now_s = dice, 0.0
         spec = ElasticSpec(1, members, max_restarts=3, last_call_s=1.0)
         self.members = [
-            Member(f"m{at}/0", f"m{at}", f"h{at}", born_s=float(at), master_port=1) for at in range(members)
+            Member(f"m{at}/0", f"m{at}", f"h{at}", started_s=float(at), master_port=1) for at in range(members)
         ]
         self.leavers = dice.sample([each.id for each in self.members[1:]], leavers)
-        self.state: State = begin(self.members[0], "storm", spec, 0.0, wanted=members, granted=1)
+        self.state: State = begin(self.members[0], "storm", spec, 0.0, worker_count=members, granted=1)
         self.worlds: dict[int, set[str]] = {}
         self.finished: dict[str, tuple[int, str, float]] = {}
         self.gone_s: dict[str, float] = {}
@@ -72,7 +72,7 @@ class Storm:
         self._queue: list[tuple[float, int, Event]] = []
         self._order = count()
         for each in self.members:
-            self.later(0.0, Joined(each, spec, wanted=members))
+            self.later(0.0, Joined(each, spec, worker_count=members))
 
     def later(self, at_s: float, event: Event) -> None:
         """Have this event happen then."""
@@ -83,7 +83,7 @@ class Storm:
         struck = False
         while self._queue and self.now_s < _LONGEST_S:
             self.now_s, _, event = heapq.heappop(self._queue)
-            if isinstance(event, Said) and event.id in self.gone_s:
+            if isinstance(event, MessageSent) and event.id in self.gone_s:
                 continue
             if isinstance(event, Lost):
                 self.gone_s.setdefault(event.id, self.now_s)
@@ -97,16 +97,16 @@ class Storm:
     def _strike(self) -> None:
         self.told_s = self.now_s + 1.0
         for each in self.members:
-            self.later(self.told_s - 0.5, Said(each.id, Heartbeat(10)))
+            self.later(self.told_s - 0.5, MessageSent(each.id, Heartbeat(10)))
         for id_ in self.leavers:
-            self.later(self.told_s + self.dice.uniform(0.0, _APART_S), Said(id_, Leaving(GRACE_S)))
+            self.later(self.told_s + self.dice.uniform(0.0, _APART_S), MessageSent(id_, Leaving(GRACE_S)))
         self.dead = self.dice.sample(self.leavers, self.dice.randint(0, _MOST_DEAD))
         for id_ in self.dead:
             self.later(self.told_s + self.dice.uniform(0.0, 1.0), Lost(id_))
 
     def _carry_out(self, effect: object) -> None:
         match effect:
-            case Tell(ids=ids, message=message):
+            case SendMessage(ids=ids, message=message):
                 self._hear(ids, message)
             case Claim(record=record):
                 self.later(self._soon(), Granted(record.round))
@@ -122,12 +122,12 @@ class Storm:
         match message:
             case Formed(round=round_):
                 self.worlds.setdefault(round_, set()).add(id_)
-            case StopAt(round=round_, sure=False):
-                self.later(self._soon(), Said(id_, Reached(round_, 10)))
-            case StopAt(round=round_, sure=True):
-                self.later(self._soon() + 2 * STEP_S, Said(id_, Succeeded(round_)))
+            case StopAt(round=round_, confirmed=False):
+                self.later(self._soon(), MessageSent(id_, Reached(round_, 10)))
+            case StopAt(round=round_, confirmed=True):
+                self.later(self._soon() + 2 * STEP_S, MessageSent(id_, Succeeded(round_)))
             case Stop(round=round_):
-                self.later(self._soon(), Said(id_, Ready(round_, 1)))
+                self.later(self._soon(), MessageSent(id_, Ready(round_, 1)))
             case Finish(exit=code, reason=reason):
                 self.finished[id_] = (code, reason, self.now_s)
                 self.gone_s[id_] = self.now_s

@@ -17,9 +17,9 @@ from typing import Any
 from torch.nn import Module
 
 from turnout.launcher.checkpoint.adapters.named_parts import Parts
-from turnout.launcher.checkpoint.adapters.object_codec import made, plain
+from turnout.launcher.checkpoint.adapters.object_codec import decode_object, plain
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.state_dict import buffers, named, take_up
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 
@@ -69,10 +69,10 @@ class FlashState:
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
-        parts: dict[str, object] = {_RANDOM: rng.seen(self._parts.rank)}
+        parts: dict[str, object] = {_RANDOM: rng.encode_state(self._parts.rank)}
         own: dict[str, object] = {}
         for name, each in self._each():
-            state = _told(each)
+            state = _state_of(each)
             parts[name] = plain(state, {}, name)
             if isinstance(each, Module):
                 own[f"{name}{_BUFFERS}"] = buffers(each, state)
@@ -92,8 +92,8 @@ class FlashState:
         if missing:
             raise BadCheckpoint(f"step {found.step} has no {', '.join(missing)}: prepare and register what was saved")
         for name, each in self._each():
-            state = made(found.parts[name], {})
-            if own := made(found.parts.get(f"{name}{_BUFFERS}"), {}):
+            state = decode_object(found.parts[name], {})
+            if own := decode_object(found.parts.get(f"{name}{_BUFFERS}"), {}):
                 state = {**state, **own}
             _take_up(each, state)
         counts = found.parts.get("accelerator")
@@ -118,7 +118,7 @@ class FlashState:
             "model": [own.unwrap_model(each) for each in own._models],
             "optimizer": own._optimizers,
             "scheduler": own._schedulers,
-            "data": [_Place(each) for each in own._dataloaders],
+            "data": [_LoaderPosition(each) for each in own._dataloaders],
             "custom": own._custom_objects,
         }
         for kind, found in kinds.items():
@@ -128,7 +128,7 @@ class FlashState:
             yield "scaler", own.scaler
 
 
-class _Place:
+class _LoaderPosition:
     """Saves the position of a prepared DataLoader: the epoch, the sampler's seed, and its own state if it has one."""
 
     def __init__(self, loader: Any) -> None:
@@ -137,28 +137,28 @@ class _Place:
         self._sampler: Any = sampler if isinstance(sampler, SeedableRandomSampler) else None
 
     def state_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"iteration": getattr(self._loader, "iteration", 0)}
+        state: dict[str, Any] = {"iteration": getattr(self._loader, "iteration", 0)}
         if self._sampler is not None:
-            told |= {"epoch": self._sampler.epoch, "seed": self._sampler.initial_seed}
+            state |= {"epoch": self._sampler.epoch, "seed": self._sampler.initial_seed}
         if getattr(self._loader, "use_stateful_dataloader", False):
-            told["loader"] = self._loader.state_dict()
-        return told
+            state["loader"] = self._loader.state_dict()
+        return state
 
-    def load_state_dict(self, told: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         if hasattr(self._loader, "iteration"):
-            self._loader.iteration = told["iteration"]
-        if self._sampler is not None and "epoch" in told:
-            self._sampler.epoch, self._sampler.initial_seed = told["epoch"], told["seed"]
-        if getattr(self._loader, "use_stateful_dataloader", False) and "loader" in told:
-            self._loader.load_state_dict(told["loader"])
+            self._loader.iteration = state["iteration"]
+        if self._sampler is not None and "epoch" in state:
+            self._sampler.epoch, self._sampler.initial_seed = state["epoch"], state["seed"]
+        if getattr(self._loader, "use_stateful_dataloader", False) and "loader" in state:
+            self._loader.load_state_dict(state["loader"])
 
 
-def _told(each: Any) -> dict[str, Any]:
+def _state_of(each: Any) -> dict[str, Any]:
     return named(each) if isinstance(each, Module) else each.state_dict()
 
 
 def _take_up(each: Any, state: Any) -> None:
     if isinstance(each, Module):
-        take_up(each, state)
+        load_module(each, state)
     else:
         each.load_state_dict(state)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.launcher.checkpoint.adapters.named_parts import Parts
-from turnout.launcher.checkpoint.adapters.object_codec import Kinds, made, plain
+from turnout.launcher.checkpoint.adapters.object_codec import Kinds, decode_object, plain
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
@@ -55,7 +55,7 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
 
     def create(self, info: Any) -> None:
         """Begin a checkpoint. info: DeepSpeed's, with its tag."""
-        self.found = {_TAG: str(getattr(info, "tag", info)), _RANDOM: rng.seen(self._parts.rank)}
+        self.found = {_TAG: str(getattr(info, "tag", info)), _RANDOM: rng.encode_state(self._parts.rank)}
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Do nothing: no files are written, so no folders are needed."""
@@ -70,7 +70,7 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
         name = self._name(path)
         if name not in self.found:
             raise BadCheckpoint(f"the checkpoint has no {name}")
-        return made(self.found[name], _KINDS)
+        return decode_object(self.found[name], _KINDS)
 
     def commit(self, info: Any) -> bool:
         """Save the whole checkpoint in memory. Raises BadState, NoMemory."""
@@ -146,18 +146,18 @@ class DeepSpeedCheckpointer:
         if found is None:
             return None, None
         parts = dict(found.parts)
-        kept, dice = str(parts.pop(_TAG, "")), parts.pop(_RANDOM, None)
-        if tag not in (None, kept):
-            raise BadCheckpoint(f"the newest step is {kept}: only that one can be loaded, not {tag}")
+        saved_tag, rng_state = str(parts.pop(_TAG, "")), parts.pop(_RANDOM, None)
+        if tag not in (None, saved_tag):
+            raise BadCheckpoint(f"the newest step is {saved_tag}: only that one can be loaded, not {tag}")
         with self._lent() as (files, root):
             files.found = parts
             for name in parts:  # DeepSpeed lists the files before it reads them
                 path = Path(root, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
-            path_of, client_state = self._engine.load_checkpoint(root, kept, **how)
-        if isinstance(dice, str):
-            rng.restore(dice, self._parts.rank)
+            path_of, client_state = self._engine.load_checkpoint(root, saved_tag, **how)
+        if isinstance(rng_state, str):
+            rng.restore(rng_state, self._parts.rank)
         return (None if path_of is None else str(self.checkpoint_dir / os.path.relpath(path_of, root))), client_state
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 
 from turnout.launcher.checkpoint.adapters.named_parts import Parts, Step
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.state_dict import buffers, named, take_up
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
 from turnout.launcher.checkpoint.engine.storage_type import copies_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
-from turnout.launcher.health.hang_monitor.heartbeat import EVALUATES, beats
+from turnout.launcher.health.hang_monitor.heartbeat import EVALUATES, progress_reporter
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -82,17 +82,17 @@ class FlashSaves:
         step = trainer.state.global_step
         every = self._storage_steps or 1
         last = step >= trainer.state.max_steps or trainer.control.should_training_stop
-        self.flash.save(step, self._seen(), disk=last or step % every == 0, own={_BUFFERS})
+        self.flash.save(step, self._trainer_state(), disk=last or step % every == 0, own={_BUFFERS})
 
-    def _seen(self) -> dict[str, object]:
+    def _trainer_state(self) -> dict[str, object]:
         trainer: Any = self
         for each in (*trainer.callback_handler.callbacks, trainer.control):
             if isinstance(each, ExportableState):
-                told, name = trainer.state.stateful_callbacks, type(each).__name__
-                if isinstance(told.get(name), list):
-                    told[name].append(each.state())
+                callback_states, name = trainer.state.stateful_callbacks, type(each).__name__
+                if isinstance(callback_states.get(name), list):
+                    callback_states[name].append(each.state())
                 else:
-                    told[name] = each.state()
+                    callback_states[name] = each.state()
         model = trainer.accelerator.unwrap_model(trainer.model)
         weights = named(model)
         parts: dict[str, object] = {
@@ -101,7 +101,7 @@ class FlashSaves:
             "optimizer": trainer.optimizer.state_dict(),
             "scheduler": trainer.lr_scheduler.state_dict(),
             "trainer": json.dumps(dataclasses.asdict(trainer.state)),
-            "random": rng.seen(self.flash.rank),
+            "random": rng.encode_state(self.flash.rank),
         }
         scaler = trainer.accelerator.scaler
         return parts if scaler is None else parts | {"scaler": scaler.state_dict()}
@@ -147,7 +147,7 @@ class FlashSaves:
             inherited._load_from_checkpoint(resume_from_checkpoint, model)
             return
         own = self._part(_BUFFERS) if self._loaded and _BUFFERS in self._loaded.parts else {}  # an older step has none
-        take_up(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own)
+        load_module(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         trainer: Any = self
@@ -182,13 +182,13 @@ class _Progress(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Report to the agent that an evaluation or predict() runs, at its first step."""
-        if not self._evaluates and (ours := beats()) is not None:
+        if not self._evaluates and (ours := progress_reporter()) is not None:
             self._evaluates = True
             ours.enter(EVALUATES)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Report to the agent that the evaluation has ended."""
-        if self._evaluates and (ours := beats()) is not None:
+        if self._evaluates and (ours := progress_reporter()) is not None:
             self._evaluates = False
             ours.leave(EVALUATES)
 

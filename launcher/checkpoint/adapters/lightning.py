@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.launcher.checkpoint.adapters.named_parts import Parts
-from turnout.launcher.checkpoint.adapters.object_codec import made, plain
+from turnout.launcher.checkpoint.adapters.object_codec import decode_object, plain
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.state_dict import buffers
 from turnout.launcher.checkpoint.engine.storage_type import copies_of
@@ -58,7 +58,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self._parts = Parts(folder, keep=keep, replicas=copies_of(replica_count), environ=environ)
         self._every, self._storage_steps = every_n_steps, storage_steps
-        self._steps, self._seen, self._stored = Steps(), -1, -1
+        self._steps, self._last_step, self._stored = Steps(), -1, -1
         self._dice = ""
         self.path = f"{self._parts.folder}/newest"
 
@@ -97,9 +97,9 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **more: Any) -> None:
         """Save after each optimizer step that is due. Raises BadState, NoMemory."""
         step = trainer.global_step
-        if step == self._seen:  # gradient accumulation: the same step covers several batches
+        if step == self._last_step:  # gradient accumulation: the same step covers several batches
             return
-        self._seen = step
+        self._last_step = step
         last = self._steps.done(step) or step == trainer.max_steps
         if last:
             trainer.should_stop = True
@@ -114,7 +114,10 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
     def _save(self, trainer: Any, disk: bool) -> None:
         found = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         parts = {name: plain(each, {}, name) for name, each in found.items()}
-        parts |= {_RANDOM: rng.seen(self._parts.rank), _BUFFERS: buffers(trainer.lightning_module, found["state_dict"])}
+        parts |= {
+            _RANDOM: rng.encode_state(self._parts.rank),
+            _BUFFERS: buffers(trainer.lightning_module, found["state_dict"]),
+        }
         self._parts.save(trainer.global_step, parts, disk=disk, own={_BUFFERS})
         if disk:
             self._stored = trainer.global_step
@@ -126,10 +129,10 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             raise BadCheckpoint(f"nothing is stored in {self._parts.folder}")
         dice = found.parts.get(_RANDOM)
         self._dice = dice if found.same_world and isinstance(dice, str) else ""
-        told = {name: made(each, {}) for name, each in found.parts.items() if name not in (_RANDOM, _BUFFERS)}
-        if own := made(found.parts.get(_BUFFERS), {}):
-            told["state_dict"] = {**told["state_dict"], **own}
-        return told
+        parts = {name: decode_object(each, {}) for name, each in found.parts.items() if name not in (_RANDOM, _BUFFERS)}
+        if own := decode_object(found.parts.get(_BUFFERS), {}):
+            parts["state_dict"] = {**parts["state_dict"], **own}
+        return parts
 
 
 class _Files(CheckpointIO):  # type: ignore[misc, unused-ignore]

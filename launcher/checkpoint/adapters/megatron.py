@@ -53,20 +53,20 @@ def save_checkpoint(
     _refuse(megatrons, _IDLE)
     if not isinstance(storage_type, StorageType):
         raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
-    megatron = Megatron.here()
+    megatron = Megatron.of_process()
     arguments = megatron.arguments()
     flops = num_floating_point_operations_so_far if counts_operations(megatron.version) else 0
     samples = {name: getattr(arguments, name) for name in _SAMPLES if hasattr(arguments, name)}
     files = _of(checkpoint_dir or getattr(arguments, "save", None), "--save", copies_of(replica_count))
-    seen: dict[str, object] = {
+    state: dict[str, object] = {
         "common": {"iteration": int(iteration), "operations": flops, "samples": samples, "grid": megatron.grid},
         **megatron.models(model),
     }
     if not getattr(arguments, "no_save_optim", False):
-        seen |= megatron.optimizers(optimizer, opt_param_scheduler)
+        state |= megatron.optimizers(optimizer, opt_param_scheduler)
     if not getattr(arguments, "no_save_rng", False):
-        seen |= {"random": rng.seen(files.rank)} | megatron.tracked()
-    files.save(int(iteration), seen, disk=storage_type is StorageType.DISK and not non_persistent_ckpt)
+        state |= {"random": rng.encode_state(files.rank)} | megatron.tracked()
+    files.save(int(iteration), state, disk=storage_type is StorageType.DISK and not non_persistent_ckpt)
 
 
 def load_checkpoint(
@@ -89,7 +89,7 @@ def load_checkpoint(
     Raises BadCheckpoint, StorageFailed, NotUsable, NotImplementedError.
     """
     _refuse(megatrons, _IDLE_AT_LOAD)
-    megatron = Megatron.here()
+    megatron = Megatron.of_process()
     arguments = megatron.arguments()
     files = _of(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
     found = files.load(lambda name: name == "common" or name in megatron.names())

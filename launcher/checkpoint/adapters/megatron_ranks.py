@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from turnout.launcher.checkpoint.adapters.object_codec import made, plain
+from turnout.launcher.checkpoint.adapters.object_codec import decode_object, plain
 from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
 from turnout.launcher.versions import too_old_megatron
 
@@ -36,7 +36,7 @@ class Megatron:
     data_rank: int
 
     @classmethod
-    def here(cls) -> Megatron:
+    def of_process(cls) -> Megatron:
         """Find the installed Megatron. Raises NotUsable if it is missing or too old."""
         core = _module("megatron.core")
         if core is None:
@@ -105,14 +105,14 @@ class Megatron:
     def load_optimizers(self, optimizer: Any, scheduler: Any, parts: Mapping[str, object]) -> None:
         """Load the states of optimizer and scheduler. Raises BadCheckpoint, and BadState as `optimizers` does."""
         if optimizer is not None:
-            optimizer.load_state_dict(made(self._part(parts, "optimizer"), {}))
+            optimizer.load_state_dict(decode_object(self._part(parts, "optimizer"), {}))
             shards = [each for each in map(_shard, _links(optimizer)) if each is not None]
             if shards:
-                found = made(self._part(parts, f"shard{self.data_rank:05}"), {})
+                found = decode_object(self._part(parts, f"shard{self.data_rank:05}"), {})
                 for (_, give), shard in zip(shards, found, strict=True):
                     give(_without_padding(shard))
         if scheduler is not None:
-            scheduler.load_state_dict(made(self._part(parts, "scheduler"), {}))
+            scheduler.load_state_dict(decode_object(self._part(parts, "scheduler"), {}))
 
     def tracked(self) -> dict[str, object]:
         """Collect the random number generators of tensor parallelism, if there are any."""

@@ -20,9 +20,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
 
-from turnout.launcher.checkpoint.dcp.reader import here, named
+from turnout.launcher.checkpoint.dcp.reader import named, process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
-from turnout.launcher.checkpoint.engine.broadcast import connections, told_by_first
+from turnout.launcher.checkpoint.engine.broadcast import broadcast_pair, is_connected
 from turnout.launcher.checkpoint.engine.state_dict import flatten, unflatten
 from turnout.launcher.errors import BadCheckpoint
 from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
@@ -71,7 +71,7 @@ class Parts:
     @property
     def rank(self) -> int:
         """Return this process's rank."""
-        return here(self.folder, self._environ).rank
+        return process_info(self.folder, self._environ).rank
 
     def save(self, step: int, parts: Mapping[str, object], *, disk: bool, own: Collection[str] = ()) -> None:
         """Save parts in memory; training may go on when this returns. With `disk` they are also stored in the
@@ -99,7 +99,7 @@ class Parts:
             replicas=self._replicas,
             environ=self._environ,
         )
-        with in_phase(SAVES), _alone():
+        with in_phase(SAVES), _without_warning():
             dcp.save(state, storage_writer=writer)
         self._writer = writer
 
@@ -114,7 +114,7 @@ class Parts:
         if reader is None:
             return None
         known: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
-        rank = here(self.folder, self._environ)
+        rank = process_info(self.folder, self._environ)
         indices = sorted((each for each in known if each.startswith("ranks/")), key=lambda each: int(each[6:]))
         same = len(indices) == rank.world
         found = _read(reader, known, [f"ranks/{rank.rank}"] if same else indices)
@@ -131,11 +131,11 @@ class Parts:
         """Open the newest step. If ranks can communicate, rank 0 chooses it, since another step may be committed
         meanwhile.
         """
-        if not connections(here(self.folder, self._environ).world):
+        if not is_connected(process_info(self.folder, self._environ).world):
             reader = FlashStorageReader(self.folder, environ=self._environ)
             return reader if reader else None
         if dist.get_rank():
-            kind, step = told_by_first((_NOTHING, 0))
+            kind, step = broadcast_pair((_NOTHING, 0))
             if kind == _BROKEN:
                 raise BadCheckpoint("rank 0 could read none of the steps that there are")
             return FlashStorageReader(self.folder, step=step, environ=self._environ) if kind == _FOUND else None
@@ -144,7 +144,7 @@ class Parts:
             reader = FlashStorageReader(self.folder, environ=self._environ)
             choice = (_FOUND, reader.step or 0) if reader else (_NOTHING, 0)
         finally:
-            told_by_first(choice)
+            broadcast_pair(choice)
         return reader if choice[0] == _FOUND else None
 
     def any(self) -> bool:
@@ -167,16 +167,16 @@ def _bytes(text: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def _content(text: str, tensors: Iterable[torch.Tensor], whole: bool) -> str:
+def _content(text: str, tensors: Iterable[torch.Tensor], with_bytes: bool) -> str:
     """Compute a checksum that is equal for parts that may be combined from several ranks.
 
-    It covers values, types and shapes. It covers tensor bytes only if `whole` is set, or for small byte tensors, which
-    may be random number generators.
+    It covers values, types and shapes. It covers tensor bytes only if `with_bytes` is set, or for small byte tensors,
+    which may be random number generators.
     """
     total = xxhash.xxh3_64(text.encode())
     for each in tensors:
         total.update(f"{each.dtype}{tuple(each.shape)}".encode())
-        if whole or (each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _DICE_BYTES):
+        if with_bytes or (each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _DICE_BYTES):
             flat = each.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
             total.update(flat.view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
@@ -189,7 +189,7 @@ def _read(reader: FlashStorageReader, known: Mapping[str, Any], keys: Iterable[s
         if key not in known or not hasattr(known[key], "properties"):
             raise BadCheckpoint(f"step {reader.step} has no tensor {key}")
         state[key] = torch.empty(known[key].size, dtype=known[key].properties.dtype)
-    with _alone():
+    with _without_warning():
         dcp.load(state, storage_reader=reader)
     return state
 
@@ -210,7 +210,7 @@ def _index(found: torch.Tensor) -> _Index:
         raise BadCheckpoint(f"not the index of a rank: {error}") from error
 
 
-class _alone(warnings.catch_warnings):  # noqa: N801 - a context manager
+class _without_warning(warnings.catch_warnings):  # noqa: N801 - a context manager
     """Suppresses the warnings of torch.distributed about a process that runs alone."""
 
     def __enter__(self) -> None:

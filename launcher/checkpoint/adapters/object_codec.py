@@ -50,16 +50,16 @@ def _is_key(key: object) -> bool:
     return all(map(_is_key, key)) if type(key) is tuple else type(key) in _KEYS
 
 
-def made(value: object, kinds: Kinds) -> Any:
+def decode_object(value: object, kinds: Kinds) -> Any:
     """Rebuild a value that `plain` converted; enumerations stay as their values. Raises BadCheckpoint for an unlisted
     kind.
     """
     if isinstance(value, dict) and _MARK in value:
-        return _object(value[_MARK], made(value.get("fields"), kinds), kinds)
+        return _object(value[_MARK], decode_object(value.get("fields"), kinds), kinds)
     if isinstance(value, dict):
-        return type(value)((key, made(each, kinds)) for key, each in value.items())
+        return type(value)((key, decode_object(each, kinds)) for key, each in value.items())
     if type(value) is list or type(value) is tuple:
-        found = [made(each, kinds) for each in value]
+        found = [decode_object(each, kinds) for each in value]
         return found if type(value) is list else tuple(found)
     return value
 

@@ -29,9 +29,9 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     STATE,
     SUMS_SUM,
     Identity,
-    Record,
+    ShardRecord,
     Slot,
-    State,
+    SlotState,
     next_epoch,
     offset_of,
     read_table,
@@ -80,7 +80,7 @@ class Arena:
     @classmethod
     def open(cls, path: str | Path) -> Arena:
         """Open an arena. Raises BadCheckpoint unless it is a valid arena of this user with mode 0600."""
-        file, identity = files.look(Path(path))
+        file, identity = files.open_arena_file(Path(path))
         return cls(Path(path), file, identity)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -104,7 +104,7 @@ class Arena:
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
         if size <= self._word(generation, RESERVED):
             return
-        with self._room.taking() as take:
+        with self._room.allocator() as take:
             take(f"generation {generation}", offset_of(generation), self._word(generation, RESERVED), size)
             self._store(generation, RESERVED, max(size, self._word(generation, RESERVED)))
 
@@ -153,7 +153,7 @@ class Arena:
         """Become the writer until close() or the end of this process. False if another living process is the writer."""
         return self._locks.claim()
 
-    def begin(self, record: Record) -> int | None:
+    def begin(self, record: ShardRecord) -> int | None:
         """Choose a generation for this save, reserve its memory and mark it WRITING, so that its bytes may change.
 
         The epoch of `record` is ignored. Returns None if slot_to_write() finds none. Raises ArenaBusy, and NoMemory
@@ -191,7 +191,7 @@ class Arena:
         the other.
         """
         before = self._word(generation, STATE)
-        self._store(generation, STATE, State.WRITING)
+        self._store(generation, STATE, SlotState.WRITING)
         linux.fence()
         if self._word(generation, PINS):
             self._store(generation, STATE, before)
@@ -202,7 +202,7 @@ class Arena:
         self._write_record(generation, bytes(RECORD_BYTES))
         return True
 
-    def seal(self, generation: int, record: Record) -> Record:
+    def seal(self, generation: int, record: ShardRecord) -> ShardRecord:
         """Make a generation the newest, since all its bytes are written. Returns the record with its epoch.
 
         A process killed at any instruction leaves the generation either WRITING or whole: the state is the last store,
@@ -215,7 +215,7 @@ class Arena:
         record = replace(record, epoch=self._word(generation, EPOCH))
         self._write_record(generation, record_bytes(record))
         linux.fence()
-        self._store(generation, STATE, State.SEALED)
+        self._store(generation, STATE, SlotState.SEALED)
         self._filling.discard(generation)
         return record
 
@@ -223,10 +223,10 @@ class Arena:
         """Mark a generation empty; its memory stays. Called by its writer, or by a process that pinned it and found it
         broken.
         """
-        self._store(generation, STATE, State.EMPTY)
+        self._store(generation, STATE, SlotState.EMPTY)
         self._filling.discard(generation)
 
-    def pin(self, generation: int, epoch: int | None = None) -> Record | None:
+    def pin(self, generation: int, epoch: int | None = None) -> ShardRecord | None:
         """Protect this generation from its writer until unpin(), and return its record. Only the daemon pins; pins may
         be nested.
 
@@ -252,7 +252,7 @@ class Arena:
             for generation in range(self.identity.count):
                 self._store(generation, PINS, 0)
 
-    def hashed(self, generation: int, sums: Sequence[int]) -> None:
+    def set_hashed(self, generation: int, sums: Sequence[int]) -> None:
         """Write the checksums of the chunks after the data, and mark a pinned SEALED generation HASHED."""
         record = self._slot(generation).record
         data = struct.pack(f"<{len(sums)}Q", *sums)
@@ -261,7 +261,7 @@ class Arena:
         self.map(generation, record.region_bytes)[record.sums_at : record.sums_at + len(data)] = data
         self._store(generation, SUMS_SUM, sum_of(data))
         linux.fence()
-        self._store(generation, STATE, State.HASHED)
+        self._store(generation, STATE, SlotState.HASHED)
 
     def sums(self, generation: int) -> tuple[int, ...]:
         """Return the chunk checksums of a HASHED generation. Raises BadCheckpoint if they are not what was written."""

@@ -31,7 +31,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
 )
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 
-USERS, WRITER, MAKER = 0, 1, 2
+USERS, WRITER, ALLOCATOR = 0, 1, 2
 MODE = 0o600
 _NAME = re.compile(r"turnout-[0-9a-f]{32}\.arena")
 _MOST_FILES = 10_000
@@ -47,7 +47,7 @@ class ArenaFile:
     used: bool  # by a living process
 
 
-def _nobody(why: str) -> None:
+def _ignore(why: str) -> None:
     pass
 
 
@@ -79,7 +79,7 @@ def make(folder: Path, identity: Identity) -> tuple[Path, int]:
     return path, file
 
 
-def look(path: Path) -> tuple[int, Identity]:
+def open_arena_file(path: Path) -> tuple[int, Identity]:
     """Open an arena of this user. Raises BadCheckpoint if it is not one."""
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -87,11 +87,11 @@ def look(path: Path) -> tuple[int, Identity]:
         fault = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise BadCheckpoint(f"{path} cannot be opened: {fault}") from error
     try:
-        seen = os.fstat(file)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or stat.S_IMODE(seen.st_mode) != MODE:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != MODE:
             raise BadCheckpoint(f"{path} is no file of this user and of mode {MODE:04o}")
         identity = read_identity(os.pread(file, PAGE_BYTES, 0))
-        if seen.st_size < table_at(identity.count):
+        if about.st_size < table_at(identity.count):
             raise BadCheckpoint(f"{path} is too short for {identity.count} generations")
     except BadCheckpoint as error:
         os.close(file)
@@ -122,24 +122,24 @@ class ArenaLocks:
     def __init__(self, file: int) -> None:
         self._file = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         self._writer = False
-        linux.try_lock(self._file, USERS, alone=False)
-        _held.add(self)
+        linux.try_lock(self._file, USERS, exclusive=False)
+        _open_locks.add(self)
 
     def claim(self) -> bool:
         """Become the writer. False if another living process is the writer, or if this process was forked from the
         user.
         """
-        self._writer = self._writer or (self._file >= 0 and linux.try_lock(self._file, WRITER, alone=True))
+        self._writer = self._writer or (self._file >= 0 and linux.try_lock(self._file, WRITER, exclusive=True))
         return self._writer
 
-    def make(self) -> bool:
+    def lock_allocation(self) -> bool:
         """Lock the right to allocate the arena's memory until made(). False if another process holds it."""
-        return self._file < 0 or linux.try_lock(self._file, MAKER, alone=True)
+        return self._file < 0 or linux.try_lock(self._file, ALLOCATOR, exclusive=True)
 
-    def made(self) -> None:
+    def unlock_allocation(self) -> None:
         """Release the lock of make()."""
         if self._file >= 0:
-            linux.unlock(self._file, MAKER)
+            linux.unlock(self._file, ALLOCATOR)
 
     def close(self) -> None:
         """Release all locks."""
@@ -148,11 +148,11 @@ class ArenaLocks:
         self._file, self._writer = -1, False
 
 
-_held: weakref.WeakSet[ArenaLocks] = weakref.WeakSet()
+_open_locks: weakref.WeakSet[ArenaLocks] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for locks in tuple(_held):
+    for locks in tuple(_open_locks):
         locks.close()
 
 
@@ -160,22 +160,27 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def find(
-    folder: str | Path, run: str, worker: str, tell: Callable[[str], object] = _nobody, *, kept: bool | None = False
+    folder: str | Path,
+    run: str,
+    worker: str,
+    on_skipped: Callable[[str], object] = _ignore,
+    *,
+    replicas: bool | None = False,
 ) -> list[ArenaFile]:
     """List the arenas of this run, worker and boot, by local rank. Opens them to read; removes and locks nothing.
 
-    tell: called with the reason why a file with an arena's name is skipped. kept: True for replicas of other workers,
-    None for all.
+    on_skipped: called with the reason why a file with an arena's name is skipped. replicas: True for replicas of other
+    workers, None for all.
     """
     boot = boot_id()
     found = [
         each
-        for each in _all(Path(folder), tell)
-        if (each.identity.run, each.identity.worker) == (run, worker) and kept in (None, bool(each.identity.owner))
+        for each in _all(Path(folder), on_skipped)
+        if (each.identity.run, each.identity.worker) == (run, worker) and replicas in (None, bool(each.identity.owner))
     ]
     for each in found:
         if each.identity.boot != boot:
-            tell(f"{each.path} was written before this machine was started")
+            on_skipped(f"{each.path} was written before this machine was started")
     ours = [each for each in found if each.identity.boot == boot]
     return sorted(ours, key=lambda each: (each.identity.local_rank, each.path))
 
@@ -189,23 +194,23 @@ def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
     boot = boot or boot_id()
     return [
         each.path
-        for each in _all(Path(folder), _nobody)
+        for each in _all(Path(folder), _ignore)
         if not each.used and (each.identity.boot != boot or each.identity.run != run)
     ]
 
 
-def _all(folder: Path, tell: Callable[[str], object]) -> list[ArenaFile]:
+def _all(folder: Path, on_skipped: Callable[[str], object]) -> list[ArenaFile]:
     try:
         names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     except OSError as error:
-        tell(f"{folder} cannot be read: {error.strerror}")
+        on_skipped(f"{folder} cannot be read: {error.strerror}")
         return []
     found = []
     for name in names[:_MOST_FILES]:
         try:
-            file, identity = look(folder / name)
+            file, identity = open_arena_file(folder / name)
         except BadCheckpoint as error:
-            tell(str(error))
+            on_skipped(str(error))
             continue
         try:
             found.append(ArenaFile(folder / name, identity, linux.is_locked(file, USERS)))

@@ -109,10 +109,10 @@ def fence() -> None:
         _libc.syscall(_MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0)
 
 
-def try_lock(file: int, at: int, *, alone: bool) -> bool:
+def try_lock(file: int, at: int, *, exclusive: bool) -> bool:
     """Lock one byte of the file until this open file is closed. False if another open file holds the lock."""
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_WRLCK if alone else fcntl.F_RDLCK, 0, at, 1, 0))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, 0, at, 1, 0))
     except (BlockingIOError, PermissionError):
         return False
     return True

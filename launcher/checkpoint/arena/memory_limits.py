@@ -68,8 +68,8 @@ def _groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
         top, names = (root / "memory", _V1) if controllers else (root, _V2)
         inner = top / path.lstrip("/")
         for group in (inner, *inner.parents):
-            if group.is_relative_to(top) and (seen := _left(group, *names)) is not None:
-                yield seen
+            if group.is_relative_to(top) and (memory := _left(group, *names)) is not None:
+                yield memory
 
 
 def _left(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple[int, int] | None:

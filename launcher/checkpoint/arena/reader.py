@@ -20,10 +20,10 @@ class ArenaReader:
     def fill(self, view: memoryview, offset: int) -> None:
         """Read bytes into `view`. Raises BadCheckpoint if the file ends first."""
         while view.nbytes:
-            got = os.preadv(self._file, [view], self._start + offset)
-            if not got:
+            read_bytes = os.preadv(self._file, [view], self._start + offset)
+            if not read_bytes:
                 raise BadCheckpoint("memory ends before its shard does")
-            view, offset = view[got:], offset + got
+            view, offset = view[read_bytes:], offset + read_bytes
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Do nothing: memory is not cached anywhere."""

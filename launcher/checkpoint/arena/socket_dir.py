@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turnout.launcher.env import MEMORY
 
-_SOCKET, _OWNER = "keeper", "owner.lock"
+_SOCKET, _OWNER = "daemon", "owner.lock"
 _NAME = re.compile(r"turnout-[a-z0-9_]{8}")
 _MOST_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
 
@@ -48,23 +48,23 @@ def memory_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(MEMORY) or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()))
 
 
-def private_folder(*wanted: str | Path) -> PrivateDir:
+def private_folder(*parents: str | Path) -> PrivateDir:
     """Make a private folder in the first parent that works and whose path is short enough for a socket.
 
-    Tries `wanted`, then the temporary folder, /dev/shm and /tmp. Folders of killed processes beside it are removed.
+    Tries `parents`, then the temporary folder, /dev/shm and /tmp. Folders of killed processes beside it are removed.
     Raises OSError if no parent works.
     """
     refused: OSError | None = None
-    for parent in (*wanted, tempfile.gettempdir(), "/dev/shm", "/tmp"):
+    for parent in (*parents, tempfile.gettempdir(), "/dev/shm", "/tmp"):
         try:
-            made = PrivateDir(parent)
+            folder = PrivateDir(parent)
         except OSError as error:
             refused = error
             continue
-        if len(os.fsencode(socket_in(made.name))) <= _MOST_PATH_BYTES:
+        if len(os.fsencode(socket_in(folder.name))) <= _MOST_PATH_BYTES:
             _sweep(Path(parent))
-            return made
-        made.cleanup()
+            return folder
+        folder.cleanup()
     raise refused or OSError(errno.ENAMETOOLONG, "no folder is short enough for a socket")
 
 

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, read_note
 from turnout.launcher.checkpoint.storage.open_store import open_store
@@ -18,7 +18,7 @@ from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 TORCH_S = 3_600.0  # seconds for torch to write its file
-_MOST_TOLD = 400
+_MAX_ERROR_CHARACTERS = 400
 
 
 class Persister:
@@ -30,37 +30,37 @@ class Persister:
     def __init__(self, run: str, bytes_s: float = 0.0) -> None:
         self._run, self._pace = run, RateLimit(bytes_s)
 
-    def __call__(self, arena: Arena, generation: int, record: Record, to: Save) -> str:
+    def __call__(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
         """Write a pinned and hashed generation; return the path. Blocks.
 
         Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
         """
-        if to.kind == "torch":
-            return _as_torch_file(arena, generation, record, to)
-        store = open_store(to.target)
+        if target.kind == "torch":
+            return _as_torch_file(arena, generation, record, target)
+        store = open_store(target.target)
         store.prepare()
         saving = ShardWrite(self._run, record.step, record.round, record.rank, record.world, record.head_bytes)
         region = arena.map(generation, record.shard_bytes)
         note = persist(store, saving, region, arena.sums(generation), time.time(), RateLimiter(self._pace))
-        return f"{to.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
+        return f"{target.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
 
-    def once(self, arena: Arena, generation: int, record: Record, to: Save) -> bool:
+    def persist_if_missing(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> bool:
         """Write a shard unless it is in storage already; return True if it was written. Raises like __call__."""
-        store = open_store(to.target)
+        store = open_store(target.target)
         store.prepare()
         with suppress(BadCheckpoint):  # replace a note that cannot be read
             text = store.read(record.step, note_name(record.rank), MOST_BYTES)
             if text is not None and (note := read_note(text)).run == self._run and note.round == record.round:
                 return False
-        self(arena, generation, record, to)
+        self(arena, generation, record, target)
         return True
 
 
-def _as_torch_file(arena: Arena, generation: int, record: Record, to: Save) -> str:
+def _as_torch_file(arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
     """Write the generation as a torch file in a child process, so that the daemon never imports torch. Raises
     StorageFailed.
     """
-    path = to.path
+    path = target.path
     command = [
         sys.executable,
         "-m",
@@ -69,9 +69,9 @@ def _as_torch_file(arena: Arena, generation: int, record: Record, to: Save) -> s
         str(generation),
         str(record.epoch),
         path,
-        to.target,
-        str(to.keep),
-        str(to.every),
+        target.target,
+        str(target.keep),
+        str(target.every),
     ]
     try:
         done = subprocess.run(
@@ -81,5 +81,5 @@ def _as_torch_file(arena: Arena, generation: int, record: Record, to: Save) -> s
         raise StorageFailed(f"{path}: {error}") from error
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2] or f"exit {done.returncode}"
-        raise StorageFailed(f"{path}: {last[:_MOST_TOLD]}")
+        raise StorageFailed(f"{path}: {last[:_MAX_ERROR_CHARACTERS]}")
     return path

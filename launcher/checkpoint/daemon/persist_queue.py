@@ -12,7 +12,7 @@ from collections import Counter
 from turnout.launcher.errors import LauncherError
 
 
-class Superseded(LauncherError):
+class DroppedSave(LauncherError):
     """Newer saves needed this save's memory before it was written. It is not in storage and will not be."""
 
 
@@ -20,57 +20,57 @@ class PersistQueue:
     """Queues saves by epoch. A writer joins, waits for its turn and leaves; two writers may carry the same epoch."""
 
     def __init__(self) -> None:
-        self._there: Counter[int] = Counter()
-        self._overtaken: set[int] = set()
-        self._written: int | None = None  # epoch being written
-        self._moved = asyncio.Event()
+        self._writers: Counter[int] = Counter()
+        self._dropped: set[int] = set()
+        self._writing_epoch: int | None = None  # epoch being written
+        self._changed = asyncio.Event()
 
     def join(self, epoch: int) -> None:
         """Count one more writer for the save of this epoch."""
-        self._there[epoch] += 1
+        self._writers[epoch] += 1
 
     def leave(self, epoch: int) -> None:
         """Remove a writer of this save, which is written or given up."""
-        self._there[epoch] -= 1
-        if self._there[epoch] <= 0:
-            del self._there[epoch]
-            self._overtaken.discard(epoch)
+        self._writers[epoch] -= 1
+        if self._writers[epoch] <= 0:
+            del self._writers[epoch]
+            self._dropped.discard(epoch)
 
-    def begins(self, epoch: int) -> bool:
+    def try_begin(self, epoch: int) -> bool:
         """Claim the turn to write this save; return False while another save is written. Raises Superseded if it was
         dropped.
         """
-        if epoch in self._overtaken:
-            raise Superseded("newer saves have overtaken it: storage takes them more slowly than they are made")
-        if self._written is not None:
+        if epoch in self._dropped:
+            raise DroppedSave("newer saves have overtaken it: storage takes them more slowly than they are made")
+        if self._writing_epoch is not None:
             return False
-        self._written = epoch
+        self._writing_epoch = epoch
         return True
 
-    async def turn(self, epoch: int) -> None:
+    async def wait_turn(self, epoch: int) -> None:
         """Wait for the turn to write this save; call done() afterwards. Raises Superseded if it was dropped."""
-        while not self.begins(epoch):
-            await self._moved.wait()
+        while not self.try_begin(epoch):
+            await self._changed.wait()
 
     def done(self) -> None:
         """End the turn: the write succeeded or failed."""
-        self._written = None
-        self._move()
+        self._writing_epoch = None
+        self._notify()
 
-    def overtake(self, spared: int) -> int | None:
-        """Drop the oldest queued save except `spared`; return its epoch or None.
+    def drop_oldest(self, newest_epoch: int) -> int | None:
+        """Drop the oldest queued save except `newest_epoch`; return its epoch or None.
 
-        spared: the epoch of the newest sealed save. A save that was dropped before and has not left yet is returned
-        again, since its memory is about to be free.
+        newest_epoch: the epoch of the newest sealed save. A save that was dropped before and has not left yet is
+        returned again, since its memory is about to be free.
         """
-        if going := self._overtaken & self._there.keys():
-            return min(going)
-        epoch = min((each for each in self._there if each not in (spared, self._written)), default=None)
+        if dropped := self._dropped & self._writers.keys():
+            return min(dropped)
+        epoch = min((each for each in self._writers if each not in (newest_epoch, self._writing_epoch)), default=None)
         if epoch is not None:
-            self._overtaken.add(epoch)
-            self._move()
+            self._dropped.add(epoch)
+            self._notify()
         return epoch
 
-    def _move(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
+    def _notify(self) -> None:
+        moved, self._changed = self._changed, asyncio.Event()
         moved.set()

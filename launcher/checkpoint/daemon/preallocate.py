@@ -38,13 +38,13 @@ class Preallocator:
 
     def left(self, limits: Limits) -> Limits:
         """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
-        taken = sum(promise.left_bytes for promise in tuple(self._promises))  # the loop changes them meanwhile
+        promised_bytes = sum(promise.left_bytes for promise in tuple(self._promises))  # the loop changes them meanwhile
         cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
         return replace(
             limits,
-            free_bytes=max(limits.free_bytes - taken, 0),
-            cgroup_left_bytes=None if cgroup is None else max(cgroup - taken, 0),
-            available_bytes=None if available is None else max(available - taken, 0),
+            free_bytes=max(limits.free_bytes - promised_bytes, 0),
+            cgroup_left_bytes=None if cgroup is None else max(cgroup - promised_bytes, 0),
+            available_bytes=None if available is None else max(available - promised_bytes, 0),
         )
 
     async def make(self, arena: Arena, generations: int, size: int) -> None:

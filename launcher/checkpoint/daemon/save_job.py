@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from turnout.launcher.checkpoint.daemon.persist_queue import Superseded
+from turnout.launcher.checkpoint.daemon.persist_queue import DroppedSave
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
-from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.errors import LauncherError
 
@@ -26,7 +26,7 @@ class SaveState(StrEnum):
     PERSISTED = "persisted"
     COMMITTED = "committed"
     CORRUPT = "corrupt"  # its bytes changed after it was sealed
-    SUPERSEDED = "superseded"  # newer saves needed its memory before it was written
+    DROPPED = "superseded"  # newer saves needed its memory before it was written
     FAILED = "failed"  # storage failed
 
 
@@ -36,12 +36,12 @@ class SaveJob:
 
     step: int
     slot: int  # the generation of the arena that holds it
-    record: Record
+    record: ShardRecord
     target: Save | None  # where in storage it goes; None if it stays in memory
     state: SaveState = SaveState.PINNED
     detail: str = ""  # its path in storage, or why it ended
 
-    def at(self, state: SaveState, detail: str = "") -> SaveJob:
+    def in_state(self, state: SaveState, detail: str = "") -> SaveJob:
         """Return this save in another state."""
         return replace(self, state=state, detail=detail)
 
@@ -51,30 +51,30 @@ async def run(
     store: RankStore,
     *,
     hashes: bool,
-    commit: Callable[[Record, Save], Awaitable[bool]],
-    reached: Callable[[SaveJob], None],
+    commit: Callable[[ShardRecord, Save], Awaitable[bool]],
+    report: Callable[[SaveJob], None],
 ) -> None:
     """Hash a pinned save, write it to its target and commit its step, as far as each applies. Raises nothing.
 
-    hashes: False if its checksums are known or not wanted. reached: called with the save in each state that it reaches.
+    hashes: False if its checksums are known or not wanted. report: called with the save in each state that it reaches.
     """
     try:
         if hashes:
             if not await store.hash(job.slot):
-                reached(job.at(SaveState.CORRUPT, "its memory is not what was hashed"))
+                report(job.in_state(SaveState.CORRUPT, "its memory is not what was hashed"))
                 return
-            reached(job.at(SaveState.HASHED))
+            report(job.in_state(SaveState.HASHED))
         if job.target is None:
             return
         path = await store.write(job.slot, job.record, job.target)
-        reached(job.at(SaveState.PERSISTED, path))
-    except Superseded as error:
-        reached(job.at(SaveState.SUPERSEDED, str(error)))
+        report(job.in_state(SaveState.PERSISTED, path))
+    except DroppedSave as error:
+        report(job.in_state(SaveState.DROPPED, str(error)))
         return
     except LauncherError as error:
-        reached(job.at(SaveState.FAILED, str(error)))
+        report(job.in_state(SaveState.FAILED, str(error)))
         return
     finally:
         store.unpin(job.slot)
     if job.target.kind == "shards" and job.record.rank == 0 and await commit(job.record, job.target):
-        reached(job.at(SaveState.COMMITTED))
+        report(job.in_state(SaveState.COMMITTED))

@@ -180,7 +180,7 @@ def read(text: bytes | memoryview) -> Table:
 def _fits(chunk: Chunk, tensor: Tensor) -> bool:
     if not len(chunk.offsets) == len(chunk.sizes) == len(tensor.size):
         return False
-    return all(at + part <= whole for at, part, whole in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True))
+    return all(at + part <= size for at, part, size in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True))
 
 
 def metadata_of(table: Table) -> Metadata:

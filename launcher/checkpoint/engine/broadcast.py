@@ -8,16 +8,16 @@ import torch.distributed as dist
 from turnout.launcher.accelerator import collective_device
 
 
-def connections(world: int) -> bool:
+def is_connected(world: int) -> bool:
     """True if the world has other ranks and torch.distributed connects all `world` of them."""
     return world > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == world
 
 
-def told_by_first(numbers: tuple[int, int]) -> tuple[int, int]:
+def broadcast_pair(numbers: tuple[int, int]) -> tuple[int, int]:
     """Broadcast two integers from rank 0; return rank 0's numbers on every rank. A collective: every rank has to call
     it.
     """
-    told = torch.tensor(numbers, dtype=torch.int64, device=collective_device(dist.get_backend()))
-    dist.broadcast(told, src=0)
-    first, second = told.tolist()
+    values = torch.tensor(numbers, dtype=torch.int64, device=collective_device(dist.get_backend()))
+    dist.broadcast(values, src=0)
+    first, second = values.tolist()
     return int(first), int(second)

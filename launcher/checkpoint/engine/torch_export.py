@@ -46,37 +46,37 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     region = arena.map(generation, record.head_bytes + record.data_bytes)
     if tuple(sums_of(region)) != arena.sums(generation):
         raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
-    state = _plain(state_of(region), {})
+    state = _own_storage(state_of(region), {})
     put(folder, file, record.step, lambda target: torch.save(state, target))
     return record.step
 
 
-def retire(folder: Path, keep: int, every: int, just: int) -> None:
+def retire(folder: Path, keep: int, every: int, just_written: int) -> None:
     """Remove checkpoint files that the two rules do not keep. A file that cannot be removed now stays until the next
     call.
     """
     from turnout.launcher.checkpoint.engine import torch_files
 
     with suppress(OSError):
-        torch_files.retire(folder, rule(keep, every), just)
+        torch_files.remove_old_files(folder, rule(keep, every), just_written)
 
 
-def _plain(value: object, seen: dict[int, object]) -> object:
+def _own_storage(value: object, copies: dict[int, object]) -> object:
     """Copy every tensor of a value into storage of its own.
 
-    The tensors are views of one storage, and torch.save writes the whole storage of a view. `seen` maps the id of a
+    The tensors are views of one storage, and torch.save writes the whole storage of a view. `copies` maps the id of a
     tensor to its copy, so shared tensors stay shared.
     """
     import torch
 
     if isinstance(value, torch.Tensor):
-        if id(value) not in seen:
-            seen[id(value)] = value.clone()
-        return seen[id(value)]
+        if id(value) not in copies:
+            copies[id(value)] = value.clone()
+        return copies[id(value)]
     if isinstance(value, dict):
-        return type(value)((key, _plain(each, seen)) for key, each in value.items())
+        return type(value)((key, _own_storage(each, copies)) for key, each in value.items())
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return type(value)(_plain(each, seen) for each in value)
+        return type(value)(_own_storage(each, copies) for each in value)
     return value
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import xxhash
 
-from turnout.launcher.checkpoint.format.retention import Keep, doomed
+from turnout.launcher.checkpoint.format.retention import Keep, steps_to_remove
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 LogEvent = Callable[[str, Mapping[str, object]], None]
@@ -43,7 +43,7 @@ class Version(msgspec.Struct, frozen=True):
     sum: str  # xxh3 in hex
 
 
-class Note(msgspec.Struct, frozen=True):
+class TorchFileNote(msgspec.Struct, frozen=True):
     """Names the files that lie, or will lie, at one path."""
 
     path: str  # relative to the folder if inside it
@@ -51,7 +51,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedFile:
+class TorchFile:
     """A torch checkpoint file that exists, with what its note says of it."""
 
     number: int  # 0 without a note
@@ -65,10 +65,10 @@ def default_path(folder: Path, step: int) -> Path:
     return folder / str(step) / _ONE
 
 
-def kept(folder: Path) -> tuple[ExpectedFile, ...]:
+def list_files(folder: Path) -> tuple[TorchFile, ...]:
     """List all checkpoint files that exist: the last written first, those without a note last."""
     found = [
-        ExpectedFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
+        TorchFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
         for _, note in _notes(folder)
         if note.versions and (folder / note.path).is_file()
     ]
@@ -77,22 +77,22 @@ def kept(folder: Path) -> tuple[ExpectedFile, ...]:
         for each in folder.iterdir():
             path = each / _ONE
             if each.name.isascii() and each.name.isdecimal() and path not in noted and path.is_file():
-                found.append(ExpectedFile(0, int(each.name), path))
+                found.append(TorchFile(0, int(each.name), path))
     return tuple(sorted(found, key=lambda each: (-each.number, -each.step)))
 
 
-def newest(folder: Path, say: LogEvent) -> tuple[ExpectedFile, object] | None:
+def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
     """Load the newest intact file, and report each broken one. Returns None if there is no file.
 
     Raises BadCheckpoint if files exist but none can be loaded.
     """
     why = ""
-    for each in kept(folder):
+    for each in list_files(folder):
         try:
             return each, load(each.path, each.versions)
         except (BadCheckpoint, StorageFailed) as error:
             why = why or str(error)
-            say("checkpoint_passed_over", {"step": each.step, "why": str(error)})
+            log_event("checkpoint_passed_over", {"step": each.step, "why": str(error)})
     if why:
         raise BadCheckpoint(f"none of the checkpoints in {folder} can be loaded: {why}")
     return None
@@ -131,28 +131,28 @@ def put(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) 
             size, total = _version(file)
         notes = tuple(_notes(folder))
         number = 1 + max((each.number for _, note in notes for each in note.versions), default=0)
-        made = Version(number, step, size, total)
+        version = Version(number, step, size, total)
         relative = _relative(folder, path)
         before = next((note.versions[:1] for _, note in notes if note.path == relative and path.is_file()), ())
-        _write_note(folder, Note(relative, (made, *before)))
+        _write_note(folder, TorchFileNote(relative, (version, *before)))
         os.rename(aside, path)
     finally:
         with suppress(OSError):
             aside.unlink()
     _sync(path.parent)
-    return made
+    return version
 
 
-def retire(folder: Path, keep: Keep, just: int) -> tuple[int, ...]:
+def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
     """Remove the files in this folder that `keep` does not keep; return their steps, oldest first.
 
-    Files without a note stay. `just` is the step written now: it is the newest, and stays.
+    Files without a note stay. `just_written` is the step written now: it is the newest, and stays.
     """
-    within = folder.resolve()
-    noted = [each for each in kept(folder) if each.number and each.path.resolve().is_relative_to(within)]
-    gone = doomed([each.step for each in noted], keep, just=just)
+    root = folder.resolve()
+    noted = [each for each in list_files(folder) if each.number and each.path.resolve().is_relative_to(root)]
+    removed = steps_to_remove([each.step for each in noted], keep, just_committed=just_written)
     for each in noted:
-        if each.step in gone:
+        if each.step in removed:
             each.path.unlink(missing_ok=True)
             with suppress(OSError):  # the folder has other contents
                 if each.path.parent != folder:
@@ -160,19 +160,19 @@ def retire(folder: Path, keep: Keep, just: int) -> tuple[int, ...]:
     for file, note in _notes(folder):  # notes of files that were removed, here or by the user
         if not (folder / note.path).is_file():
             file.unlink(missing_ok=True)
-    return gone
+    return removed
 
 
-def _notes(folder: Path) -> Iterator[tuple[Path, Note]]:
+def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
     """Read the valid notes of a folder. A file whose note is unreadable counts as one without a note."""
     for file in sorted((folder / _NOTES).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             with open(file, "rb") as source:
-                note = msgspec.json.decode(source.read(_MOST_NOTE_BYTES), type=Note)
+                note = msgspec.json.decode(source.read(_MOST_NOTE_BYTES), type=TorchFileNote)
             yield file, note
 
 
-def _write_note(folder: Path, note: Note) -> None:
+def _write_note(folder: Path, note: TorchFileNote) -> None:
     notes = folder / _NOTES
     notes.mkdir(parents=True, exist_ok=True)
     file = notes / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json"
@@ -217,9 +217,9 @@ def _sync(folder: Path) -> None:
 
 def _numpy() -> list[object]:
     """List the functions and types that torch needs to rebuild numpy numbers and arrays. They only interpret bytes."""
-    scalar, again = np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]
+    scalar, array = np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]
     kinds = {type(np.dtype(kind)) for kind in "?bhilqBHILQefdFD"}
-    return [scalar, again, np.ndarray, np.dtype, *sorted(kinds, key=lambda kind: kind.__name__)]
+    return [scalar, array, np.ndarray, np.dtype, *sorted(kinds, key=lambda kind: kind.__name__)]
 
 
 _NUMPY = _numpy()

@@ -20,7 +20,7 @@ import msgspec
 from turnout.launcher.checkpoint.format.arena_layout import (
     MOST_GENERATIONS,
     RECORD_BYTES,
-    Record,
+    ShardRecord,
     read_record,
     record_bytes,
 )
@@ -31,7 +31,7 @@ from turnout.launcher.frame_auth import FrameAuth
 from turnout.launcher.framing import PREFIX_BYTES, decode, frame
 from turnout.launcher.rendezvous.checkpoint_messages import ShortText
 
-VERSION = 3
+VERSION = 4
 _SUM_BYTES = 8
 HEAD_BYTES = PREFIX_BYTES + _SUM_BYTES
 MOST_BYTES = 64 << 10
@@ -46,18 +46,18 @@ Generations = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
 Sum = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 
 
-class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _PeerFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pass
 
 
-class PeerHello(_Frame, tag=1, frozen=True):
+class PeerHello(_PeerFrame, tag=1, frozen=True):
     """Asks the caller for its identity, and for a proof over this nonce that it knows the token."""
 
     version: Count
     nonce: Proof
 
 
-class PeerChallenge(_Frame, tag=2, frozen=True):
+class PeerChallenge(_PeerFrame, tag=2, frozen=True):
     """Names the caller, a daemon of this worker, run and round. proof: over the listener's nonce. nonce: for the
     listener's proof.
     """
@@ -69,58 +69,58 @@ class PeerChallenge(_Frame, tag=2, frozen=True):
     proof: Proof
 
 
-class PeerProven(_Frame, tag=3, frozen=True):
+class PeerProven(_PeerFrame, tag=3, frozen=True):
     """Accepts the caller, and proves that the listener knows the token too."""
 
     proof: Proof
 
 
-class Refusal(_Frame, tag=4, frozen=True):
+class Refusal(_PeerFrame, tag=4, frozen=True):
     """Refuses a request. reason: token, older_round, no_memory, not_here, corrupt, or busy."""
 
     reason: ShortText
     detail: Text = ""
 
 
-class Follow(_Frame, tag=5, frozen=True):
+class Follow(_PeerFrame, tag=5, frozen=True):
     """Asks the leading daemon to name the steps to copy in this round."""
 
 
-class Copy(_Frame, tag=6, frozen=True):
+class Copy(_PeerFrame, tag=6, frozen=True):
     """Tells a daemon to send its shards of this step to its replica holders. Answered by Copied."""
 
     step: Count
     # the newest step of which all replicas are complete, -1: none; all memories keep it until Copy names a newer one
-    whole: Newest
+    complete_step: Newest
 
 
-class Copied(_Frame, tag=7, frozen=True):
+class Copied(_PeerFrame, tag=7, frozen=True):
     """Answers Copy: says if the daemon's shards of the step reached its replica holders."""
 
     step: Count
-    how: Literal["kept", "without", "failed"]  # kept: by all holders; without: no holder takes it, now or later
+    outcome: Literal["kept", "without", "failed"]  # kept: by all holders; without: no holder takes it, now or later
 
 
-class Offer(_Frame, tag=8, frozen=True):
+class Offer(_PeerFrame, tag=8, frozen=True):
     """Offers a shard to a replica holder. Answered by SendShard or Refusal."""
 
     local_rank: Rank
     generations: Generations  # of the owner's arena
     record: Packed  # of the shard
     sums_sum: Sum  # checksum of the checksums that follow
-    whole: Newest  # as in Copy
-    goes: Save | None = None  # the owner's target in storage, None for none
+    complete_step: Newest  # as in Copy
+    target: Save | None = None  # the owner's target in storage, None for none
 
 
-class SendShard(_Frame, tag=9, frozen=True):
+class SendShard(_PeerFrame, tag=9, frozen=True):
     """Answers Offer: there is memory, so send the shard."""
 
 
-class ShardKept(_Frame, tag=10, frozen=True):
+class ShardKept(_PeerFrame, tag=10, frozen=True):
     """Announces that the whole shard has arrived and every chunk matches its checksum."""
 
 
-class Fetch(_Frame, tag=11, frozen=True):
+class Fetch(_PeerFrame, tag=11, frozen=True):
     """Asks for the shard of `rank` in a world of `ranks`, as it was saved in that round. Answered by ShardGiven or
     Refusal.
     """
@@ -131,13 +131,13 @@ class Fetch(_Frame, tag=11, frozen=True):
     ranks: Count
 
 
-class ShardGiven(_Frame, tag=12, frozen=True):
+class ShardGiven(_PeerFrame, tag=12, frozen=True):
     """Answers Fetch with the fields of Offer. The checksums, the shard and its proof follow at once."""
 
     generations: Generations
     record: Packed
     sums_sum: Sum
-    goes: Save | None = None
+    target: Save | None = None
 
 
 Message: TypeAlias = (
@@ -173,12 +173,12 @@ def read(head: bytes | memoryview, body: bytes, auth: FrameAuth | None = None) -
     return decode(_decoder, body if auth is None else auth.open(body))
 
 
-def packed(record: Record) -> bytes:
+def packed(record: ShardRecord) -> bytes:
     """Encode a record for a message."""
     return record_bytes(record)
 
 
-def unpacked(data: bytes) -> Record:
+def unpacked(data: bytes) -> ShardRecord:
     """Decode a record from a message. Raises BadFrame."""
     try:
         return read_record(data)

@@ -12,7 +12,7 @@ KEY = "turnout"  # key in the header's metadata
 MARK = '["dict","dcp",1,'  # how state_tree.flatten begins a state of torch.distributed.checkpoint's writer
 
 
-def in_parts(shard: Buffer) -> bool:
+def is_reshardable(shard: Buffer) -> bool:
     """True if the shard was saved through torch.distributed.checkpoint. False if the bytes are no valid shard."""
     try:
         text = json.loads(read_head(shard)[1].get(KEY, ""))["tree"]

@@ -57,26 +57,27 @@ def rule(keep: int = 0, every: int = 0) -> Keep:
     return Latest(keep) if keep else Every(every) if every else All()
 
 
-def doomed(
-    steps_committed: Iterable[int], keep: Keep, reading: frozenset[int] = frozenset(), just: int | None = None
+def steps_to_remove(
+    steps_committed: Iterable[int], keep: Keep, reading: frozenset[int] = frozenset(), just_committed: int | None = None
 ) -> tuple[int, ...]:
     """List the steps to remove, oldest first.
 
     steps_committed: in any order, duplicates allowed. reading: steps that are being read, which stay.
-    just: the step committed now, if any. It stays, even if it is below others after a rollback. The newest stays too.
+    just_committed: the step committed now, if any. It stays, even if it is below others after a rollback. The newest
+    stays too.
     """
     steps = sorted({*steps_committed})
-    stay = {*_kept(steps, keep), *steps[-1:], *reading, just}
-    return tuple(step for step in steps if step not in stay)
+    kept_steps = {*_kept_steps(steps, keep), *steps[-1:], *reading, just_committed}
+    return tuple(step for step in steps if step not in kept_steps)
 
 
-def _kept(steps: list[int], keep: Keep) -> set[int]:
+def _kept_steps(steps: list[int], keep: Keep) -> set[int]:
     match keep:
         case Latest(count):
             return {*steps[-count:]}
         case Every(interval):
             return {step for step in steps if step % interval == 0}
         case Both(latest, every):
-            return _kept(steps, latest) | _kept(steps, every)
+            return _kept_steps(steps, latest) | _kept_steps(steps, every)
         case _:
             return {*steps}

@@ -119,10 +119,10 @@ def head_of(layout: Layout, metadata: Mapping[str, str]) -> bytes:
         about = msgspec.json.encode(dict(metadata)) if metadata else b""
     except UnicodeEncodeError as error:
         raise BadState(METADATA, f"text that is no Unicode: {error}") from error
-    return headed(about, described(layout))
+    return join_head(about, encode_layout(layout))
 
 
-def described(layout: Layout) -> bytes:
+def encode_layout(layout: Layout) -> bytes:
     """Encode the tensors of a layout as a JSON object.
 
     This part of the header is the same for all shards of a layout.
@@ -135,7 +135,7 @@ def described(layout: Layout) -> bytes:
     )
 
 
-def headed(about: bytes, tensors: bytes) -> bytes:
+def join_head(about: bytes, tensors: bytes) -> bytes:
     """Join metadata and tensors to a header. about: the metadata as a JSON object, b"" for none. Raises BadState if too
     long.
     """
@@ -147,7 +147,7 @@ def headed(about: bytes, tensors: bytes) -> bytes:
     return (size - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + tensors.ljust(size - _LENGTH_BYTES)
 
 
-def quoted(text: bytes) -> bytes:
+def escape_text(text: bytes) -> bytes:
     """Escape JSON text, or a part of it, for use inside a JSON string. Parts can be escaped separately and joined."""
     return msgspec.json.encode(text.decode())[1:-1]
 

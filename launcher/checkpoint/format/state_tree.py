@@ -30,14 +30,14 @@ _HEX = re.compile(r"-?[0-9a-f]+")
 _KEYS = "str, int, float, bool, None or a tuple of them"
 
 
-def _none(_value: object) -> None:
+def _no_plain_form(_value: object) -> None:
     return None
 
 
 def flatten(
     state: object,
     is_tensor: Callable[[object], bool],
-    plain: Callable[[object], tuple[str, object] | None] = _none,
+    plain: Callable[[object], tuple[str, object] | None] = _no_plain_form,
     identity: Callable[[object], Hashable] = id,
 ) -> tuple[str, dict[str, object]]:
     """Convert a state to JSON text, and to its tensors by name in the order of the state.
@@ -55,10 +55,10 @@ def flatten(
 
 
 def unflatten(
-    text: str, tensors: Mapping[str, object], made: Mapping[str, Callable[[Any], object]] | None = None
+    text: str, tensors: Mapping[str, object], makers: Mapping[str, Callable[[Any], object]] | None = None
 ) -> object:
-    """Build the state from its text and tensors. made: by the words of `plain`, a function that makes the value. Raises
-    BadCheckpoint.
+    """Build the state from its text and tensors. makers: by the words of `plain`, a function that makes the value.
+    Raises BadCheckpoint.
     """
     if len(text) > MOST_TEXT_BYTES:
         raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MOST_TEXT_BYTES} at most")
@@ -66,7 +66,7 @@ def unflatten(
         skeleton = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadCheckpoint(f"the skeleton is no JSON: {error}") from error
-    return _Reader(tensors, made or {}).value(skeleton, 0)
+    return _Reader(tensors, makers or {}).value(skeleton, 0)
 
 
 def name_of(*keys: object) -> str:
@@ -98,7 +98,7 @@ def _shown(key: object) -> str:
     return hex(key) if type(key) is int and key not in _WORD else repr(key)
 
 
-def _whole(value: int) -> object:
+def _integer(value: int) -> object:
     return value if value in _WORD else ["int", f"{value:x}"]
 
 
@@ -134,7 +134,7 @@ class Writer:
         if kind is str:
             return self._text(value, name)
         if kind is int:
-            return _whole(value)
+            return _integer(value)
         if kind is float:
             return _fraction(value)
         if kind is bytes:
@@ -160,13 +160,13 @@ class Writer:
             skeleton = [kind.__name__]
             skeleton.extend(self.value(child, f"{under}#{at}", depth) for at, child in enumerate(value))
         else:
-            made = self.made(value, name, depth)
+            node = self.convert(value, name, depth)
             self._open.remove(id(value))
-            return made
+            return node
         self._open.remove(id(value))
         return skeleton
 
-    def made(self, value: object, name: str, depth: int) -> object:
+    def convert(self, value: object, name: str, depth: int) -> object:
         """Convert a value of a type that `plain` knows. Raises BadState if it knows none."""
         parts = self._plain(value)
         if parts is None:
@@ -189,7 +189,7 @@ class Writer:
         if kind is bool or key is None:
             return key
         if kind is int:
-            return _whole(key)
+            return _integer(key)
         if kind is float and not math.isnan(key):  # all nan keys have one name
             return _fraction(key)
         if kind is tuple and depth < MOST_DEPTH:
@@ -206,8 +206,8 @@ class Writer:
 
 
 class _Reader:
-    def __init__(self, tensors: Mapping[str, object], made: Mapping[str, Callable[[Any], object]]) -> None:
-        self._tensors, self._makers = tensors, made
+    def __init__(self, tensors: Mapping[str, object], makers: Mapping[str, Callable[[Any], object]]) -> None:
+        self._tensors, self._makers = tensors, makers
 
     def value(self, skeleton: object, depth: int) -> object:
         """Build the value of a part of the tree. Raises BadCheckpoint."""
@@ -229,7 +229,7 @@ class _Reader:
             case ["ordered", *items]:
                 return self._filled(OrderedDict(), items, depth)
             case ["made", str(word), payload] if word in self._makers:
-                return self._made(word, payload, depth)
+                return self._make(word, payload, depth)
             case [str(word), str(text)]:
                 return _atom(word, text)
         raise BadCheckpoint(f"the skeleton holds {str(skeleton[0])[:64]!r}, which is not there or not whole")
@@ -253,7 +253,7 @@ class _Reader:
                     return key
         raise BadCheckpoint("the skeleton has a key that no state can have")
 
-    def _made(self, word: str, payload: object, depth: int) -> object:
+    def _make(self, word: str, payload: object, depth: int) -> object:
         parts = self.value(payload, depth + 1)
         try:
             return self._makers[word](parts)

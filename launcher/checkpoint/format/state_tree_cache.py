@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.launcher.checkpoint.format.safetensors_layout import quoted
+from turnout.launcher.checkpoint.format.safetensors_layout import escape_text
 from turnout.launcher.checkpoint.format.state_tree import MOST_TEXT_BYTES, MOST_VALUES, Writer
 from turnout.launcher.errors import BadState
 
@@ -47,7 +47,7 @@ class _Gapped(Writer):
             return msgspec.Raw(_GAP)
         return super().value(value, name, depth)
 
-    def made(self, value: object, name: str, depth: int) -> object:
+    def convert(self, value: object, name: str, depth: int) -> object:
         self.gaps.append((name, depth))
         return msgspec.Raw(_GAP)
 
@@ -89,13 +89,13 @@ class TreeCache:
     def __init__(self, root: _Branch, kind: type, pieces: Sequence[bytes], gaps: Sequence[Gap], plain: Plain) -> None:
         self._root, self._kind, self._plain = root, kind, plain
         self._gaps = tuple(gaps)
-        self._made = [at for at, gap in enumerate(gaps) if gap is not None]
+        self._converted_gaps = [at for at, gap in enumerate(gaps) if gap is not None]
         self._values: list[object] = [self] * len(gaps)  # a value that no state has
         self._bytes = [0] * len(gaps)
         self._text_bytes = sum(map(len, pieces))
-        self._parts = [quoted(quoted(pieces[0]))]
+        self._parts = [escape_text(escape_text(pieces[0]))]
         for piece in pieces[1:]:
-            self._parts += [b"", quoted(quoted(piece))]
+            self._parts += [b"", escape_text(escape_text(piece))]
 
     def walk(self, state: object) -> list[Any] | None:
         """List the value at each place of a tensor, in order. None if the state's shape has changed and it has to be
@@ -109,25 +109,25 @@ class TreeCache:
                 text = self._text(plain[at], self._gaps[at])
                 self._text_bytes += len(text) - self._bytes[at]
                 self._bytes[at], self._values[at] = len(text), plain[at]
-                self._parts[2 * at + 1] = quoted(quoted(text))
+                self._parts[2 * at + 1] = escape_text(escape_text(text))
         except BadState:  # the full walk reports it with its path
             return None
         return tensors if self._text_bytes <= MOST_TEXT_BYTES else None
 
     def _changed(self, plain: Sequence[object]) -> list[int]:
         others = [at for at, is_other in enumerate(map(is_not, plain, self._values)) if is_other]
-        return [*others, *self._made]
+        return [*others, *self._converted_gaps]
 
     def _text(self, value: object, gap: Gap) -> bytes:
         writer = Writer(lambda value: False, self._plain, id)
-        return msgspec.json.encode(writer.value(value, "", 0) if gap is None else writer.made(value, *gap))
+        return msgspec.json.encode(writer.value(value, "", 0) if gap is None else writer.convert(value, *gap))
 
     def text(self) -> bytes:
         """Return the text of the last walk, escaped twice, as a JSON string inside another one."""
         return b"".join(self._parts)
 
 
-def kept(state: object, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> TreeCache | None:
+def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> TreeCache | None:
     """Cache the tree of a state. The arguments are those of state_tree.flatten. None for states not worth caching."""
     writer = _Gapped(is_tensor, plain, identity)
     pieces = msgspec.json.encode(writer.value(state, "", 0)).split(_GAP)

@@ -7,63 +7,73 @@ from __future__ import annotations
 
 import asyncio
 
-from turnout.launcher.checkpoint.format.arena_layout import State
+from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, ShardFetched
 from turnout.launcher.checkpoint.format.replication_messages import Fetch
-from turnout.launcher.checkpoint.replication.fetch import arenas_of, asked
-from turnout.launcher.checkpoint.replication.peer_connection import call
+from turnout.launcher.checkpoint.replication.fetch import arenas_of, request_shard
+from turnout.launcher.checkpoint.replication.peer_connection import connect_peer
 from turnout.launcher.checkpoint.replication.ports import ReplicationContext
 from turnout.launcher.checkpoint.replication.replica_store import Place, ReplicaStore
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 from turnout.launcher.rendezvous.checkpoint_messages import AdoptShards, DaemonEndpoint
 
 
-async def inherited(here: ReplicationContext, replica_store: ReplicaStore, order: Adopt) -> None:
+async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore, order: Adopt) -> None:
     """Adopt the shards that `order` names, from several leavers at once, within its time. Missing ones are reported."""
 
-    async def taken(take: AdoptShards) -> None:
+    async def adopt(shards: AdoptShards) -> None:
         try:
-            for at in range(take.count):
-                wanted = Fetch(order.step, order.origin, take.first_rank + at, order.ranks)
-                await _had(here, replica_store, wanted, (take.owner, at), take.endpoints, order.round)
+            for at in range(shards.count):
+                request = Fetch(order.step, order.saved_round, shards.first_rank + at, order.ranks)
+                await _fetch_from_any(
+                    context, replica_store, request, (shards.owner, at), shards.endpoints, order.round
+                )
         except LauncherError as error:
-            here.say("shard_not_taken", {"owner": take.owner, "step": order.step, "detail": str(error)[:1_000]})
+            context.log_event(
+                "shard_not_taken", {"owner": shards.owner, "step": order.step, "detail": str(error)[:1_000]}
+            )
         else:
-            here.say("shard_taken", {"owner": take.owner, "step": order.step})
+            context.log_event("shard_taken", {"owner": shards.owner, "step": order.step})
 
-    if not order.take:
+    if not order.shards:
         return
-    here.round = max(here.round, order.round)
-    _, late = await asyncio.wait([asyncio.ensure_future(taken(take)) for take in order.take], timeout=order.within_s)
+    context.round = max(context.round, order.round)
+    _, late = await asyncio.wait([asyncio.ensure_future(adopt(take)) for take in order.shards], timeout=order.within_s)
     for work in late:
         work.cancel()
     if late:
         await asyncio.wait(late)
-        here.say(
+        context.log_event(
             "shard_not_taken", {"step": order.step, "detail": f"{len(late)} did not come within {order.within_s:.1f} s"}
         )
 
 
-async def brought(here: ReplicationContext, replica_store: ReplicaStore, wanted: FetchShard) -> ShardFetched:
+async def fetch_for_reader(
+    context: ReplicationContext, replica_store: ReplicaStore, request: FetchShard
+) -> ShardFetched:
     """Fetch a shard for a rank that reads parts of it. Raises LauncherError if no worker has it."""
-    asks = Fetch(wanted.step, wanted.round, wanted.rank, wanted.ranks)
-    seat = here.seat
-    if seat is None or (seat.saved_by, seat.origin) != (wanted.ranks, wanted.round):
-        raise BadCheckpoint(f"nobody has agreed to go on from step {wanted.step} of {wanted.ranks} ranks")
-    locations = [each for each in seat.locations if each.first_rank <= wanted.rank < each.first_rank + each.count]
-    async with here.brings:
+    shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
+    restore_place = context.restore_place
+    if restore_place is None or (restore_place.saved_by, restore_place.saved_round) != (request.ranks, request.round):
+        raise BadCheckpoint(f"nobody has agreed to go on from step {request.step} of {request.ranks} ranks")
+    locations = [
+        each for each in restore_place.locations if each.first_rank <= request.rank < each.first_rank + each.count
+    ]
+    async with context.fetch_lock:
         try:
-            place = (f"rank {wanted.rank} of {wanted.ranks}", 0)
-            return await _had(here, replica_store, asks, place, tuple(each.endpoint for each in locations), seat.round)
+            place = (f"rank {request.rank} of {request.ranks}", 0)
+            return await _fetch_from_any(
+                context, replica_store, shard_id, place, tuple(each.endpoint for each in locations), restore_place.round
+            )
         except LauncherError:
-            here.barred = True
+            context.fetch_failed = True
             raise
 
 
-async def _had(
-    here: ReplicationContext,
+async def _fetch_from_any(
+    context: ReplicationContext,
     replica_store: ReplicaStore,
-    wanted: Fetch,
+    request: Fetch,
     place: Place,
     endpoints: tuple[DaemonEndpoint, ...],
     round_: int,
@@ -73,39 +83,39 @@ async def _had(
     for endpoint in (None, *endpoints):
         if endpoint is not None:
             try:
-                await _from(here, replica_store, wanted, place, endpoint, round_)
+                await _fetch_from(context, replica_store, request, place, endpoint, round_)
             except (LauncherError, OSError) as error:
                 faults.append(f"{endpoint.name}: {error}")
                 continue
-            here.say("step_fetched", {"step": wanted.step, "from": endpoint.name, "rank": wanted.rank})
-        if (there := _there(here, replica_store, wanted)) is not None:
-            return there
+            context.log_event("step_fetched", {"step": request.step, "from": endpoint.name, "rank": request.rank})
+        if (location := _local_shard(context, replica_store, request)) is not None:
+            return location
     why = "; ".join(faults) or "nobody is told to have it"
-    raise BadCheckpoint(f"rank {wanted.rank} of {wanted.ranks} at step {wanted.step} cannot be had: {why}")
+    raise BadCheckpoint(f"rank {request.rank} of {request.ranks} at step {request.step} cannot be had: {why}")
 
 
-async def _from(
-    here: ReplicationContext,
+async def _fetch_from(
+    context: ReplicationContext,
     replica_store: ReplicaStore,
-    wanted: Fetch,
+    request: Fetch,
     place: Place,
     endpoint: DaemonEndpoint,
     round_: int,
 ) -> None:
-    connection = await call(endpoint, here.me, round_)
+    connection = await connect_peer(endpoint, context.identity, round_)
     try:
-        given, record = await asked(connection, wanted)
+        given, record = await request_shard(connection, request)
         await replica_store.fetch(connection, place, record, given)
     finally:
         connection.close()
 
 
-def _there(here: ReplicationContext, replica_store: ReplicaStore, wanted: Fetch) -> ShardFetched | None:
-    for arena, _ in arenas_of(here, replica_store):
+def _local_shard(context: ReplicationContext, replica_store: ReplicaStore, request: Fetch) -> ShardFetched | None:
+    for arena, _ in arenas_of(context, replica_store):
         for generation, slot in enumerate(arena.slots()):
             record = slot.record
-            if slot.state is not State.HASHED or record is None:
+            if slot.state is not SlotState.HASHED or record is None:
                 continue
-            if Fetch(record.step, record.round, record.rank, record.world) == wanted:
+            if Fetch(record.step, record.round, record.rank, record.world) == request:
                 return ShardFetched(str(arena.path), generation, slot.epoch)
     return None

@@ -26,13 +26,13 @@ from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.frame_auth import MAC_BYTES, FrameAuth, NotProven
 from turnout.launcher.framing import body_bytes
 from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
-from turnout.launcher.rendezvous.messages import NONCE_BYTES, proof, proves
+from turnout.launcher.rendezvous.messages import NONCE_BYTES, is_proof, proof
 
 CONNECT_S = 5.0  # seconds to connect and to complete the handshake, which needs no work of the other daemon
 ANSWER_S = 60.0  # seconds; a daemon that hashes or allocates answers late
 GREET_S = 10.0  # seconds for a new peer to prove its identity
 BUFFER_BYTES = 4 << 20
-_CALLER, _DAEMON = "replica caller", "replica keeper"  # roles in a proof, so that it cannot be sent back to its maker
+_CALLER, _DAEMON = "replica caller", "replica daemon"  # roles in a proof, so that it cannot be sent back to its maker
 
 
 class PeerUnavailable(LauncherError):
@@ -72,7 +72,7 @@ class PeerConnection:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
-    async def say(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         """Send a message. Raises PeerUnavailable."""
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -80,7 +80,7 @@ class PeerConnection:
         except (OSError, TimeoutError) as error:
             raise PeerUnavailable(str(error) or "it does not read") from error
 
-    async def hear(self, within_s: float | None = ANSWER_S) -> Message:
+    async def receive(self, within_s: float | None = ANSWER_S) -> Message:
         """Receive the next message. Raises PeerUnavailable and BadFrame."""
         try:
             async with asyncio.timeout(within_s):
@@ -95,19 +95,19 @@ class PeerConnection:
         loop, data, at = asyncio.get_running_loop(), bytearray(size), 0
         with memoryview(data) as view:
             while at < size:
-                got = await loop.sock_recv_into(self.sock, view[at:])
-                if not got:
+                received_bytes = await loop.sock_recv_into(self.sock, view[at:])
+                if not received_bytes:
                     raise ConnectionResetError("the connection was closed")
-                at += got
+                at += received_bytes
         return bytes(data)
 
     async def ask(self, message: Message, within_s: float | None = ANSWER_S) -> Message:
         """Send a message and return its answer. Raises PeerUnavailable, also for a Refusal, and BadFrame."""
-        await self.say(message)
-        return self.answered(await self.hear(within_s))
+        await self.send(message)
+        return self.accepted_answer(await self.receive(within_s))
 
     @staticmethod
-    def answered(answer: Message) -> Message:
+    def accepted_answer(answer: Message) -> Message:
         """Return the answer itself. Raises PeerUnavailable if it is a Refusal."""
         if isinstance(answer, Refusal):
             raise PeerUnavailable(f"{answer.reason}: {answer.detail}", answer.reason)
@@ -126,27 +126,31 @@ class PeerConnection:
         self.sock.close()
 
 
-def _caller(worker: str, round_: int) -> str:
+def _caller_role(worker: str, round_: int) -> str:
     """Return the caller's role, so that its proof covers its worker name and its round."""
     return f"{_CALLER} {round_} {worker}"
 
 
-async def call(endpoint: DaemonEndpoint, me: PeerIdentity, round_: int) -> PeerConnection:
+async def connect_peer(endpoint: DaemonEndpoint, identity: PeerIdentity, round_: int) -> PeerConnection:
     """Connect to another daemon and complete the handshake. Raises PeerUnavailable."""
     sock = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET, socket.SOCK_STREAM)
     connection = PeerConnection(sock)
     try:
         async with asyncio.timeout(CONNECT_S):  # the socket of a dead daemon still accepts: its agent holds it
             await asyncio.get_running_loop().sock_connect(sock, (endpoint.address, endpoint.port))
-            knock = await connection.hear()
-            if not isinstance(knock, PeerHello) or knock.version != VERSION:
+            hello = await connection.receive()
+            if not isinstance(hello, PeerHello) or hello.version != VERSION:
                 raise PeerUnavailable(f"{endpoint.name} does not speak version {VERSION}")
-            ours = os.urandom(NONCE_BYTES)
-            shown = proof(me.token, _caller(me.worker, round_), me.run, knock.nonce, ours)
-            await connection.say(PeerChallenge(me.run, me.worker, round_, ours, shown))
-            connection.auth = FrameAuth(me.token, me.run, ours, knock.nonce, listens=False)
-            known = connection.answered(await connection.hear())
-        if not isinstance(known, PeerProven) or not proves(known.proof, me.token, _DAEMON, me.run, ours, knock.nonce):
+            own_nonce = os.urandom(NONCE_BYTES)
+            own_proof = proof(
+                identity.token, _caller_role(identity.worker, round_), identity.run, hello.nonce, own_nonce
+            )
+            await connection.send(PeerChallenge(identity.run, identity.worker, round_, own_nonce, own_proof))
+            connection.auth = FrameAuth(identity.token, identity.run, own_nonce, hello.nonce, listens=False)
+            answer = connection.accepted_answer(await connection.receive())
+        if not isinstance(answer, PeerProven) or not is_proof(
+            answer.proof, identity.token, _DAEMON, identity.run, own_nonce, hello.nonce
+        ):
             raise NotProven("it has not proved that it knows the job's token")
     except NotProven as error:
         connection.close()
@@ -167,21 +171,23 @@ async def call(endpoint: DaemonEndpoint, me: PeerIdentity, round_: int) -> PeerC
     return connection
 
 
-async def greeted(connection: PeerConnection, me: PeerIdentity) -> bool:
+async def accept_peer(connection: PeerConnection, identity: PeerIdentity) -> bool:
     """Accept a caller that proves that it knows the token. If it does not, refuse it and return False.
 
     Raises BadFrame.
     """
     nonce = os.urandom(NONCE_BYTES)
-    await connection.say(PeerHello(VERSION, nonce))
-    greeting = await connection.hear(GREET_S)
+    await connection.send(PeerHello(VERSION, nonce))
+    greeting = await connection.receive(GREET_S)
     if not isinstance(greeting, PeerChallenge):
         raise BadFrame(f"{type(greeting).__name__} before PeerChallenge")
-    connection.auth = FrameAuth(me.token, greeting.run, greeting.nonce, nonce, listens=True)
-    role = _caller(greeting.worker, greeting.round)
-    if greeting.run != me.run or not proves(greeting.proof, me.token, role, greeting.run, nonce, greeting.nonce):
-        await connection.say(Refusal("token", "the job's token is another one here"))
+    connection.auth = FrameAuth(identity.token, greeting.run, greeting.nonce, nonce, listens=True)
+    role = _caller_role(greeting.worker, greeting.round)
+    if greeting.run != identity.run or not is_proof(
+        greeting.proof, identity.token, role, greeting.run, nonce, greeting.nonce
+    ):
+        await connection.send(Refusal("token", "the job's token is another one here"))
         return False
     connection.peer, connection.round = greeting.worker, greeting.round
-    await connection.say(PeerProven(proof(me.token, _DAEMON, me.run, greeting.nonce, nonce)))
+    await connection.send(PeerProven(proof(identity.token, _DAEMON, identity.run, greeting.nonce, nonce)))
     return True

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import xxhash
 
-from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
 from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
 from turnout.launcher.errors import BadCheckpoint
@@ -55,17 +55,21 @@ class ShardDigest:
 
 
 def send(
-    sock: socket.socket, auth: FrameAuth, sums: tuple[int, ...], shard: memoryview, paced: RateLimiter | None = None
+    sock: socket.socket,
+    auth: FrameAuth,
+    sums: tuple[int, ...],
+    shard: memoryview,
+    rate_limiter: RateLimiter | None = None,
 ) -> None:
     """Send the checksums, the shard and its proof, at most at the given pace. Raises OSError."""
     sock.settimeout(QUIET_S)
     sock.sendall(struct.pack(f"<{len(sums)}Q", *sums))
-    at, piece = 0, PIECE_BYTES if paced is not None and paced.pace.bytes_s else CHUNK_BYTES
+    at, piece = 0, PIECE_BYTES if rate_limiter is not None and rate_limiter.pace.bytes_s else CHUNK_BYTES
     with ShardDigest(shard) as shard_digest:
         hashed = 0
         while at < shard.nbytes:
-            if paced is not None:
-                paced.take(min(piece, shard.nbytes - at))
+            if rate_limiter is not None:
+                rate_limiter.take(min(piece, shard.nbytes - at))
             while hashed < min(at + piece, shard.nbytes):
                 shard_digest.add(hashed)
                 hashed += CHUNK_BYTES
@@ -77,7 +81,7 @@ def send(
 def receive(
     sock: socket.socket,
     auth: FrameAuth,
-    record: Record,
+    record: ShardRecord,
     sums_sum: int,
     region: memoryview,
     quiet_s: float = QUIET_S,
@@ -112,20 +116,20 @@ def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
     with memoryview(proof) as view:
         _fill(sock, view, None)
     try:
-        told = auth.open(bytes(proof))
+        proven = auth.open(bytes(proof))
     except NotProven as error:
         raise BadCheckpoint("nobody proves that it is what was sent") from error
-    if not hmac.compare_digest(told, PROOF_TEXT + digest):
+    if not hmac.compare_digest(proven, PROOF_TEXT + digest):
         raise BadCheckpoint("nobody proves that it is what was sent")
 
 
-def _fill(sock: socket.socket, view: memoryview, total: xxhash.xxh3_64 | None) -> None:
+def _fill(sock: socket.socket, view: memoryview, checksum: xxhash.xxh3_64 | None) -> None:
     at = 0
     while at < view.nbytes:
         with view[at:] as rest:
-            got = sock.recv_into(rest)
-            if not got:
+            received_bytes = sock.recv_into(rest)
+            if not received_bytes:
                 raise ConnectionResetError("the connection was closed before all was there")
-            if total is not None:
-                total.update(rest[:got])
-        at += got
+            if checksum is not None:
+                checksum.update(rest[:received_bytes])
+        at += received_bytes

@@ -45,7 +45,7 @@ class PosixStore:
 
     def prepare(self) -> None:
         """Make the folder and its parents. A write never does this, so that a vanished mount is an error."""
-        with self._told("making the folder"):
+        with self._storage_errors("making the folder"):
             if not self.path.is_dir():
                 self.path.mkdir(0o700, parents=True, exist_ok=True)
                 above = os.open(self.path.parent, _FOLDER)
@@ -55,11 +55,11 @@ class PosixStore:
                     os.close(above)
 
     def steps(self) -> tuple[int, ...]:
-        with self._told("listing the steps"), self._root() as root:
+        with self._storage_errors("listing the steps"), self._root() as root:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
-        with self._told(f"listing step {step}"):
+        with self._storage_errors(f"listing step {step}"):
             try:
                 with self._step(step) as at:
                     return {
@@ -71,7 +71,7 @@ class PosixStore:
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
-        with self._told(f"writing {name} of step {step}"), self._step(step, make=True) as at:
+        with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as at:
             self._writing.add(private)
             try:
                 self._fill(at, private, pieces)
@@ -86,7 +86,7 @@ class PosixStore:
             return name
 
     def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
-        with self._told(f"reading {name} of step {step}"):
+        with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
                     found = content.read(most_bytes + 1)
@@ -98,17 +98,17 @@ class PosixStore:
         return found
 
     @contextmanager
-    def opened(self, step: int, name: str) -> Iterator[_File]:
-        with self._told(f"reading {name} of step {step}"):
+    def opened(self, step: int, name: str) -> Iterator[_StoredFile]:
+        with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file:
-                    yield _File(file, f"{name} of step {step}")
+                    yield _StoredFile(file, f"{name} of step {step}")
             except FileNotFoundError as error:
                 self._look()
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
-        with self._told(f"removing step {step}"):
+        with self._storage_errors(f"removing step {step}"):
             with suppress(FileNotFoundError), self._step(step) as at:
                 for number, name in enumerate(names):
                     with suppress(FileNotFoundError):
@@ -128,7 +128,7 @@ class PosixStore:
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
         swept = []
-        with self._told(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
+        with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
             for name in sorted({*os.listdir(at)} - self._writing):
                 found = _plain(at, name, private=True)
                 if found and (now_s - found[1] > older_than_s or self._dead(name, ranks)):
@@ -172,7 +172,7 @@ class PosixStore:
         stem, dot, kind = name.rpartition(".")
         for mark in range(1, MOST_NAMES):
             free = f"{stem}{f'.{mark:x}' if mark > 1 else ''}{dot}{kind}"
-            if _linked(at, private, free):
+            if _link(at, private, free):
                 self._failpoint("placed")
                 return free
         raise OSError(errno.EEXIST, f"{MOST_NAMES} files of this name are there: remove those that no manifest names")
@@ -222,14 +222,14 @@ class PosixStore:
         os.stat(self.path)
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _storage_errors(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise failed(self.name, doing, error) from error
 
 
-class _File:
+class _StoredFile:
     """Reads a stored shard from a file."""
 
     at_once_bytes = 1 << 20  # fits a core's own cache until it is hashed
@@ -239,10 +239,10 @@ class _File:
 
     def fill(self, view: memoryview, offset: int) -> None:
         while view.nbytes:
-            got = os.preadv(self._file, [view], offset)
-            if not got:
+            read_bytes = os.preadv(self._file, [view], offset)
+            if not read_bytes:
                 raise BadCheckpoint(f"{self._name} ends at byte {offset}")
-            view, offset = view[got:], offset + got
+            view, offset = view[read_bytes:], offset + read_bytes
 
     def forget(self, offset: int, size_bytes: int) -> None:
         forget(self._file, offset, size_bytes)
@@ -261,13 +261,13 @@ def _plain(at: int, name: str, *, private: bool) -> tuple[int, float] | None:
     return (about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
 
 
-def _linked(at: int, private: str, name: str) -> bool:
+def _link(at: int, private: str, name: str) -> bool:
     """Link the temporary file to a new name. False if the name exists."""
     try:
         os.link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
     except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
-        ours, there = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
-        return os.path.samestat(ours, there)
+        own, existing = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
+        return os.path.samestat(own, existing)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise

@@ -12,17 +12,27 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, Blocks, Manifest, Note, Shard, read, read_note
+from turnout.launcher.checkpoint.format.manifest import (
+    MOST_BYTES,
+    Blocks,
+    Manifest,
+    ShardNote,
+    StoredShard,
+    read,
+    read_note,
+)
 from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
 from turnout.launcher.checkpoint.storage.store import MANIFEST, OpenFile, Store, note_name
-from turnout.launcher.checkpoint.storage.verified_read import VerifiedReader, WantedBytes
+from turnout.launcher.checkpoint.storage.verified_read import ByteRange, VerifiedReader
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
 
-SEEN_S, _LOOK_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
+VISIBLE_S, _LOOK_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
 
 
-def committed(store: Store, say: EventLog, *, only: int | None = None, newer_too: bool = False) -> Iterator[Manifest]:
+def committed(
+    store: Store, log_event: EventLog, *, only: int | None = None, newer_too: bool = False
+) -> Iterator[Manifest]:
     """Give the manifests of all committed steps, newest first, whose shards have their full size.
 
     only: of this step alone. newer_too: skip steps of a newer format instead of raising NewerFormat, for callers that
@@ -41,7 +51,7 @@ def committed(store: Store, say: EventLog, *, only: int | None = None, newer_too
             if isinstance(error, NewerFormat) and not newer_too:
                 raise
             failure = failure or (error if isinstance(error, StorageFailed) else None)
-            say("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
+            log_event("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
             continue
         given = True
         yield found
@@ -49,16 +59,16 @@ def committed(store: Store, say: EventLog, *, only: int | None = None, newer_too
         raise failure
 
 
-def newest(store: Store, say: EventLog) -> Manifest | None:
+def newest(store: Store, log_event: EventLog) -> Manifest | None:
     """Return the newest committed step, None if there is none. Raises NewerFormat and StorageFailed as `committed`
     does.
     """
-    return next(committed(store, say), None)
+    return next(committed(store, log_event), None)
 
 
-def steps(store: Store, say: EventLog) -> tuple[int, ...]:
+def steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
     """List all committed steps, oldest first. Raises NewerFormat and StorageFailed as `committed` does."""
-    return tuple(sorted(manifest.step for manifest in committed(store, say)))
+    return tuple(sorted(manifest.step for manifest in committed(store, log_event)))
 
 
 def manifest_of(store: Store, step: int) -> Manifest:
@@ -77,22 +87,22 @@ def manifest_of(store: Store, step: int) -> Manifest:
         raise BadCheckpoint(f"step {step}: {error}") from error
     if manifest.step != step:
         raise BadCheckpoint(f"step {step} has the manifest of step {manifest.step}")
-    there = store.files(step)
+    files = store.files(step)
     for shard in manifest.shards:
-        about = there.get(shard.file)
+        about = files.get(shard.file)
         if about is None or about.size_bytes != shard.bytes:
             what = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
             raise BadCheckpoint(f"step {step}: {shard.file} {what}, and {shard.bytes} were written")
     return manifest
 
 
-def seen(store: Store, step: int) -> Manifest:
+def await_manifest(store: Store, step: int) -> Manifest:
     """Return the manifest of a step that another worker has seen committed. Waits SEEN_S for storage that shows it
     late.
 
     Raises as `manifest_of` does.
     """
-    until_s = time.monotonic() + SEEN_S
+    until_s = time.monotonic() + VISIBLE_S
     while True:
         try:
             return manifest_of(store, step)
@@ -129,7 +139,7 @@ def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = 
         raise ValueError(f"{shard.bytes} bytes do not go into {view.nbytes}")
     with store.opened(manifest.step, shard.file) as file:
         _same_size(file, shard)
-        VerifiedReader(file, shard.sums, shard.file).fill([WantedBytes(0, view)])
+        VerifiedReader(file, shard.sums, shard.file).fill([ByteRange(0, view)])
     return view
 
 
@@ -141,7 +151,7 @@ def _memory(size_bytes: int) -> memoryview:
     return memoryview(memory)
 
 
-def note_of(store: Store, step: int, rank: int) -> Note | None:
+def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
     """Return a rank's note of its shard, or None if it is missing or broken. Raises StorageFailed."""
     try:
         text = store.read(step, note_name(rank), MOST_BYTES)
@@ -150,7 +160,7 @@ def note_of(store: Store, step: int, rank: int) -> Note | None:
         return None
 
 
-def blocks_of(store: Store, step: int, shard: Shard) -> Blocks | None:
+def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
     """Return the block checksums of a committed shard, or None if it has none.
 
     None too if another round has since noted another shard. Raises StorageFailed.
@@ -159,18 +169,18 @@ def blocks_of(store: Store, step: int, shard: Shard) -> Blocks | None:
     return note.blocks if note is not None and note.shard == shard else None
 
 
-def _chunks(shard: Shard) -> Iterator[tuple[int, int, int]]:
+def _chunks(shard: StoredShard) -> Iterator[tuple[int, int, int]]:
     """Give the number, offset and size of each chunk."""
     for number, start in enumerate(range(0, shard.bytes, CHUNK_BYTES)):
         yield number, start, min(CHUNK_BYTES, shard.bytes - start)
 
 
-def _same_size(file: OpenFile, shard: Shard) -> None:
+def _same_size(file: OpenFile, shard: StoredShard) -> None:
     if file.size_bytes != shard.bytes:
         raise BadCheckpoint(f"{shard.file} has {file.size_bytes} bytes, and {shard.bytes} were written")
 
 
-def _fill(file: OpenFile, shard: Shard, number: int, start: int, view: memoryview) -> None:
+def _fill(file: OpenFile, shard: StoredShard, number: int, start: int, view: memoryview) -> None:
     file.fill(view, start)
     if sum_of(view) != shard.sums[number]:
         raise BadCheckpoint(f"{shard.file}: chunk {number}, at byte {start}, is not what was written")

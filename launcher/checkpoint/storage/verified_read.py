@@ -27,7 +27,7 @@ _ALONE_BYTES = 1 << 20  # read by one thread before another one starts
 _NONE = memoryview(b"")
 
 
-class WantedBytes(NamedTuple):
+class ByteRange(NamedTuple):
     """A wanted range of bytes. start: offset in the shard. into: the writable target, whose size is the
     range's length.
     """
@@ -40,12 +40,12 @@ class WantedBytes(NamedTuple):
         return self.start + self.into.nbytes
 
 
-class _Job(NamedTuple):
+class _BlockRead(NamedTuple):
     """One job of a reading thread: whole blocks of a shard, read directly to their target or aside."""
 
     number: int  # of the first block
     into: memoryview  # the target; empty if only parts of one block are wanted
-    parts: Sequence[WantedBytes]  # of that block
+    parts: Sequence[ByteRange]  # of that block
 
 
 class VerifiedReader:
@@ -65,12 +65,12 @@ class VerifiedReader:
     def read(self, start: int, end: int) -> memoryview:
         """Read a range into new memory. Raises BadCheckpoint if its bytes are not what was hashed."""
         into = memoryview(bytearray(max(end - start, 0)))
-        self.fill([WantedBytes(start, into)])
+        self.fill([ByteRange(start, into)])
         if (start, end) == (0, min(self.block_bytes, self.size_bytes)):
             self._first = into
         return into
 
-    def fill(self, pieces: Iterable[WantedBytes]) -> None:
+    def fill(self, pieces: Iterable[ByteRange]) -> None:
         """Read each piece to its target. Pieces may overlap in the shard, but not in their targets.
 
         Raises BadCheckpoint if bytes are not what was hashed, and StorageFailed.
@@ -87,11 +87,11 @@ class VerifiedReader:
             for other in others:
                 other.result()
 
-    def _jobs(self, pieces: Iterable[WantedBytes]) -> deque[_Job]:
+    def _jobs(self, pieces: Iterable[ByteRange]) -> deque[_BlockRead]:
         """List the reads in file order, joining adjacent whole blocks."""
-        block, size, jobs = self.block_bytes, self._file.size_bytes, list[_Job]()
+        block, size, jobs = self.block_bytes, self._file.size_bytes, list[_BlockRead]()
         stride = max(self._file.at_once_bytes // block, 1)
-        parts: dict[int, list[WantedBytes]] = {}
+        parts: dict[int, list[ByteRange]] = {}
         for piece in pieces:
             start, end, into = piece.start, piece.end, piece.into
             if not 0 <= start <= end <= size:
@@ -99,15 +99,15 @@ class VerifiedReader:
             first, past = -(-start // block), len(self._sums) if end == size else end // block
             for number in range(first, past, stride):
                 upto = min((number + stride) * block, past * block, end)
-                jobs.append(_Job(number, into[number * block - start : upto - start], ()))
+                jobs.append(_BlockRead(number, into[number * block - start : upto - start], ()))
             for number in {start // block, (end - 1) // block} if start < end else ():
                 if not first <= number < past:
                     low, high = max(start, number * block), min(end, (number + 1) * block)
-                    parts.setdefault(number, []).append(WantedBytes(low, into[low - start : high - start]))
-        jobs += [_Job(number, _NONE, wanted) for number, wanted in parts.items()]
+                    parts.setdefault(number, []).append(ByteRange(low, into[low - start : high - start]))
+        jobs += [_BlockRead(number, _NONE, pieces_of_block) for number, pieces_of_block in parts.items()]
         return deque(sorted(jobs, key=lambda job: job.number))
 
-    def _work(self, jobs: deque[_Job]) -> None:
+    def _work(self, jobs: deque[_BlockRead]) -> None:
         """Do reads one by one, as the other threads do, until none is left or one fails."""
         room = _NONE  # buffer for a block that is not read straight into its place
         try:
@@ -133,22 +133,22 @@ class VerifiedReader:
             hashing = xxhash.xxh3_64()  # its update() releases the GIL; the one-shot function does not
             hashing.update(into[at : at + block])
             if hashing.intdigest() != self._sums[number]:
-                raise BadCheckpoint(f"{self._name}: {self._told(number)} is not what was written")
+                raise BadCheckpoint(f"{self._name}: {self._block_name(number)} is not what was written")
             number += 1
 
-    def _told(self, number: int) -> str:
+    def _block_name(self, number: int) -> str:
         kind = "chunk" if self.block_bytes == CHUNK_BYTES else "block"
         return f"{kind} {number}, at byte {number * self.block_bytes},"
 
 
-def _next(jobs: deque[_Job]) -> _Job | None:
+def _next(jobs: deque[_BlockRead]) -> _BlockRead | None:
     try:
         return jobs.popleft()
     except IndexError:
         return None
 
 
-def _spread(block: memoryview, start: int, parts: Sequence[WantedBytes]) -> None:
+def _spread(block: memoryview, start: int, parts: Sequence[ByteRange]) -> None:
     for part in parts:
         _copy(part.into, block[part.start - start : part.end - start])
 

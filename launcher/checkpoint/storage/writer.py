@@ -10,7 +10,14 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, block_bytes_of, sum_of, sums_of
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, Blocks, Note, Shard, read_note, write_note
+from turnout.launcher.checkpoint.format.manifest import (
+    MOST_BYTES,
+    Blocks,
+    ShardNote,
+    StoredShard,
+    read_note,
+    write_note,
+)
 from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
 from turnout.launcher.checkpoint.storage.store import Store, note_name, shard_name
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
@@ -30,13 +37,13 @@ class ShardWrite:
 
 def persist(
     store: Store,
-    saving: ShardWrite,
+    shard_write: ShardWrite,
     region: memoryview,
     sums: Sequence[int],
     saved_s: float,
-    paced: RateLimiter | None = None,
+    rate_limiter: RateLimiter | None = None,
     about: str = "",
-) -> Note:
+) -> ShardNote:
     """Write a shard and then its note; both are on disk when this returns.
 
     region: header and data in memory, a safetensors file. sums: of its chunks, as hashed before. saved_s: now, in
@@ -46,47 +53,60 @@ def persist(
     """
     octets = region.cast("B")
     head_bytes = 8 + int.from_bytes(octets[:8], "little")
-    if head_bytes != saving.head_bytes:
-        raise BadCheckpoint(f"step {saving.step}: the region has a head of {head_bytes} bytes, not {saving.head_bytes}")
-    _check(store, saving)
-    shard = Shard.of("shard", saving.rank, octets.nbytes, saving.head_bytes, sums, about)
+    if head_bytes != shard_write.head_bytes:
+        raise BadCheckpoint(
+            f"step {shard_write.step}: the region has a head of {head_bytes} bytes, not {shard_write.head_bytes}"
+        )
+    _check(store, shard_write)
+    shard = StoredShard.of("shard", shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
     block_bytes, blocks = block_bytes_of(octets.nbytes), list[int]()
-    pieces = _pieces(octets, shard, paced or RateLimiter(), lambda chunk: blocks.extend(sums_of(chunk, block_bytes)))
+    pieces = _pieces(
+        octets, shard, rate_limiter or RateLimiter(), lambda chunk: blocks.extend(sums_of(chunk, block_bytes))
+    )
     try:
-        name = store.put(saving.step, shard_name(saving.rank), pieces, round_number=saving.round, replace=False)
+        name = store.put(
+            shard_write.step, shard_name(shard_write.rank), pieces, round_number=shard_write.round, replace=False
+        )
     finally:
         pieces.close()
-    shard = Shard.of(name, saving.rank, octets.nbytes, saving.head_bytes, sums, about)
+    shard = StoredShard.of(name, shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
     finer = Blocks.of(block_bytes, blocks) if block_bytes < CHUNK_BYTES else None
-    note = Note(saving.run, saving.step, saving.round, saving.world, shard, saved_s, finer)
-    _check(store, saving)
+    note = ShardNote(shard_write.run, shard_write.step, shard_write.round, shard_write.world, shard, saved_s, finer)
+    _check(store, shard_write)
     text = memoryview(write_note(note))
-    store.put(saving.step, note_name(saving.rank), [text], round_number=saving.round, replace=True)
+    store.put(shard_write.step, note_name(shard_write.rank), [text], round_number=shard_write.round, replace=True)
     return note
 
 
-def _check(store: Store, saving: ShardWrite) -> None:
+def _check(store: Store, shard_write: ShardWrite) -> None:
     """Check that no later round of the run has saved this step; its note must not be replaced. Raises StorageFailed if
     one has.
     """
     try:
-        text = store.read(saving.step, note_name(saving.rank), MOST_BYTES)
+        text = store.read(shard_write.step, note_name(shard_write.rank), MOST_BYTES)
         before = read_note(text) if text is not None else None
     except NewerFormat as error:
-        raise StorageFailed(f"{store.name}: step {saving.step} of rank {saving.rank} is kept: {error}") from error
+        raise StorageFailed(
+            f"{store.name}: step {shard_write.step} of rank {shard_write.rank} is kept: {error}"
+        ) from error
     except BadCheckpoint:  # replace a note that cannot be read
         return
-    if before and before.run == saving.run and before.step == saving.step and before.round > saving.round:
+    if (
+        before
+        and before.run == shard_write.run
+        and before.step == shard_write.step
+        and before.round > shard_write.round
+    ):
         raise StorageFailed(
-            f"{store.name}: step {saving.step} of rank {saving.rank} has been saved by round {before.round} since "
-            f"round {saving.round}: that one is kept"
+            f"{store.name}: step {shard_write.step} of rank {shard_write.rank} has been saved by round "
+            f"{before.round} since round {shard_write.round}: that one is kept"
         )
 
 
 def _pieces(
-    octets: memoryview, shard: Shard, paced: RateLimiter, see: Callable[[memoryview], None]
+    octets: memoryview, shard: StoredShard, rate_limiter: RateLimiter, on_chunk: Callable[[memoryview], None]
 ) -> Generator[memoryview, None, None]:
-    """Give the region in verified pieces, at the limiter's speed. see: called with each verified chunk."""
+    """Give the region in verified pieces, at the limiter's speed. on_chunk: called with each verified chunk."""
     aside = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
     for number, expected in enumerate(shard.sums):
         start = number * CHUNK_BYTES
@@ -94,10 +114,10 @@ def _pieces(
         chunk[:] = octets[start : start + chunk.nbytes]
         if sum_of(chunk) != expected:
             raise BadCheckpoint(f"chunk {number} of rank {shard.rank} is not what was hashed: its memory has changed")
-        see(chunk)
+        on_chunk(chunk)
         at = 0
         while at < chunk.nbytes:
-            piece = chunk[at : at + paced.pace.piece_bytes]
-            paced.take(piece.nbytes)
+            piece = chunk[at : at + rate_limiter.pace.piece_bytes]
+            rate_limiter.take(piece.nbytes)
             yield piece
             at += piece.nbytes

@@ -29,7 +29,7 @@ from turnout.launcher.health.step_histogram import BUCKETS, MOST_COUNTED, aged, 
 COMPILES, SAVES, EVALUATES = "compiling", "saving", "evaluation"
 
 
-class Heartbeat:
+class ProgressReporter:
     """Reports the progress of one process. No call blocks."""
 
     def __init__(self, words: SharedCounters) -> None:
@@ -38,9 +38,9 @@ class Heartbeat:
         self._since_ns: int | None = None  # when the current step began
         self._phases: list[str] = []
         self._turned_ns = 0
-        self._marked = self._hears_compiler = False
+        self._marked = self._watches_compiler = False
 
-    def mark(self) -> None:
+    def count_step(self) -> None:
         """Count a step that the script marks. Optimizer steps are no longer counted from then on."""
         if not self._marked:
             self._marked = True
@@ -48,7 +48,7 @@ class Heartbeat:
             self._words.write(MARKED, 1)
         self._beat()
 
-    def guess(self, *_: Any) -> None:
+    def count_optimizer_step(self, *_: Any) -> None:
         """Count an optimizer step, unless the script marks its steps."""
         if not self._marked and os.getpid() == self._pid:  # a process forked by the script has this hook, too
             self._beat()
@@ -61,9 +61,9 @@ class Heartbeat:
         self._beats += 1
         self._words.write(BEAT_NS, now_ns)
         self._words.write(BEATS, self._beats)
-        if not self._hears_compiler and (compiler := sys.modules.get("torch._dynamo.callback")) is not None:
-            self._hears_compiler = True
-            self._hear(compiler)
+        if not self._watches_compiler and (compiler := sys.modules.get("torch._dynamo.callback")) is not None:
+            self._watches_compiler = True
+            self._watch_compiler(compiler)
 
     def _count(self, bucket: int) -> None:
         self._counts[bucket] += 1
@@ -75,7 +75,7 @@ class Heartbeat:
         else:
             self._words.write_count(bucket, self._counts[bucket])
 
-    def _hear(self, compiler: Any) -> None:
+    def _watch_compiler(self, compiler: Any) -> None:
         """Hear when torch compiles, which may take a minute within a step. The first compilation comes before the first
         step.
         """
@@ -117,16 +117,16 @@ class Heartbeat:
 
 def in_phase(name: str) -> AbstractContextManager[None]:
     """Mark the block as a named phase. Does nothing outside the main thread or without an agent."""
-    ours = beats() if threading.current_thread() is threading.main_thread() else None
-    return nullcontext() if ours is None else ours.phase(name)
+    reporter = progress_reporter() if threading.current_thread() is threading.main_thread() else None
+    return nullcontext() if reporter is None else reporter.phase(name)
 
 
-def beats() -> Heartbeat | None:
+def progress_reporter() -> ProgressReporter | None:
     """Return this process's heartbeat, or None without an agent."""
     path = os.environ.get(PROGRESS, "")
     return _beats(path, os.getpid()) if path else None
 
 
 @lru_cache(1)
-def _beats(path: str, pid: int) -> Heartbeat:
-    return Heartbeat(SharedCounters(path))
+def _beats(path: str, pid: int) -> ProgressReporter:
+    return ProgressReporter(SharedCounters(path))

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import turnout
-from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat, beats
+from turnout.launcher.health.hang_monitor.heartbeat import ProgressReporter, progress_reporter
 from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
 
 SIGNAL = signal.SIGRTMIN + 9  # used neither by Python nor by torch nor by schedulers
@@ -37,7 +37,7 @@ def stacks_file(progress: str | os.PathLike[str]) -> str:
     return f"{os.fspath(progress)}.stacks"
 
 
-def be_seen() -> None:
+def make_traceable() -> None:
     """Prepare this training process for stack traces, as early as possible. Further calls and calls without an agent do
     nothing.
 
@@ -46,40 +46,40 @@ def be_seen() -> None:
     """
     path = os.environ.get(PROGRESS, "")
     if path:
-        _answer(path, os.getpid())
+        _register_handler(path, os.getpid())
 
 
 @lru_cache(1)
-def _answer(progress: str, pid: int) -> None:
+def _register_handler(progress: str, pid: int) -> None:
     low = os.open(stacks_file(progress), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # stays open as long as the process
     os.close(low)
     faulthandler.register(SIGNAL, high, all_threads=True)
-    if (ours := beats()) is not None:
-        _hear(lambda optimizer: optimizer.register_optimizer_step_post_hook(ours.guess))
-        atexit.register(_end, ours, pid)
+    if (heartbeat := progress_reporter()) is not None:
+        _call_on_import(lambda optimizer: optimizer.register_optimizer_step_post_hook(heartbeat.count_optimizer_step))
+        atexit.register(_end, heartbeat, pid)
 
 
-def _end(ours: Heartbeat, pid: int) -> None:
+def _end(heartbeat: ProgressReporter, pid: int) -> None:
     """Enter the phase "ending" when Python exits, unless this is a fork of the process."""
     if os.getpid() == pid:
-        ours.enter("ending")
+        heartbeat.enter("ending")
 
 
-def _hear(came: Callable[[Any], None]) -> None:
-    """Call `came` when torch's optimizers are imported: now, or later."""
+def _call_on_import(on_import: Callable[[Any], None]) -> None:
+    """Call `on_import` when torch's optimizers are imported: now, or later."""
     optimizer = sys.modules.get(_OPTIMIZER)
     if optimizer is not None:
-        came(optimizer)
+        on_import(optimizer)
     else:
-        sys.meta_path.insert(0, _Comes(came))
+        sys.meta_path.insert(0, _OptimizerImport(on_import))
 
 
-class _Comes(MetaPathFinder):
+class _OptimizerImport(MetaPathFinder):
     """Finds torch's optimizer module once as Python would, and reports when it has been imported."""
 
-    def __init__(self, came: Callable[[Any], None]) -> None:
-        self._came = came
+    def __init__(self, on_import: Callable[[Any], None]) -> None:
+        self._on_import = on_import
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -93,13 +93,13 @@ class _Comes(MetaPathFinder):
 
             def executed(module: ModuleType) -> None:
                 execute(module)
-                self._came(module)
+                self._on_import(module)
 
             loader.exec_module = executed  # type: ignore[method-assign]
         return spec
 
 
-def seen_early(env: Mapping[str, str], script: str = "") -> dict[str, str]:
+def traceable_environment(env: Mapping[str, str], script: str = "") -> dict[str, str]:
     """Return the environment for a program that replaces this process, so that it is prepared if it is a Python.
 
     script: the script that it runs, if known. If the user has a module named like ours beside it, nothing is changed.

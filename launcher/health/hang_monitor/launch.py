@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from turnout.launcher.health.hang_monitor.instrument import seen_early
+from turnout.launcher.health.hang_monitor.instrument import traceable_environment
 
 USAGE, CANNOT_RUN, NOT_FOUND = 2, 126, 127  # exit codes, as in shells
 
@@ -25,7 +25,7 @@ def main() -> int:
     for sig in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the program would inherit that
         signal.signal(sig, signal.SIG_DFL)
     try:
-        os.execvpe(command[0], command, seen_early(os.environ))
+        os.execvpe(command[0], command, traceable_environment(os.environ))
     except OSError as error:
         print(f"xpu_timer_launch: cannot run {command[0]!r}: {error}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN

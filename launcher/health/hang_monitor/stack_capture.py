@@ -34,20 +34,20 @@ class CapturedStack:
 
 def find_py_spy() -> str:
     """Return the path of py-spy, "" if it is not installed: beside this Python, or on the path."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy") or ""
+    installed = Path(sys.executable).with_name("py-spy")
+    return str(installed) if os.access(installed, os.X_OK) else shutil.which("py-spy") or ""
 
 
-async def take(processes: Mapping[int, tuple[int, Path]], py_spy: str) -> dict[int, CapturedStack]:
+async def capture_stacks(processes: Mapping[int, tuple[int, Path]], py_spy: str) -> dict[int, CapturedStack]:
     """Take the stack traces of these processes at once. processes: pid and progress file by local rank. py_spy: "" for
     none.
     """
     ranks = sorted(processes)
-    taken = await asyncio.gather(*(_one(*processes[rank], py_spy) for rank in ranks))
-    return dict(zip(ranks, taken, strict=True))
+    stacks = await asyncio.gather(*(_capture_one(*processes[rank], py_spy) for rank in ranks))
+    return dict(zip(ranks, stacks, strict=True))
 
 
-async def _one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
+async def _capture_one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
     """Take the stack trace of one process."""
     state = _state(pid)
     if not state:

@@ -14,12 +14,12 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.hang_monitor.stack_files import StackFolder
 from turnout.launcher.health.rank_sets import MOST_RANKS, set_of
-from turnout.launcher.health.stack_traces.hang_state import Merge, Merged
-from turnout.launcher.health.stack_traces.model import Gathered, Showing
+from turnout.launcher.health.stack_traces.hang_state import MergeStacks, StacksMerged
+from turnout.launcher.health.stack_traces.model import RankStacks, WorldStacks
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of
 from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
-MOST_TOLD = 64  # suspect ranks in the log and the metrics
+MAX_LOGGED_RANKS = 64  # suspect ranks in the log and the metrics
 MOST_LINES = 8  # lines of the verdict in the log; the files have all
 _STOPPED, _HELD = "Tt", "D"  # process states: a process that cannot run is the one the others wait for
 
@@ -44,39 +44,41 @@ def unpack(packed: bytes) -> bytes:
 class StackMerge:
     """Merges stack traces for one coordinator."""
 
-    def __init__(self, hangs: HangPolicy, say: EventLog) -> None:
-        self._folder, self._say = StackFolder(hangs.folder), say
+    def __init__(self, hangs: HangPolicy, log_event: EventLog) -> None:
+        self._folder, self._log_event = StackFolder(hangs.folder), log_event
 
-    async def merge(self, order: Merge) -> Merged:
+    async def merge(self, order: MergeStacks) -> StacksMerged:
         """Merge and write the traces that have come. A write error is reported, and the result is still returned."""
-        found, said, fault = await asyncio.to_thread(_merge, self._folder, order)
-        told = {"folder": str(self._folder.path), "world": order.world, "shown": order.world - len(order.why)}
-        self._say("stacks_gathered", {**told, "apart": list(found[:MOST_TOLD]), "verdict": said})
+        found, verdict_lines, fault = await asyncio.to_thread(_merge, self._folder, order)
+        fields = {"folder": str(self._folder.path), "world": order.world, "shown": order.world - len(order.why)}
+        self._log_event(
+            "stacks_gathered", {**fields, "apart": list(found[:MAX_LOGGED_RANKS]), "verdict": verdict_lines}
+        )
         if fault:
-            self._say("stacks_lost", {"folder": str(self._folder.path), "why": fault})
-        return Merged(order.number, found, "; ".join(said) or "no stack has come")
+            self._log_event("stacks_lost", {"folder": str(self._folder.path), "why": fault})
+        return StacksMerged(order.number, found, "; ".join(verdict_lines) or "no stack has come")
 
 
-def _merge(folder: StackFolder, order: Merge) -> tuple[tuple[int, ...], list[str], str]:
+def _merge(folder: StackFolder, order: MergeStacks) -> tuple[tuple[int, ...], list[str], str]:
     """Return the suspect ranks, the verdict's lines, and the error of writing, "" for none."""
     if order.world > MOST_RANKS:
         return (), [f"a world of {order.world} ranks: of at most {MOST_RANKS} stacks are merged"], ""
-    showings, why, raw, stands = dict[int, Showing](), dict(order.why), dict[int, bytes](), list[int]()
+    stacks, why, raw, stopped_ranks = dict[int, RankStacks](), dict(order.why), dict[int, bytes](), list[int]()
     for rank, packed in order.stacks.items():
         try:
             raw[rank] = unpack(packed)
-            stands += [rank] if (state := state_of(raw[rank])) in _STOPPED else []
-            showings[rank] = read(raw[rank])
+            stopped_ranks += [rank] if (state := state_of(raw[rank])) in _STOPPED else []
+            stacks[rank] = read(raw[rank])
         except BadStacks as error:
             why[rank] = str(error)
-            stands += [rank] if rank in raw and state == _HELD else []
-    result = merge(Gathered(order.world, showings, why))
-    apart = (set_of(stands) if showings else 0) | result.apart
-    said = verdict(result)[:MOST_LINES]
-    found = tuple(rank for rank in range(order.world) if apart >> rank & 1)
+            stopped_ranks += [rank] if rank in raw and state == _HELD else []
+    result = merge(WorldStacks(order.world, stacks, why))
+    suspects = (set_of(stopped_ranks) if stacks else 0) | result.suspects
+    verdict_lines = verdict(result)[:MOST_LINES]
+    found = tuple(rank for rank in range(order.world) if suspects >> rank & 1)
     try:
         folder.keep(raw, order.world)
         folder.write(files(result))
     except OSError as error:
-        return found, said, str(error)
-    return found, said, ""
+        return found, verdict_lines, str(error)
+    return found, verdict_lines, ""

@@ -38,7 +38,7 @@ class StepCounters:
         """Return the newest step that any process has saved, -1 for none."""
         return max(words.read(SAVED) for words in self._words)
 
-    def seen(self) -> list[Progress]:
+    def progress(self) -> list[Progress]:
         """Return the progress of each process. Times are of time.monotonic()."""
         return [
             Progress(

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from turnout.launcher.errors import ProbeFailed
-from turnout.launcher.health.probe_messages import ON_CPU, Plan, Sizes
+from turnout.launcher.health.probe_messages import ON_CPU, ProbePlan, ProbeSizes
 from turnout.launcher.health.probes.local import median_s
 
 _LOOK_S = 0.05
@@ -23,7 +23,7 @@ _ASKED = 3  # clock readings; the fastest round trip is the most exact
 _BROKEN = "broken"
 
 
-def _reach(plan: Plan) -> None:
+def _reach(plan: ProbePlan) -> None:
     """Wait until the first process listens. A host that is up refuses connections until then; one that does not answer
     is down.
 
@@ -49,7 +49,7 @@ class CollectiveProbe:
     Raises ProbeFailed if the first one's host does not answer.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProbePlan) -> None:
         self._plan, self._where, self._sizes = plan, torch.device("cpu"), ON_CPU
         if plan.rank:
             _reach(plan)
@@ -62,7 +62,7 @@ class CollectiveProbe:
             wait_for_workers=False,
         )
 
-    def meet(self, where: torch.device, sizes: Sizes) -> None:
+    def meet(self, where: torch.device, sizes: ProbeSizes) -> None:
         """Wait for the other processes. Raises ProbeFailed if one is broken or time is up."""
         plan, until_s = self._plan, time.monotonic() + self._plan.meet_s
         self._where, self._sizes = where, sizes

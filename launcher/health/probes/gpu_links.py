@@ -59,13 +59,13 @@ class PeerCopy:
         if not accelerator.has_peer_link(source, target):
             raise ProbeFailed(f"GPU {source} does not reach GPU {target}")
         sent = torch.arange(self._copy_bytes // _INT_BYTES, dtype=torch.int32, device=f"cuda:{source}")
-        came = torch.zeros_like(sent, device=f"cuda:{target}")
+        received = torch.zeros_like(sent, device=f"cuda:{target}")
 
         def once() -> None:
-            came.copy_(sent, non_blocking=True)
-            accelerator.synchronize(came.device)
+            received.copy_(sent, non_blocking=True)
+            accelerator.synchronize(received.device)
 
         took_s = median_s(once, sent.device, self._times, self._warm_up)
-        if not torch.equal(came.cpu(), sent.cpu()):
+        if not torch.equal(received.cpu(), sent.cpu()):
             raise ProbeFailed(f"GPU {target} got something else than GPU {source} sent")
         return self._copy_bytes / took_s / _MB

@@ -11,7 +11,7 @@ import torch
 
 from turnout.launcher import accelerator
 from turnout.launcher.errors import ProbeFailed
-from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, Plan, Sizes
+from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, ProbePlan, ProbeSizes
 
 
 def room_bytes(folder: str) -> int | None:
@@ -22,7 +22,7 @@ def room_bytes(folder: str) -> int | None:
     return system.f_bavail * system.f_frsize
 
 
-def device_of(plan: Plan) -> tuple[torch.device, Sizes]:
+def device_of(plan: ProbePlan) -> tuple[torch.device, ProbeSizes]:
     """Return the device to measure, and the sizes."""
     where = torch.device(plan.device or accelerator.device_name(plan.rank % plan.local))
     return where, plan.measures(ON_CPU if where.type == "cpu" else ON_DEVICE)
@@ -33,7 +33,7 @@ def device_used(where: torch.device) -> float | None:
     return accelerator.used_memory(where)
 
 
-def product_s(where: torch.device, sizes: Sizes) -> float:
+def product_s(where: torch.device, sizes: ProbeSizes) -> float:
     """Return the median time of a product of two square matrices in seconds. Raises ProbeFailed if the product is not
     finite.
     """

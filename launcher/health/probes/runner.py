@@ -12,7 +12,7 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.gpu_links import judge
 from turnout.launcher.health.messages import Judged, Probe, Probed
 from turnout.launcher.health.node_check import NodeChecks
-from turnout.launcher.health.probe_messages import Plan, Report, of_member
+from turnout.launcher.health.probe_messages import ProbePlan, Report, of_member
 from turnout.launcher.health.probes.pod_annotation import OwnPod, own_pod
 from turnout.launcher.health.probes.subprocess import probe
 from turnout.launcher.model import Member
@@ -23,10 +23,10 @@ _MEMORY = "/dev/shm"
 class ProbeRunner:
     """Runs the probes of one agent. send: sends a message to the current coordinator."""
 
-    def __init__(self, checks: NodeChecks, send: Callable[[Probed], None], say: EventLog) -> None:
-        self._checks, self._send, self._say = checks, send, say
+    def __init__(self, checks: NodeChecks, send: Callable[[Probed], None], log_event: EventLog) -> None:
+        self._checks, self._send, self._log_event = checks, send, log_event
         self._task: asyncio.Task[None] | None = None
-        self._pod = OwnPod(own_pod(os.environ), os.environ.get("NODE_NAME", ""), say) if checks.verdicts else None
+        self._pod = OwnPod(own_pod(os.environ), os.environ.get("NODE_NAME", ""), log_event) if checks.verdicts else None
         self._report = Report()
 
     def obey(self, me: Member, message: Probe | Judged) -> None:
@@ -34,7 +34,7 @@ class ProbeRunner:
         if isinstance(message, Probe):
             self.begin(me, message)
         elif self._pod is not None:
-            self._pod.judged(message, self._report)
+            self._pod.write_finding(message, self._report)
 
     def begin(self, me: Member, order: Probe) -> None:
         """Start this measurement; it replaces an earlier one."""
@@ -48,20 +48,20 @@ class ProbeRunner:
             await asyncio.wait([before])  # until its probes are killed
         self._report = report = of_member(await probe(self._plans(order), os.environ))
         box = judge(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
-        told = {
+        results = {
             name: value for name in Report.__struct_fields__ if (value := getattr(report, name)) not in (None, (), "")
         }
-        self._say("node_checked", {"number": order.number, **told, "switchbox": box.why})
+        self._log_event("node_checked", {"number": order.number, **results, "switchbox": box.why})
         port, unfit = free_port(me.address), box.why if box.faulty else ""
         self._send(
             Probed(order.number, port, report.compute_s, report.collective_s, unfit, report.fault, report.reduce_bytes)
         )
 
-    def _plans(self, order: Probe) -> list[Plan]:
+    def _plans(self, order: Probe) -> list[ProbePlan]:
         memory, local = _MEMORY if os.path.isdir(_MEMORY) else "", order.processes // order.members
         probing = self._checks.probing
         return [
-            Plan(
+            ProbePlan(
                 order.rank + at,
                 order.processes,
                 order.members,

@@ -17,9 +17,9 @@ from turnout.launcher.health.probe_messages import (
     GRACE_S,
     MOST_BYTES,
     MOST_FAULT,
-    Plan,
+    ProbePlan,
+    ProbeStage,
     Report,
-    Stage,
     encode,
     read_report,
 )
@@ -28,7 +28,9 @@ COMMAND = (sys.executable, "-m", "turnout.launcher.health.probes")
 _MOST_REPORTS = 64
 
 
-async def probe(plans: Sequence[Plan], env: Mapping[str, str], command: Sequence[str] = COMMAND) -> tuple[Report, ...]:
+async def probe(
+    plans: Sequence[ProbePlan], env: Mapping[str, str], command: Sequence[str] = COMMAND
+) -> tuple[Report, ...]:
     """Run a probe for each of these plans at once. Return the last report of each, with the reason if it did not
     finish.
 
@@ -39,36 +41,36 @@ async def probe(plans: Sequence[Plan], env: Mapping[str, str], command: Sequence
     return tuple(task.result() for task in tasks)
 
 
-async def _one(plan: Plan, env: Mapping[str, str], command: Sequence[str]) -> Report:
-    ours, theirs = os.pipe()
-    words, told = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
+async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
+    read_end, write_end = os.pipe()
+    words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, env=dict(env), stdin=DEVNULL, stdout=theirs, stderr=DEVNULL, process_group=0
+            *words, env=dict(env), stdin=DEVNULL, stdout=write_end, stderr=DEVNULL, process_group=0
         )
     except OSError as error:
-        os.close(ours)
+        os.close(read_end)
         return _failed(Report(), f"it could not be started: {error}")
     finally:
-        os.close(theirs)
-    hears, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(told), os.fdopen(ours, "rb", 0)
+        os.close(write_end)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
     )
     try:
-        return await _heard(process, told, plan)
+        return await _last_report(process, reader, plan)
     finally:
-        hears.close()
+        pipe.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
-async def _heard(process: Process, told: asyncio.StreamReader, plan: Plan) -> Report:
+async def _last_report(process: Process, reader: asyncio.StreamReader, plan: ProbePlan) -> Report:
     report = Report()
     for _ in range(_MOST_REPORTS):
         try:
             async with asyncio.timeout(plan.within_s(report.stage) + GRACE_S):
-                if line := await told.readline():
+                if line := await reader.readline():
                     report = read_report(line)
                     continue
                 code = await process.wait()
@@ -81,5 +83,5 @@ async def _heard(process: Process, told: asyncio.StreamReader, plan: Plan) -> Re
 
 
 def _failed(report: Report, why: str) -> Report:
-    done = report.stage is Stage.DONE
+    done = report.stage is ProbeStage.DONE
     return report if done or report.fault else msgspec.structs.replace(report, fault=why[:MOST_FAULT])

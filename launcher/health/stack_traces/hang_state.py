@@ -13,7 +13,7 @@ from turnout.launcher.health.hang_detector import HangAction
 from turnout.launcher.health.messages import Stacks
 
 
-class Stage(Enum):
+class HangStage(Enum):
     """The stage at which the coordinator is in handling a hang."""
 
     QUIET = "quiet"  # nobody hangs
@@ -27,20 +27,20 @@ class HangState:
     """The policy for hangs, and the state of the current one."""
 
     act: HangAction = HangAction.ASK
-    stage: Stage = Stage.QUIET
+    stage: HangStage = HangStage.QUIET
     round: int = 0  # of the hang
     number: int = 0  # of the newest request for traces
-    hung: frozenset[tuple[str, int]] = frozenset()  # processes that hang now: member id and local rank
+    hanging: frozenset[tuple[str, int]] = frozenset()  # processes that hang now: member id and local rank
     first: str = ""  # the first hanging process, and why
-    asked: frozenset[str] = frozenset()  # members whose traces are awaited until until_s
+    awaited_members: frozenset[str] = frozenset()  # members whose traces are awaited until until_s
     stacks: Mapping[int, Stacks] = field(default_factory=dict)  # received traces by rank
     until_s: float = 0.0
     # members that must not return, and why: their ranks were suspect
-    leaves: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeStacks:
     """An effect: merge the traces of this world, write the result, and raise Merged."""
 
     number: int
@@ -50,9 +50,9 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class StacksMerged:
     """An event: the traces are merged."""
 
     number: int
-    apart: tuple[int, ...] = ()  # suspect ranks, for which the others wait; () for none
-    said: str = ""  # the result in words
+    suspects: tuple[int, ...] = ()  # suspect ranks, for which the others wait; () for none
+    verdict: str = ""  # the result in words

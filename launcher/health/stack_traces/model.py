@@ -44,7 +44,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class RankStacks:
     """The stacks of one rank."""
 
     python: tuple[Thread, ...] = ()
@@ -53,11 +53,11 @@ class Showing:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class WorldStacks:
     """The stack traces of all ranks of a world."""
 
     world: int
-    showings: dict[int, Showing]  # by rank; missing ranks have no stack
+    showings: dict[int, RankStacks]  # by rank; missing ranks have no stack
     why: dict[int, str] = field(default_factory=dict)  # reasons for missing stacks, by rank
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.launcher.health.stack_traces.merge import Node, fold
-from turnout.launcher.health.stack_traces.model import Frame, Gathered
+from turnout.launcher.health.stack_traces.model import Frame, WorldStacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +30,36 @@ class Group:
 class Outliers:
     """Says where the ranks of a world stand: the majority, the groups that left it, and the silent ranks."""
 
-    crowd: tuple[Group, ...]  # where the majority is: one group, or those into which it splits
-    apart: tuple[Group, ...]  # groups that left the majority, the earliest first
+    majority: tuple[Group, ...]  # where the majority is: one group, or those into which it splits
+    suspect_groups: tuple[Group, ...]  # groups that left the majority, the earliest first
     silent: int  # ranks without a stack
 
     @property
     def outliers(self) -> int:
         """Return the ranks that left the majority, and those without a stack if others have one."""
-        ranks = self.silent if self.crowd else 0
-        for group in self.apart:
+        ranks = self.silent if self.majority else 0
+        for group in self.suspect_groups:
             ranks |= group.ranks
         return ranks
 
 
-def stand(gathered: Gathered) -> Outliers:
+def find_outliers(gathered: WorldStacks) -> Outliers:
     """Find the places of all ranks, by the Python frames of their main threads."""
-    mains = {rank: [each for each in seen.python if each.main] for rank, seen in gathered.showings.items()}
+    mains = {rank: [each for each in stacks.python if each.main] for rank, stacks in gathered.showings.items()}
     node: Node | None = fold(mains)
     assert node is not None
-    enough, apart, crowd = 2 * node.ranks.bit_count(), list[Group](), list[Group]()
+    enough, suspect_groups, majority = 2 * node.ranks.bit_count(), list[Group](), list[Group]()
     while node is not None:
         ways = _ways(node)
         if not ways or 3 * ways[0].ranks.bit_count() < enough:
-            crowd = [way.group() for way in ways]
+            majority = [way.group() for way in ways]
             break
-        apart += (way.group() for way in ways[1:])
-        crowd, node = (
+        suspect_groups += (way.group() for way in ways[1:])
+        majority, node = (
             [Group(ways[0].ranks, ways[0].place.frame, ways[0].place.lines, ways[0].place.frame)],
             ways[0].into,
         )
-    return Outliers(tuple(crowd), tuple(apart), gathered.silent)
+    return Outliers(tuple(majority), tuple(suspect_groups), gathered.silent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import msgspec
 
 from turnout.launcher.health.rank_sets import folded, label
 from turnout.launcher.health.stack_traces.merge import Node, fold
-from turnout.launcher.health.stack_traces.model import Gathered
-from turnout.launcher.health.stack_traces.outliers import Group, Outliers, stand
+from turnout.launcher.health.stack_traces.model import WorldStacks
+from turnout.launcher.health.stack_traces.outliers import Group, Outliers, find_outliers
 from turnout.launcher.health.stack_traces.svg import picture
 
 MOST_GROUPS = 20  # groups described one by one
@@ -28,67 +28,69 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class StackReport:
     """The merged stacks of a world and what they show."""
 
     world: int
     python: Node
     native: Node
-    standing: Outliers
+    outliers: Outliers
     states: tuple[tuple[str, int], ...]  # unusual process states, with their ranks
     why: tuple[tuple[str, int], ...]  # reasons for missing stacks, with their ranks
 
     @property
-    def apart(self) -> int:
+    def suspects(self) -> int:
         """Return the suspect ranks."""
         ranks = 0
-        for group in self.standing.apart:
+        for group in self.outliers.suspect_groups:
             ranks |= group.ranks
         return ranks
 
 
-def merge(gathered: Gathered) -> Merged:
+def merge(gathered: WorldStacks) -> StackReport:
     """Merge the stacks of all ranks, and find the suspect ones."""
     states, why = dict[str, int](), dict[str, int]()
-    for rank, seen in gathered.showings.items():
-        if odd := _STATES.get(seen.state, ""):
+    for rank, stacks in gathered.showings.items():
+        if odd := _STATES.get(stacks.state, ""):
             states[odd] = states.get(odd, 0) | 1 << rank
     for rank, reason in gathered.why.items():
         why[reason] = why.get(reason, 0) | 1 << rank
-    return Merged(
+    return StackReport(
         gathered.world,
-        fold({rank: seen.python for rank, seen in gathered.showings.items()}),
-        fold({rank: seen.native for rank, seen in gathered.showings.items()}),
-        stand(gathered),
+        fold({rank: stacks.python for rank, stacks in gathered.showings.items()}),
+        fold({rank: stacks.native for rank, stacks in gathered.showings.items()}),
+        find_outliers(gathered),
         tuple(sorted(states.items())),
         tuple(sorted(why.items())),
     )
 
 
-def files(merged: Merged) -> dict[str, bytes]:
+def files(merged: StackReport) -> dict[str, bytes]:
     """Return the files to write, by the guide's names. A kind of stacks that no rank has gets an empty picture.
 
     Source: DL-115, DL-120; docs/facts/dlrover.md 7
     """
-    written = {"stacks.txt": text(merged).encode(), "stacks.json": as_json(merged)}
-    said = verdict(merged)
+    content = {"stacks.txt": text(merged).encode(), "stacks.json": as_json(merged)}
+    verdict_lines = verdict(merged)
     for name, title, root in (("py_stack", "Python", merged.python), ("cpp_stack", "C", merged.native)):
-        lines = said if root.children else [f"no rank shows any {title} frame"]
+        lines = verdict_lines if root.children else [f"no rank shows any {title} frame"]
         head = f"{title} stacks of {merged.world} ranks"
-        written[f"{name}.svg"] = picture(head, lines, root, merged.world).encode()
-        written[name] = flame_lines(root, merged.world).encode()
-    return written
+        content[f"{name}.svg"] = picture(head, lines, root, merged.world).encode()
+        content[name] = flame_lines(root, merged.world).encode()
+    return content
 
 
-def verdict(merged: Merged) -> list[str]:
+def verdict(merged: StackReport) -> list[str]:
     """Describe the result in a few lines, suspect ranks and their evidence first."""
-    standing, world = merged.standing, merged.world
-    lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} apart: {group}" for group in standing.apart[:MOST_GROUPS]]
-    if len(standing.apart) > MOST_GROUPS:
-        lines.append(f"and {len(standing.apart) - MOST_GROUPS} more groups stand apart")
-    lines += _crowd(standing.crowd)
-    if standing.silent:
-        lines.append(f"{_ranks(standing.silent)} of {world}: no stack")
+    outliers, world = merged.outliers, merged.world
+    lines = [
+        f"{_ranks(group.ranks)} {_stand(group.ranks)} apart: {group}" for group in outliers.suspect_groups[:MOST_GROUPS]
+    ]
+    if len(outliers.suspect_groups) > MOST_GROUPS:
+        lines.append(f"and {len(outliers.suspect_groups) - MOST_GROUPS} more groups stand apart")
+    lines += _crowd(outliers.majority)
+    if outliers.silent:
+        lines.append(f"{_ranks(outliers.silent)} of {world}: no stack")
     lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
     lines += [f"{_ranks(ranks)}: {odd}" for odd, ranks in merged.states]
     return lines
@@ -111,7 +113,7 @@ def _stand(ranks: int) -> str:
     return "stands" if ranks.bit_count() == 1 else "stand"
 
 
-def text(merged: Merged) -> str:
+def text(merged: StackReport) -> str:
     """Write the result as text: the verdict, then the trees, indented where ranks part."""
     parts = [f"stacks of {merged.world} ranks", *verdict(merged)]
     for title, root in (("Python", merged.python), ("C", merged.native)):
@@ -149,21 +151,21 @@ def _paths(node: Node, world: int, path: tuple[str, ...]) -> Iterator[tuple[str,
         yield from _paths(child, world, way)
 
 
-def as_json(merged: Merged) -> bytes:
+def as_json(merged: StackReport) -> bytes:
     """Write the result as JSON: the verdict and the trees, with sets of ranks in the guide's form."""
-    standing = merged.standing
-    told = {
+    outliers = merged.outliers
+    result = {
         "world": merged.world,
-        "outliers": folded(standing.outliers),
-        "silent": folded(standing.silent),
-        "apart": [_group(group) for group in standing.apart],
-        "crowd": [_group(group) for group in standing.crowd],
+        "outliers": folded(outliers.outliers),
+        "silent": folded(outliers.silent),
+        "apart": [_group(group) for group in outliers.suspect_groups],
+        "crowd": [_group(group) for group in outliers.majority],
         "states": {odd: folded(ranks) for odd, ranks in merged.states},
         "why_silent": {reason: folded(ranks) for reason, ranks in merged.why},
         "python": [_node(child, merged.world) for child in merged.python.children],
         "native": [_node(child, merged.world) for child in merged.native.children],
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(result)
 
 
 def _group(group: Group) -> dict[str, Any]:

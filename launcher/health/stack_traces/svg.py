@@ -31,10 +31,10 @@ class _Box:
     row: int
 
 
-def picture(title: str, said: Sequence[str], root: Node, world: int) -> str:
-    """Draw an SVG. said: lines above it. It is well-formed and has no script, whatever the names contain."""
+def picture(title: str, lines: Sequence[str], root: Node, world: int) -> str:
+    """Draw an SVG. lines: lines above it. It is well-formed and has no script, whatever the names contain."""
     boxes = list(_boxes(root))
-    top = _MARGIN + 24 + _ROW * (len(said) + 2)
+    top = _MARGIN + 24 + _ROW * (len(lines) + 2)
     height = top + _ROW * (1 + max((box.row for box in boxes), default=0)) + _MARGIN
     legend = ((_ALL, "all that show a stack"), (_MOST, "half of them or more"), (_FEW, "fewer"))
     return "\n".join(
@@ -47,7 +47,7 @@ def picture(title: str, said: Sequence[str], root: Node, world: int) -> str:
             *(
                 f'<text x="{_MARGIN}" y="{_MARGIN + 22 + _ROW * (at + 1)}">'
                 f"{_xml(_cut(line, _WIDTH - 2 * _MARGIN))}</text>"
-                for at, line in enumerate(said)
+                for at, line in enumerate(lines)
             ),
             *(
                 f'<rect x="{_MARGIN + 190 * at}" y="{top - 24}" width="12" height="12" fill="{colour}"/>'
@@ -86,13 +86,13 @@ def _stacks(root: Node) -> dict[int, int]:
 
 def _drawn(box: _Box, top: int, world: int, present: int) -> str:
     node, y = box.node, top + _ROW * box.row
-    whole = f"{node.frame}@{label(node.ranks, world)}"
+    label_text = f"{node.frame}@{label(node.ranks, world)}"
     lines = f", line {', '.join(map(str, node.lines))}" if node.lines else ""
-    held = node.ranks.bit_count()
-    colour = _ALL if held == present else _MOST if 2 * held >= present else _FEW
-    words = _cut(whole, box.width - 8)
+    rank_count = node.ranks.bit_count()
+    colour = _ALL if rank_count == present else _MOST if 2 * rank_count >= present else _FEW
+    words = _cut(label_text, box.width - 8)
     return (
-        f"<g><title>{_xml(f'{whole} ({held} of {world} ranks{lines})')}</title>"
+        f"<g><title>{_xml(f'{label_text} ({rank_count} of {world} ranks{lines})')}</title>"
         f'<rect x="{box.x:.2f}" y="{y}" width="{box.width:.2f}" height="{_ROW}" fill="{colour}"/>'
         + (f'<text x="{box.x + 4:.2f}" y="{y + 13}">{_xml(words)}</text>' if words else "")
         + "</g>"

@@ -38,7 +38,7 @@ class SharedDir:
 
         The parent must exist: a missing mount must not become a folder of this host.
         """
-        with self._told():
+        with self._lock_errors():
             try:
                 os.mkdir(self.path, 0o700)
             except FileExistsError:
@@ -47,14 +47,14 @@ class SharedDir:
                 step = "mount the shared storage, or name a folder on it"
                 raise LockRefused(self.name, f"{self.path.parent} is not there", step) from error
         with self.opened() as at:
-            self._try(at)
+            self._check_storage(at)
             if stat.S_IMODE(os.fstat(at).st_mode) & 0o077:
                 os.fchmod(at, 0o700)
 
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Open the folder for the other calls. They keep using this folder even if the path changes."""
-        with self._told():
+        with self._lock_errors():
             at = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 yield at
@@ -131,12 +131,12 @@ class SharedDir:
 
     def _same(self, at: int, one: str, other: str) -> bool:
         try:
-            there = [os.stat(name, dir_fd=at, follow_symlinks=False) for name in (one, other)]
+            files = [os.stat(name, dir_fd=at, follow_symlinks=False) for name in (one, other)]
         except FileNotFoundError:
             return False
-        return os.path.samestat(*there)
+        return os.path.samestat(*files)
 
-    def _try(self, at: int) -> None:
+    def _check_storage(self, at: int) -> None:
         """Test storage by writing and linking a file as a claim does. Raises LockRefused if the folder's owner is
         another user.
         """
@@ -154,7 +154,7 @@ class SharedDir:
             self.sweep(at, [trial, f"{trial}-linked"])
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _lock_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

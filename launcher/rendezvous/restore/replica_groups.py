@@ -26,8 +26,8 @@ def replica_groups(world: World, before: Rings = ()) -> tuple[dict[str, ReplicaG
         replica_holders(places, copies, before[copies - 1] if copies <= len(before) else None) for copies in counts
     )
     first, size = endpoints[world.members[0].id], len(places)
-    around = {
+    groups = {
         id_: ReplicaGroup(first, size, tuple(tuple(endpoints[other] for other in each[id_]) for each in rings))
         for id_ in endpoints
     }
-    return around, rings
+    return groups, rings

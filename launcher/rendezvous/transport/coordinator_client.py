@@ -25,8 +25,8 @@ from turnout.launcher.rendezvous.messages import (
     ToMember,
     Welcome,
     encode,
+    is_proof,
     proof,
-    proves,
     read_at_member,
 )
 from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection, next_frame
@@ -69,9 +69,9 @@ class CoordinatorClient(FrameConnection):
         self._on_message, self._on_lost = on_message, on_lost
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
-        self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
+        self._nonce, self._peer_nonce = os.urandom(NONCE_BYTES), b""
         self.welcome: Welcome | None = None
-        self.claimed = LastWorld()  # the base that the Join reported
+        self.reported_world = LastWorld()  # the base that the Join reported
         self._heard_s = self._looked_s = self._loop.time()
         self._beats: asyncio.TimerHandle | None = None
         self._beat_s = self.silence_s = 0.0
@@ -79,7 +79,7 @@ class CoordinatorClient(FrameConnection):
         self.importing_s = 0.0
         self._over = False
 
-    def took(self, body: bytes) -> None:
+    def on_frame(self, body: bytes) -> None:
         """Handle a frame from the coordinator. Raises BadFrame and NotProven."""
         self._heard_s = self._loop.time()
         if self._slept():
@@ -96,15 +96,15 @@ class CoordinatorClient(FrameConnection):
                 if version != VERSION:
                     self._answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
                     return
-                self._theirs = nonce
+                self._peer_nonce = nonce
                 self.auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
                 join = self._join(self._nonce, self._proof(nonce))
-                self.claimed, self.importing_s = join.base, join.importing_s
+                self.reported_world, self.importing_s = join.base, join.importing_s
                 self.send(encode(join))
             case _ if self.auth is None:
                 raise NotProven(f"{type(message).__name__} from one who has not proved that it knows the job's token")
             case Welcome():
-                if not proves(message.proof, self._token, "coordinator", self._run, self._nonce, self._theirs):
+                if not is_proof(message.proof, self._token, "coordinator", self._run, self._nonce, self._peer_nonce):
                     raise NotProven("a Welcome without the proof that its sender knows the job's token")
                 self.welcome = message
                 self._beat_s, self.silence_s = message.beat_s, message.silence_s
@@ -121,7 +121,7 @@ class CoordinatorClient(FrameConnection):
     @property
     def challenged(self) -> bool:
         """True if the other side has sent its Challenge."""
-        return self._theirs != b""
+        return self._peer_nonce != b""
 
     def _proof(self, theirs: bytes) -> bytes:
         return proof(self._token, "member", self._run, theirs, self._nonce)
@@ -130,16 +130,16 @@ class CoordinatorClient(FrameConnection):
         if not self.answer.done():
             self.answer.set_result(answer)
 
-    def say(self, message: ToCoordinator) -> None:
+    def send_message(self, message: ToCoordinator) -> None:
         """Send a message. It is dropped if the connection is lost, since the next connection starts again."""
         self.send(encode(message))
 
-    def tells(self, step: int, saved: int, importing_s: float) -> None:
+    def report(self, step: int, saved: int, importing_s: float) -> None:
         """Set what heartbeats report. The first step and the end of imports are reported at once."""
         soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
         self.step, self.saved, self.importing_s = step, saved, importing_s
         if soon:
-            self.say(Heartbeat(step, saved, importing_s))
+            self.send_message(Heartbeat(step, saved, importing_s))
 
     def _beat(self) -> None:
         now_s, limit_s = self._loop.time(), self.silence_s
@@ -152,7 +152,7 @@ class CoordinatorClient(FrameConnection):
             self._lost(Reason.MEMBER_SILENT)
             self.abort()
             return
-        self.say(Heartbeat(self.step, self.saved, self.importing_s))
+        self.send_message(Heartbeat(self.step, self.saved, self.importing_s))
         self._beats = self._loop.call_later(self._beat_s, self._beat)
 
     def _slept(self) -> bool:
@@ -166,20 +166,20 @@ class CoordinatorClient(FrameConnection):
         self.abort()
         return True
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """Watch for being stopped while this side waits for the Welcome."""
         self._looked_s = self._loop.time()
         self._beats = self._loop.call_later(1.0, self._wait)
 
     def _wait(self) -> None:
         if self.welcome is None and not self._slept():
-            self.opened()
+            self.on_open()
 
-    def bad(self, fault: str) -> None:
+    def on_bad_frame(self, fault: str) -> None:
         """Treat an invalid frame as no answer."""
         self._answer(NoAnswer(fault))
 
-    def closed(self, why: Exception | None) -> None:
+    def on_close(self, why: Exception | None) -> None:
         """Handle the end of the connection."""
         if self._beats is not None:
             self._beats.cancel()
@@ -234,7 +234,7 @@ async def connect(
     return None, answer
 
 
-async def greets(address: str, port: int, within_s: float = GREETS_S) -> bool:
+async def is_agent_listening(address: str, port: int, within_s: float = GREETS_S) -> bool:
     """True if an agent listens there. Nothing is said to it, so it does not count a member."""
     writer: asyncio.StreamWriter | None = None
     try:

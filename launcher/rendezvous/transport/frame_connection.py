@@ -40,23 +40,23 @@ class FrameConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else ""
-        self.opened()
+        self.on_open()
 
     def data_received(self, data: bytes) -> None:
         """Handle received bytes. Called by asyncio."""
         try:
             for body in self.splitter.split(data):
-                self.took(body if self.auth is None else self.auth.open(body))
+                self.on_frame(body if self.auth is None else self.auth.open(body))
                 if self.transport is None or self.transport.is_closing():
                     return
         except BadFrame as error:
-            self.bad(str(error))
+            self.on_bad_frame(str(error))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection. Called by asyncio."""
         self.transport = None
-        self.closed(exc)
+        self.on_close(exc)
 
     def pause_writing(self) -> None:
         """Abort, since the peer does not read. Called by asyncio."""
@@ -78,16 +78,16 @@ class FrameConnection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """Handle the new connection."""
 
-    def took(self, body: bytes) -> None:
+    def on_frame(self, body: bytes) -> None:
         """Handle the body of one frame. May raise BadFrame."""
 
-    def closed(self, why: Exception | None) -> None:
+    def on_close(self, why: Exception | None) -> None:
         """Handle the end of the connection."""
 
-    def bad(self, fault: str) -> None:
+    def on_bad_frame(self, fault: str) -> None:
         """Handle invalid input from the peer."""
 
 

@@ -25,14 +25,14 @@ from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
     READ_BYTES,
     Ended,
-    Ready,
-    Start,
+    ParentReady,
     Started,
-    Stop,
+    StartTasks,
     Stopped,
+    StopTasks,
     Task,
     encode,
-    heard,
+    read_report,
 )
 from turnout.launcher.workers.reaper import Leftovers
 
@@ -75,9 +75,9 @@ class ForkserverClient:
         self._mark = secrets.token_hex(16)
         self._started_pids = set[int]()  # since the last round ended
         self.running: dict[int, int] = {}
-        self.ready: asyncio.Future[Ready | None] = loop.create_future()  # None if it died before it was ready
+        self.ready: asyncio.Future[ParentReady | None] = loop.create_future()  # None if it died before it was ready
         self.opened_s = loop.time()
-        self.gone = asyncio.Event()
+        self.ended = asyncio.Event()
         self._started: asyncio.Future[Started | None] | None = None
         self._stopped: asyncio.Future[Stopped | None] | None = None
         self._closing = False
@@ -110,22 +110,22 @@ class ForkserverClient:
 
     async def start(self, tasks: Sequence[Task]) -> Started | None:
         """Start these processes. None if the parent has died."""
-        if self.gone.is_set():
+        if self.ended.is_set():
             return None
         self._started = asyncio.get_running_loop().create_future()
         marked = (msgspec.structs.replace(task, env=task.env | {PARENT: self._mark}) for task in tasks)
-        await self._tell(Start(tuple(marked)))
+        await self._tell(StartTasks(tuple(marked)))
         return await asyncio.shield(self._started)
 
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
         """Stop everything below the parent. None if the parent does not answer in time or has died; then it is gone
         too.
         """
-        if self.gone.is_set() or (self._started is None and not self.ready.done()):
+        if self.ended.is_set() or (self._started is None and not self.ready.done()):
             return None  # it may not have read a request to start them: those are stopped too
         if self._stopped is None or self._stopped.done():
             self._stopped = asyncio.get_running_loop().create_future()
-        await self._tell(Stop(int(sig), grace_s))
+        await self._tell(StopTasks(int(sig), grace_s))
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(self._stopped), grace_s + self._stuck_s)
         await self._kill()
@@ -137,17 +137,17 @@ class ForkserverClient:
         if self.ready.done():
             self._writer.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.gone.wait(), FAREWELL_S)
+                await asyncio.wait_for(self.ended.wait(), FAREWELL_S)
         await self._kill()
         await self._listening
 
     async def _kill(self) -> None:
-        if not self.gone.is_set():
+        if not self.ended.is_set():
             self._process.kill()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.gone.wait(), self._stuck_s + FAREWELL_S)
+                await asyncio.wait_for(self.ended.wait(), self._stuck_s + FAREWELL_S)
 
-    async def _tell(self, message: Start | Stop) -> None:
+    async def _tell(self, message: StartTasks | StopTasks) -> None:
         with contextlib.suppress(ConnectionError):  # its death is noticed by the reader
             self._writer.write(encode(message))
             await self._writer.drain()
@@ -158,14 +158,14 @@ class ForkserverClient:
         with contextlib.suppress(ConnectionError, BadFrame):
             while more := await self._reader.read(READ_BYTES):
                 for body in frames.split(more):
-                    self._hear(heard(body))
+                    self._hear(read_report(body))
         self._writer.close()
         await asyncio.to_thread(self._reap)
         await self._bury()
         for waiting in (self.ready, self._started, self._stopped):
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
-        self.gone.set()
+        self.ended.set()
         if not self._closing:
             await self._lost(self)
 
@@ -177,9 +177,9 @@ class ForkserverClient:
             self._process.kill()
             self._process.wait()
 
-    def _hear(self, message: Ready | Started | Ended | Stopped) -> None:
+    def _hear(self, message: ParentReady | Started | Ended | Stopped) -> None:
         match message:
-            case Ready():
+            case ParentReady():
                 self.ready.set_result(message)
             case Started(pids, _):
                 self.running |= {pid: local_rank for local_rank, pid in pids.items()}

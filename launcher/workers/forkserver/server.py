@@ -30,15 +30,15 @@ from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
     READ_BYTES,
     Ended,
-    Heard,
-    Ready,
-    Start,
+    ParentReady,
+    ParentReport,
     Started,
-    Stop,
+    StartTasks,
     Stopped,
+    StopTasks,
     Task,
     encode,
-    told,
+    read_order,
 )
 from turnout.launcher.workers.forkserver.preload import DEFAULT, LATE, LEFT_OUT, TORCH
 from turnout.launcher.workers.reaper import code_of, kill_below
@@ -80,7 +80,7 @@ class Parent:
             self._never = _try_a_fork()
             gc.collect()
             gc.freeze()  # children share these pages until a collector writes to them
-        self._say(Ready(time.monotonic() - start_s, failed, self._never))
+        self._send_report(ParentReady(time.monotonic() - start_s, failed, self._never))
 
     def _begin_again(self, modules: Sequence[str]) -> NoReturn:
         """Execute this program again with other modules: nothing else closes a device or ends a thread."""
@@ -120,7 +120,7 @@ class Parent:
         left_s = self._kill_at_s - time.monotonic() if self._running else 0.0
         return 1e3 * max(left_s, TICK_S)
 
-    def _say(self, message: Heard) -> None:
+    def _send_report(self, message: ParentReport) -> None:
         self._endpoint.sendall(encode(message))
 
     def _reap(self) -> None:
@@ -133,18 +133,18 @@ class Parent:
             if pid == 0:
                 return
             if (local_rank := self._running.pop(pid, None)) is not None:
-                self._say(Ended(local_rank, pid, code_of(status)))
+                self._send_report(Ended(local_rank, pid, code_of(status)))
 
     def _hear(self) -> Task | None:
         more = self._endpoint.recv(READ_BYTES)
         if not more:
             raise EOFError
         for body in self._frames.split(more):
-            match told(body):
-                case Start(tasks):
+            match read_order(body):
+                case StartTasks(tasks):
                     if (task := self._start(tasks)) is not None:
                         return task
-                case Stop(sig, grace_s):
+                case StopTasks(sig, grace_s):
                     self._signal(sig)
                     at_s = time.monotonic() + grace_s
                     self._kill_at_s = at_s if self._kill_at_s is None else min(at_s, self._kill_at_s)
@@ -179,7 +179,7 @@ class Parent:
             self._running[pid] = task.local_rank
             if task is not tasks[-1]:
                 store_port.after(task.env)
-        self._say(Started(pids, refused))
+        self._send_report(Started(pids, refused))
         return None
 
     @staticmethod
@@ -206,10 +206,10 @@ class Parent:
             if time.monotonic() >= self._kill_at_s:
                 self._signal(signal.SIGKILL)
         elif killed := kill_below(os.getpid()):  # nothing waits for the rest
-            self._orphans |= {seen.name for seen in killed}
+            self._orphans |= {process.name for process in killed}
         else:
             self._reap()
-            self._say(Stopped(tuple(sorted(self._orphans))))
+            self._send_report(Stopped(tuple(sorted(self._orphans))))
             self._kill_at_s, self._orphans = None, set()
 
     def _bury_all(self) -> None:

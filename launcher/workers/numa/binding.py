@@ -63,7 +63,7 @@ class CpuSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NotBound:
     """The answer when no process is bound to CPUs, with the reason."""
 
     reason: str
@@ -72,7 +72,7 @@ class Refusal:
         return self.reason
 
 
-def machine(files: Mapping[str, str], allowed: Iterable[int], devices: Sequence[Device] = ()) -> Machine | Refusal:
+def machine(files: Mapping[str, str], allowed: Iterable[int], devices: Sequence[Device] = ()) -> Machine | NotBound:
     """Build a machine from the texts of /sys. files: by path below /sys/devices/system. allowed: usable CPUs.
 
     A device with NUMA node -1, as on a machine with one node, counts as node 0.
@@ -84,7 +84,7 @@ def machine(files: Mapping[str, str], allowed: Iterable[int], devices: Sequence[
             node_of |= dict.fromkeys(numbers(text), int(parts[1].removeprefix("node")))
     cpus = tuple(_cpu(files, number, node_of[number]) for number in sorted(allowed) if number in node_of)
     if not cpus:
-        return Refusal("this machine does not say which CPU is on which NUMA node")
+        return NotBound("this machine does not say which CPU is on which NUMA node")
     return Machine(cpus, tuple(Device(each.address, max(each.node, 0), each.uuid) for each in devices))
 
 
@@ -102,7 +102,7 @@ def _cpu(files: Mapping[str, str], number: int, node: int) -> Cpu:
     return Cpu(number, node, int(socket) if socket.lstrip("-").isdecimal() else 0, min(cores), min(cache))
 
 
-def visible(devices: Sequence[Device], chosen: str | None) -> tuple[Device, ...] | Refusal:
+def visible(devices: Sequence[Device], chosen: str | None) -> tuple[Device, ...] | NotBound:
     """Select the devices that CUDA_VISIBLE_DEVICES names, in its order. chosen: its text, None if it is not set."""
     if chosen is None:
         return tuple(devices)
@@ -113,36 +113,36 @@ def visible(devices: Sequence[Device], chosen: str | None) -> tuple[Device, ...]
         elif matching := [each for each in devices if each.uuid and each.uuid.startswith(word)]:
             found.append(matching[0])
         else:
-            return Refusal(f"no device is known by {word!r} of CUDA_VISIBLE_DEVICES")
+            return NotBound(f"no device is known by {word!r} of CUDA_VISIBLE_DEVICES")
     return tuple(found)
 
 
-def bind(on: Machine, how: Binding, local_rank: int, processes: int) -> CpuSet | Refusal:
+def bind(on: Machine, how: Binding, local_rank: int, processes: int) -> CpuSet | NotBound:
     """Choose the CPUs of process `local_rank` of `processes`. Its device is the one with that index.
 
     `exclusive` divides the cores of a node among its processes. With the other bindings, CPU sets may overlap.
     """
     places = _places(on, processes)
     if local_rank >= len(places):
-        return Refusal(f"process {local_rank} has no device: {len(places)} are there")
+        return NotBound(f"process {local_rank} has no device: {len(places)} are there")
     mine = places[local_rank]
-    beside = [rank for rank, node in enumerate(places) if node == mine]  # the processes on this node, in order
-    here = [cpu for cpu in on.cpus if cpu.node == mine]
-    if not here:
-        return Refusal(f"process {local_rank}: none of the CPUs of NUMA node {mine} is ours")
+    sharers = [rank for rank, node in enumerate(places) if node == mine]  # the processes on this node, in order
+    node_cpus = [cpu for cpu in on.cpus if cpu.node == mine]
+    if not node_cpus:
+        return NotBound(f"process {local_rank}: none of the CPUs of NUMA node {mine} is ours")
     match how:
         case Binding.NODE:
-            chosen = here
+            chosen = node_cpus
         case Binding.SOCKET:
-            sockets = {min(here, key=lambda cpu: cpu.number).socket}
+            sockets = {min(node_cpus, key=lambda cpu: cpu.number).socket}
             homes = {node for node in on.nodes if _first(on, node).socket in sockets}
             chosen = [cpu for cpu in on.cpus if cpu.node in homes]
         case Binding.EXCLUSIVE:
-            return _exclusive(here, mine, beside.index(local_rank), len(beside))
+            return _exclusive(node_cpus, mine, sharers.index(local_rank), len(sharers))
         case Binding.CORE_COMPLEX:
-            groups = _grouped(here, lambda cpu: cpu.cache)
+            groups = _grouped(node_cpus, lambda cpu: cpu.cache)
             caches = sorted(groups, key=lambda cache: (-len(groups[cache]), cache))
-            chosen = groups[caches[beside.index(local_rank) % len(caches)]]
+            chosen = groups[caches[sharers.index(local_rank) % len(caches)]]
     return CpuSet(tuple(sorted(cpu.number for cpu in chosen)))
 
 
@@ -158,11 +158,11 @@ def _first(on: Machine, node: int) -> Cpu:
     return min((cpu for cpu in on.cpus if cpu.node == node), key=lambda cpu: cpu.number)
 
 
-def _exclusive(here: Sequence[Cpu], node: int, at: int, sharers: int) -> CpuSet | Refusal:
-    groups = _grouped(here, lambda cpu: cpu.core)
+def _exclusive(node_cpus: Sequence[Cpu], node: int, at: int, sharers: int) -> CpuSet | NotBound:
+    groups = _grouped(node_cpus, lambda cpu: cpu.core)
     each, more = divmod(len(groups), sharers)
     if each < 1:
-        return Refusal(f"NUMA node {node} has {len(groups)} cores for {sharers} processes")
+        return NotBound(f"NUMA node {node} has {len(groups)} cores for {sharers} processes")
     start = at * each + min(at, more)
     cores = sorted(groups)[start : start + each + (1 if at < more else 0)]
     return CpuSet(tuple(sorted(cpu.number for core in cores for cpu in groups[core])))

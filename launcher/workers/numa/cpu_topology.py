@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from turnout.launcher.workers.numa.binding import Device, Machine, Refusal, machine, visible
+from turnout.launcher.workers.numa.binding import Device, Machine, NotBound, machine, visible
 
 _FILES = (
     "node/node*/cpulist",
@@ -17,12 +17,12 @@ _FILES = (
 )
 
 
-def look(root: Path = Path("/"), chosen: str | None = None) -> Machine | Refusal:
+def look(root: Path = Path("/"), chosen: str | None = None) -> Machine | NotBound:
     """Describe the machine. chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set."""
     base = root / "sys/devices/system"
     files = {str(file.relative_to(base)): text for glob in _FILES for file in base.glob(glob) if (text := _text(file))}
     devices = visible(gpus(root), chosen)
-    if isinstance(devices, Refusal):
+    if isinstance(devices, NotBound):
         return devices
     return machine(files, os.sched_getaffinity(0), devices)
 
@@ -31,11 +31,11 @@ def gpus(root: Path = Path("/")) -> tuple[Device, ...]:
     """List the NVIDIA GPUs of this container by PCI address. The driver may also list other GPUs of the host."""
     found = []
     for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
-        said = dict(line.split(":", 1) for line in _text(folder / "information").splitlines() if ":" in line)
-        minor = said.get("Device Minor", "").strip()
+        information = dict(line.split(":", 1) for line in _text(folder / "information").splitlines() if ":" in line)
+        minor = information.get("Device Minor", "").strip()
         if (root / f"dev/nvidia{minor}").exists():
             node = _text(root / "sys/bus/pci/devices" / folder.name / "numa_node").strip() or "-1"
-            found.append(Device(folder.name, int(node), said.get("GPU UUID", "").strip()))
+            found.append(Device(folder.name, int(node), information.get("GPU UUID", "").strip()))
     return tuple(found)
 
 

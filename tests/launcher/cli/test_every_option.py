@@ -77,7 +77,7 @@ def test_an_option_is_read_from_each_of_its_variables(option):
     for variable in option.variables:
         # A pod's own name says its number as well.
         found = dict(flat(settings(base, {variable: option.example or "1"})))
-        named = {"POD_NAME": ("place.order", "meeting.host")}.get(variable, ())
+        named = {"POD_NAME": ("place.order", "rendezvous.host")}.get(variable, ())
         assert {name for name in first if found[name] != first[name]} == set(named), variable
 
 

@@ -78,19 +78,19 @@ TO_MEMBER = {
     Judged: (counts, st.sampled_from([*Found]), words, words, st.integers(1, 1 << 40), words, words),
     ShowStacks: (counts, counts, counts),
     messages.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
-    messages.Stored: (counts, words, steps),
+    messages.StoredStepReport: (counts, words, steps),
 }
 TO_COORDINATOR = {
     messages.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds, seconds),
     messages.Heartbeat: (steps, steps, seconds),
     messages.Ready: (counts, ports, paths, holds),
-    messages.Failed: (counts, counts, words),
+    messages.ProcessFailed: (counts, counts, words),
     messages.Succeeded: (counts, holds),
     messages.ShardsAdopted: (counts, holds),
     messages.Leaving: (seconds, words),
     messages.Reached: (counts, steps),
-    messages.Ask: (),
-    messages.Stored: (counts, words, steps),
+    messages.GetRoster: (),
+    messages.StoredStepReport: (counts, words, steps),
     Hung: (counts, counts, words),
     Stacks: (counts, counts, st.binary(max_size=400), words),
     Probed: (counts, ports, st.none() | seconds, st.none() | seconds, words, words, counts),
@@ -130,13 +130,13 @@ def test_what_a_member_says_is_read_again(message):
     assert messages.read_at_coordinator(body_of(messages.encode(message))) == message
 
 
-FORMED = messages.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget(), look=True)
+FORMED = messages.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget(), check_storage=True)
 
 
 @pytest.mark.parametrize("known", [pytest.param(10, id="the first ones"), pytest.param(19, id="before `look`")])
 def test_a_world_as_older_agents_tell_it_is_read(known):
     fields = msgspec.msgpack.decode(body_of(messages.encode(FORMED)))
-    assert messages.read_at_member(pack(fields[: 1 + known])) == msgspec.structs.replace(FORMED, look=False)
+    assert messages.read_at_member(pack(fields[: 1 + known])) == msgspec.structs.replace(FORMED, check_storage=False)
 
 
 @given(message=st.one_of(down, up), cut=st.integers(1, 400))
@@ -229,15 +229,15 @@ def test_what_is_no_message_is_refused(body):
         pytest.param(5, {"id": "a/0", "name": "a", "processes": 10**6}, id="a million processes"),
         pytest.param(5, {"id": "a/0", "name": "a", "port": -1}, id="a negative port"),
         pytest.param(5, {"id": "a/0", "name": "a", "path": ["s"] * 17}, id="a member's path too long"),
-        pytest.param(5, {"id": "a/0", "name": "a", "order": -1}, id="a negative index"),
-        pytest.param(5, {"id": "a/0", "name": "a", "born_s": math.nan}, id="a birth at no time"),
-        pytest.param(6, {"least": 3, "most": 2}, id="min above max"),
-        pytest.param(6, {"least": 1, "most": 1 << 60}, id="too many members"),
-        pytest.param(6, {"least": 1, "most": 1, "unit": 0}, id="no unit"),
-        pytest.param(6, {"least": 1, "most": 1, "max_restarts": -1}, id="less than no restarts"),
-        pytest.param(6, {"least": 1, "most": 1, "last_call_s": -1.0}, id="a negative last call"),
-        pytest.param(6, {"least": 1, "most": 1, "last_call_s": math.nan}, id="a last call that is no time"),
-        pytest.param(6, {"least": 1, "most": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
+        pytest.param(5, {"id": "a/0", "name": "a", "index": -1}, id="a negative index"),
+        pytest.param(5, {"id": "a/0", "name": "a", "started_s": math.nan}, id="a birth at no time"),
+        pytest.param(6, {"min_nodes": 3, "max_nodes": 2}, id="min above max"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1 << 60}, id="too many members"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "node_unit": 0}, id="no unit"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "max_restarts": -1}, id="less than no restarts"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "last_call_s": -1.0}, id="a negative last call"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "last_call_s": math.nan}, id="a last call that is no time"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
         pytest.param(7, [0, 0, 1, 0], id="a number for a yes"),
         pytest.param(7, [1 << 41], id="a base too large"),
         pytest.param(10, [[1, 0, 2, 1]] * 257, id="too many steps in memory"),
@@ -284,7 +284,7 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
 
 
 @pytest.mark.parametrize(
-    ("head", "most", "size"),
+    ("head", "max_nodes", "size"),
     [
         pytest.param(b"\0\0\0\1", messages.MOST_BYTES, 1, id="one byte"),
         pytest.param(b"\0\x40\0\0", messages.MOST_BYTES, messages.MOST_BYTES, id="as much as there may be"),
@@ -338,7 +338,7 @@ PROOF = messages.proof(b"token", "member", "job", THEIRS, OURS)
     ],
 )
 def test_a_proof(claimed, token, role, run, theirs, ours, proves):
-    assert messages.proves(claimed, token, role, run, theirs, ours) is proves
+    assert messages.is_proof(claimed, token, role, run, theirs, ours) is proves
 
 
 @given(one=st.tuples(words, words, proofs, proofs), other=st.tuples(words, words, proofs, proofs))

@@ -27,7 +27,7 @@ class WorkerTestbed:
             fork=fork,
             preload=preload,
             shutdown_timeout_s=shutdown_timeout_s,
-            say=self._say,
+            log_event=self._say,
             env=self.env,
             **more,
         )

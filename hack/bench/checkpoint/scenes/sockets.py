@@ -108,9 +108,9 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 def _arena(memory: Path, size_bytes: int) -> Any:
     """Make an arena with two allocated generations, and the record of a shard of that size."""
     from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-    from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+    from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 
-    record = Record(0, 1, 0, 0, 1, _HEAD_BYTES, size_bytes - _HEAD_BYTES)
+    record = ShardRecord(0, 1, 0, 0, 1, _HEAD_BYTES, size_bytes - _HEAD_BYTES)
     arena = Arena.make(memory, Identity("bench", str(os.getpid()), 0, boot_id(), 2))
     for generation in range(2):
         arena.populate(generation, record.region_bytes)

@@ -18,12 +18,14 @@ WHOLE = write("faulthandler", STACK, "S")
 def sent(file, most_bytes):
     """The frames that answer one order."""
 
-    async def show():
+    async def capture_stacks():
         return {0: CapturedStack(file, True)}
 
     async def answered():
         frames, there = [], asyncio.Event()
-        showing = StackResponder(SimpleNamespace(show=show), lambda frame: (frames.append(frame), there.set()))
+        showing = StackResponder(
+            SimpleNamespace(capture_stacks=capture_stacks), lambda frame: (frames.append(frame), there.set())
+        )
         showing.begin(ShowStacks(7, 1, most_bytes))
         await asyncio.wait_for(there.wait(), 10)
         await showing.close()

@@ -15,7 +15,7 @@ import pytest
 
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.format.arena_layout import Identity, State, newest
+from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
 from turnout.launcher.checkpoint.format.checksums import sums_of
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -88,7 +88,7 @@ def check(arena, generation):
     step = slot.record.step
     assert slot.record.shard_bytes == record_of(step).shard_bytes
     assert np.array_equal(np.frombuffer(arena.map(generation, slot.record.shard_bytes), np.uint8), bytes_of(step))
-    if slot.state is State.HASHED:
+    if slot.state is SlotState.HASHED:
         assert arena.sums(generation) == tuple(sums_of(arena.map(generation, slot.record.shard_bytes)))
     return step
 
@@ -129,7 +129,7 @@ def test_the_newest_sealed_step_is_whole_wherever_its_saver_was_killed(arena, sa
         savers.kill()
         slots = arena.slots()
         assert [slot.fault for slot in slots if slot.fault] == []
-        in_mid_save += any(slot.state is State.WRITING for slot in slots)
+        in_mid_save += any(slot.state is SlotState.WRITING for slot in slots)
         found = newest(slots)
         if found is None:
             assert savers.sealed == -1

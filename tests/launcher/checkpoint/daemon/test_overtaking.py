@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.examples import scaled
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
 from turnout.launcher.checkpoint.daemon.persist_queue import PersistQueue, Superseded
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, Record, newest
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
 
 BYTES = 100
 
@@ -28,7 +28,7 @@ class Saves(RuleBasedStateMachine):
 
     @rule(disk=st.booleans())
     def save(self, disk):
-        record = Record(0, self.step + 1, 1, 0, 1, PAGE_BYTES, BYTES)
+        record = ShardRecord(0, self.step + 1, 1, 0, 1, PAGE_BYTES, BYTES)
         while (generation := self.arena.begin(record)) is None:
             if not self.overtake():
                 assert self.count == 2, "with three generations a save never waits for storage"
@@ -45,12 +45,12 @@ class Saves(RuleBasedStateMachine):
 
     def overtake(self):
         """Overtake the oldest save, as the daemon does; the one overtaken then sees that it is."""
-        epoch = self.line.overtake(self.arena.slots()[newest(self.arena.slots())].epoch)
+        epoch = self.line.drop_oldest(self.arena.slots()[newest(self.arena.slots())].epoch)
         if epoch is None:
             return False
         assert epoch == min(self.queued.keys() - {self.now}), "the oldest that waits"
         try:
-            self.line.begins(epoch)
+            self.line.try_begin(epoch)
         except Superseded:
             self.gone.add(epoch)
             self.leave(epoch)
@@ -65,8 +65,8 @@ class Saves(RuleBasedStateMachine):
     @rule()
     def storage_is_free(self):
         self.now = min(self.queued)
-        assert self.line.begins(self.now)
-        assert not self.line.begins(max(self.queued)), "one at a time"
+        assert self.line.try_begin(self.now)
+        assert not self.line.try_begin(max(self.queued)), "one at a time"
 
     @precondition(lambda self: self.now is not None)
     @rule()

@@ -40,9 +40,14 @@ class Worker:
 
     async def connect(self):
         hello = Hello("job", "w0", 0, 0, 1, 1)
-        args = (hello, os.environ | {DAEMON: self.agent.env[DAEMON]}, Path(self._sockets.name), lambda told: None)
+        args = (
+            hello,
+            os.environ | {DAEMON: self.agent.environment[DAEMON]},
+            Path(self._sockets.name),
+            lambda told: None,
+        )
         self.trainer = await asyncio.to_thread(TrainerClient, *args)
-        path = await asyncio.to_thread(self.trainer.need, record(0).region_bytes, 3)
+        path = await asyncio.to_thread(self.trainer.reserve, record(0).region_bytes, 3)
         return Arena.open(path)
 
     async def kill(self):
@@ -53,10 +58,10 @@ class Worker:
 
     def seal(self, arena, step):
         generation, sealed = save(arena, step)
-        self.trainer.sealed(Save(generation, sealed.epoch, step))
+        self.trainer.announce_save(Save(generation, sealed.epoch, step))
 
     async def held(self):
-        return [each.step for each in await asyncio.to_thread(self.trainer.settle, 1)]
+        return [each.step for each in await asyncio.to_thread(self.trainer.held_steps, 1)]
 
     async def close(self):
         if self.trainer is not None:

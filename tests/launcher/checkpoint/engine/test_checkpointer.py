@@ -380,6 +380,6 @@ def test_a_save_is_a_phase_to_whoever_watches_but_not_in_another_thread(make, tm
     beside = threading.Thread(target=checkpoints.save, args=(2, training(2)))
     beside.start()
     beside.join()
-    seen = watched.seen()[0]
+    seen = watched.progress()[0]
     watched.close()
     assert (seen.phase, seen.turns) == ("", 2)

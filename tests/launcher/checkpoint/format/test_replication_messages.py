@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format import replication_messages
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
 from turnout.launcher.checkpoint.format.checksums import sum_of
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.errors import BadFrame
@@ -35,7 +35,7 @@ KINDS = {
 }
 messages = st.one_of(*(st.builds(kind, *fields) for kind, fields in KINDS.items()))
 OFFER = replication_messages.Offer(
-    1, 3, replication_messages.packed(Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6
+    1, 3, replication_messages.packed(ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6
 )
 
 
@@ -121,7 +121,7 @@ def test_how_much_is_read_is_bounded(head):
 
 
 def test_a_record_travels_with_its_sum():
-    record = Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)
+    record = ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)
     assert replication_messages.unpacked(replication_messages.packed(record)) == record
     with pytest.raises(BadFrame):
         replication_messages.unpacked(b"x" * 64)

@@ -98,7 +98,7 @@ def parts_seat(job, holders, saved_by=3):
         0,
         1,
         1,
-        origin=1,
+        saved_round=1,
         saved_by=saved_by,
         locations=tuple(ShardLocation(at, 1, job[at].endpoint) for at in holders),
     )
@@ -108,13 +108,13 @@ async def test_a_worker_has_just_those_shards_brought_that_its_ranks_ask_for(job
     job = await saved(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
-    first, again = await asyncio.gather(*(joins.copies.bring(FetchShard(7, 1, 1, 3)) for _ in range(2)))
+    first, again = await asyncio.gather(*(joins.copies.fetch_shard(FetchShard(7, 1, 1, 3)) for _ in range(2)))
     assert first == again
     assert joins.words() == ["step_fetched"]
     arena = Arena.open(first.path)
     assert bytes(arena.map(first.generation, job[1].size + 4096)) == bytes_of(7, 1).tobytes()
     arena.close()
-    assert [each.first_rank for each in await joins.copies.held(())] == [1]
+    assert [each.first_rank for each in await joins.copies.held_steps(())] == [1]
     await joins.close()
 
 
@@ -123,10 +123,10 @@ async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint, match="nobody is told to have it"):
-        await joins.copies.bring(FetchShard(7, 1, 1, 3))
-    assert await joins.copies.held(()) == (FETCH_DISABLED,)
+        await joins.copies.fetch_shard(FetchShard(7, 1, 1, 3))
+    assert await joins.copies.held_steps(()) == (FETCH_DISABLED,)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
-    assert await joins.copies.held(()) == ()
+    assert await joins.copies.held_steps(()) == ()
     await joins.close()
 
 
@@ -140,7 +140,7 @@ async def test_only_what_was_agreed_on_is_brought(job, asked):
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint):
-        await joins.copies.bring(asked)
+        await joins.copies.fetch_shard(asked)
     await joins.close()
 
 

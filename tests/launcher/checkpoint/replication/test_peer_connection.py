@@ -11,7 +11,7 @@ import pytest
 
 from tests.launcher.checkpoint.replication.proxy import Wire
 from tests.launcher.checkpoint.replication.world import TOKEN, ReplicaDaemon, bytes_of, record_of, until
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
 from turnout.launcher.checkpoint.format.replication_messages import (
     Copied,
     Copy,
@@ -25,7 +25,7 @@ from turnout.launcher.checkpoint.format.replication_messages import (
     encode,
     packed,
 )
-from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, PeerUnavailable, call
+from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, PeerUnavailable, connect_peer
 from turnout.launcher.checkpoint.replication.shard_stream import PROOF_BYTES
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.frame_auth import MAC_BYTES
@@ -38,7 +38,7 @@ SUMS_BYTES = 24
 
 
 async def knock(daemon, token=TOKEN, run="job", worker="w7", round_=1):
-    return await call(daemon.endpoint, PeerIdentity(run, worker, token), round_)
+    return await connect_peer(daemon.endpoint, PeerIdentity(run, worker, token), round_)
 
 
 @pytest.mark.parametrize(("who", "why"), [
@@ -85,7 +85,7 @@ async def test_who_is_of_an_older_round_is_refused(job):
     await job.copied(4)
     await job[1].round(job.seat(1, 2), 4)
     connection = await knock(job[1], round_=1)
-    assert (await connection.hear()).reason == "older_round"
+    assert (await connection.receive()).reason == "older_round"
     connection.close()
     assert job[1].kept(job[0]) == [4]
 
@@ -111,7 +111,7 @@ async def test_what_does_not_fit_is_refused_before_a_byte_is_taken(job):
     await job.form()
     connection = await knock(job[1])
     with pytest.raises(PeerUnavailable) as error:
-        await connection.ask(Offer(0, 3, packed(Record(0, 5, 1, 0, 2, PAGE_BYTES, 1 << 39)), b"12345678", -1))
+        await connection.ask(Offer(0, 3, packed(ShardRecord(0, 5, 1, 0, 2, PAGE_BYTES, 1 << 39)), b"12345678", -1))
     connection.close()
     assert error.value.reason == "no_memory"
     assert "checkpoints in memory need 1024.00 GiB" in str(error.value)
@@ -126,11 +126,11 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
     await job[1].round(job.seat(1, 2), meets=False)
     await job[0].round(job.seat(0))
     follower = await knock(job[0], worker="w1")
-    await follower.say(Follow())
+    await follower.send(Follow())
     for step, whole in ((4, -1), (5, 4)):
         await job[0].save(step)
-        assert await follower.hear() == Copy(step, whole)
-        await follower.say(Copied(step, "kept"))
+        assert await follower.receive() == Copy(step, whole)
+        await follower.send(Copied(step, "kept"))
     follower.close()
     assert job[0].words() == ["replica_refused"]
     assert job[1].copies.replica_store.arenas() == ()
@@ -141,9 +141,9 @@ async def test_a_message_not_for_a_daemon_ends_the_connection(job, message):
     job = job(2)
     await job.form()
     connection = await knock(job[1])
-    await connection.say(message)
+    await connection.send(message)
     with pytest.raises((PeerUnavailable, BadFrame)):
-        await connection.hear()
+        await connection.receive()
     connection.close()
     await until(lambda: "frame_refused" in job[1].words())
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, Record, newest
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
 from turnout.launcher.checkpoint.format.checksums import sums_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace, Save
 from turnout.launcher.checkpoint.replication.replicator import Replicator
@@ -25,7 +25,7 @@ BYTES = 9 * (1 << 20) + 77  # three chunks, the last of which is short
 
 
 def record_of(step, rank, ranks, round_=1, size=BYTES):
-    return Record(0, step, round_, rank, ranks, PAGE_BYTES, size)
+    return ShardRecord(0, step, round_, rank, ranks, PAGE_BYTES, size)
 
 
 def bytes_of(step, rank, size=BYTES):
@@ -79,9 +79,9 @@ class ReplicaDaemon:
 
     async def round(self, seat, step=-1, replicas=1, meets=True):
         self.seat = seat
-        await self.copies.gathered(step, seat)
+        await self.copies.begin_round(step, seat)
         if meets:
-            self.copies.met(self.hello(replicas))
+            self.copies.register(self.hello(replicas))
 
     def hello(self, replicas=1, **more):
         ranks, round_ = self.seat.ranks, self.seat.round
@@ -113,7 +113,7 @@ class ReplicaDaemon:
         rank_store = self.daemon.rank_store(0)
         generation, _ = await rank_store.seal(told)
         await rank_store.hash(generation)
-        await self.copies.sealed(0, told)
+        await self.copies.announce_save(0, told)
         self.arena.unpin(generation)
 
     def goes(self, owner):
@@ -121,7 +121,7 @@ class ReplicaDaemon:
         store = self.copies.replica_store
         arena = next(each for each in store.arenas() if each.identity.owner == owner.daemon.worker)
         slots = [slot for slot in arena.slots() if slot.record is not None]
-        return {slot.record.step: (told := store.goes(arena, slot.epoch)) and told.target for slot in slots}
+        return {slot.record.step: (told := store.saved_target(arena, slot.epoch)) and told.target for slot in slots}
 
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
@@ -184,11 +184,11 @@ class Job:
 
     async def copied(self, step):
         """Wait until each has this step at its replica holders."""
-        await until(lambda: all(each.copies.done()[0] == step for each in self.daemons), lambda: self.told)
+        await until(lambda: all(each.copies.progress()[0] == step for each in self.daemons), lambda: self.told)
 
     @property
     def told(self):
-        return [(each.daemon.worker, each.told, each.copies.done()) for each in self.daemons]
+        return [(each.daemon.worker, each.told, each.copies.progress()) for each in self.daemons]
 
     async def replaced(self, at, name=""):
         """Another daemon sits there now, with an empty memory."""

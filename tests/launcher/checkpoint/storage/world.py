@@ -30,7 +30,7 @@ def save(store, step, rank, world=2, round_=1, run=RUN, size_bytes=SMALL_BYTES, 
 
 def commit(store, step, world=2, round_=1, run=RUN, say=None):
     """Look once for what commits the step."""
-    return Commit(store, run, step, round_, world, say or Said()).look()
+    return Commit(store, run, step, round_, world, say or Said()).try_commit()
 
 
 def save_all(store, step, world=2, round_=1, **more):

@@ -70,7 +70,7 @@ async def written(server, folder, *judged):
     pod, config = Pod("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
     own = OwnPod(pod, "gpu-7", lambda what, fields: told.append((what, fields)), config, again_s=0.01)
     for each in judged:
-        own.judged(each, Report(compute_s=0.5))
+        own.write_finding(each, Report(compute_s=0.5))
     await own.close()
     return told
 

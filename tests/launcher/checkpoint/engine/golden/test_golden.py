@@ -28,7 +28,7 @@ from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, offset_o
 from turnout.launcher.checkpoint.format.checksums import sum_of, sums_of
 from turnout.launcher.checkpoint.format.manifest import read, read_note, write, write_note
 from turnout.launcher.checkpoint.format.retention import Latest
-from turnout.launcher.checkpoint.storage.garbage_collection import retire
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.reader import newest
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
@@ -196,7 +196,7 @@ def test_a_step_of_a_newer_format_is_neither_removed_nor_written_over(golden, ma
     before = manifest.read_bytes(), shard.read_bytes()
     save_all(store, STEP + 2, world=1)
     assert newest(store, Said()).step == STEP + 2
-    assert retire(store, Latest(1), Said()) == (STEP,)
+    assert remove_old_steps(store, Latest(1), Said()) == (STEP,)
     with pytest.raises(StorageFailed, match="step 4 of rank 0 is kept: a note of format 2"):
         save(store, STEP + 1, 0, world=1)
     note.unlink()
