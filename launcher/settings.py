@@ -2,7 +2,7 @@
 built.
 
 The command line is read in cli/. What depends on the machine stays open here: the number of GPUs, the host's name, the
-token's text. launcher/agent/bootstrap.py finds those out.
+token's text. launcher/agent/start_agent.py finds those out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import isfinite
 
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.node_check import NodeChecks
+from turnout.launcher.health.model import NodeChecks
 from turnout.launcher.model import MOST_PROCESSES, PORT, ElasticSpec
 
 MOST_PATH = 16  # switches above a host, as in Member

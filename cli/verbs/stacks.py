@@ -13,7 +13,7 @@ from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
-    from turnout.launcher.health.stack_traces.model import WorldStacks
+    from turnout.launcher.health.stack_traces.stack_tree import WorldStacks
 
 _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
 
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def _stacks(args: argparse.Namespace) -> int:
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.hang_monitor.stack_files import StackFolder
+    from turnout.launcher.health.hang_monitor.stack_capture import StackFolder
     from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
     try:
@@ -52,9 +52,8 @@ def _stacks(args: argparse.Namespace) -> int:
 def _gathered(folder: Path) -> WorldStacks:
     """Read all files of the folder. One that cannot be read is told, and its rank is silent."""
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.rank_sets import MOST_RANKS
-    from turnout.launcher.health.stack_traces.model import RankStacks, WorldStacks
     from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read
+    from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, WorldStacks
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:

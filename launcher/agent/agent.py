@@ -1,8 +1,9 @@
-"""The agent: one member of a job, from its first contact to its exit code. It obeys the coordinator, and may be the
-coordinator.
+"""The agent: one member of a job, from its first contact to its exit code.
+
+It obeys the coordinator, and may be the coordinator.
 
 All events go into one inbox and are handled in order. Which coordinator a member may believe is decided in
-rendezvous/fencing.py, and where it looks for one in rendezvous/find_coordinator.py.
+rendezvous/form_world.py, and where it looks for one in rendezvous/find_coordinator.py.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import asyncio
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from turnout.launcher.addresses import free_port
-from turnout.launcher.agent.coordinator_session import CoordinatorSession
-from turnout.launcher.agent.events import CoordinatorFound, MessageReceived, SignalReceived, TimerFired, WorkersExited
-from turnout.launcher.agent.member_tasks import TASKS, MemberTasks
+from turnout.launcher.agent.coordinator_session import (
+    CoordinatorFound,
+    CoordinatorSession,
+    MessageReceived,
+    SignalReceived,
+    TimerFired,
+    WorkersExited,
+)
 from turnout.launcher.agent.switch_path import SwitchPath
 from turnout.launcher.checkpoint.daemon.agent_client import FetchFailed
-from turnout.launcher.errors import LauncherError
-from turnout.launcher.event_log import EventLog
-from turnout.launcher.model import Exit, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.checkpoint_messages import ShardsAdopted
-from turnout.launcher.rendezvous.fencing import may_train
-from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     VERSION,
     Finish,
     Formed,
@@ -32,27 +33,122 @@ from turnout.launcher.rendezvous.messages import (
     Handover,
     Heartbeat,
     HeldStep,
+    Hung,
     Join,
+    Judged,
     LastWorld,
     Leaving,
     Message,
+    Probe,
     ProcessFailed,
     Reached,
     Ready,
     Redirect,
     Refused,
+    ShardsAdopted,
+    ShowStacks,
+    Stacks,
     Stop,
     StopAt,
     Succeeded,
+    ToCoordinator,
     Waiting,
 )
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
+from turnout.launcher.health.model import NodeChecks
+from turnout.launcher.health.probes.runner import ProbeRunner
+from turnout.launcher.model import Exit, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
+from turnout.launcher.rendezvous.form_world import may_train
 from turnout.launcher.rendezvous.state import JobOver, StepDown
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
-from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, CoordinatorSearch
 from turnout.launcher.rendezvous.transport.leadership import Leadership
+from turnout.launcher.rendezvous.transport.merge_stacks import pack
 from turnout.launcher.settings import Settings
-from turnout.launcher.workers.worker_backend import WorkerBackend
 from turnout.launcher.workers.worker_group import first_failure
+from turnout.launcher.workers.worker_spec import WorkerBackend
+
+MOST_WHY = 1_000  # characters
+
+
+class StackResponder:
+    """Reports the hangs of one agent's processes. send: sends a message to the current coordinator."""
+
+    def __init__(self, backend: WorkerBackend, send: Callable[[Hung | Stacks], None]) -> None:
+        self._backend, self._send = backend, send
+        self._reported: tuple[object, int, dict[int, str]] = (None, 0, {})
+        self._task: asyncio.Task[None] | None = None
+
+    def report(self, link: object, round_: int) -> None:
+        """Report changes of hangs. For a new link or a new round, report all hanging processes."""
+        hung = dict(self._backend.hanging())
+        reported = self._reported[2] if self._reported[:2] == (link, round_) else {}
+        for local_rank in sorted(hung.keys() - reported.keys()):
+            self._send(Hung(round_, local_rank, hung[local_rank][:MOST_WHY]))
+        for local_rank in sorted(reported.keys() - hung.keys()):
+            self._send(Hung(round_, local_rank))
+        self._reported = (link, round_, hung)
+
+    def begin(self, order: ShowStacks) -> None:
+        """Send the stack traces of this order, and stop an earlier one."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._show(order))
+
+    async def _show(self, order: ShowStacks) -> None:
+        for local_rank, stack in sorted((await self._backend.capture_stacks()).items()):
+            self._send(await asyncio.to_thread(partial(_answer, order, local_rank, stack)))
+
+    async def close(self) -> None:
+        """Stop sending stack traces, until there is another order."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def _answer(order: ShowStacks, local_rank: int, stack: CapturedStack) -> Stacks:
+    packed = pack(stack.file)
+    if len(packed) > order.most_bytes:
+        why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"
+        return Stacks(order.number, local_rank, b"", why)
+    return Stacks(order.number, local_rank, packed)
+
+
+TASKS = Probe | Judged | ShowStacks
+
+
+class MemberTasks:
+    """Runs the tasks of one agent. send: sends a message to the current coordinator."""
+
+    def __init__(
+        self, checks: NodeChecks, backend: WorkerBackend, send: Callable[[ToCoordinator], None], log_event: EventLog
+    ) -> None:
+        self._checks, self._showing = ProbeRunner(checks, send, log_event), StackResponder(backend, send)
+
+    def begin(self, me: Member, order: Probe | Judged | ShowStacks) -> None:
+        """Start this task; it replaces an earlier one of its kind."""
+        match order:
+            case Probe() | Judged():
+                self._checks.obey(me, order)
+            case ShowStacks():
+                self._showing.begin(order)
+
+    def report_hangs(self, link: object, round_: int) -> None:
+        """Report new hangs. Called at intervals and for each new link."""
+        self._showing.report(link, round_)
+
+    async def close(self) -> None:
+        """Stop all tasks, until there is another order."""
+        await self._checks.close()
+        await self._showing.close()
+
+    async def end(self) -> None:
+        """Stop all tasks as this member leaves, but first finish writing its pod annotation."""
+        await self._checks.end()
+        await self._showing.close()
 
 
 class Agent:

@@ -11,15 +11,14 @@ import signal
 from collections.abc import Callable
 
 from turnout.launcher.addresses import resolved
-from turnout.launcher.agent.bootstrap import arbiter_of, node_checks
-from turnout.launcher.agent.identity import CannotListen, member_of, token_of
+from turnout.launcher.agent.start_agent import CannotListen, arbiter_of, member_of, node_checks, token_of
+from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason
+from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
-from turnout.launcher.rendezvous.messages import Join, Redirect, ToCoordinator
-from turnout.launcher.rendezvous.round_lock import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.state import JobOver, StepDown
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.listener import Listener, MemberConnection

@@ -1,16 +1,12 @@
-"""Keeps a member's link to its coordinator, searches for the next one, and remembers where to look."""
+"""Keeps a member's link to its coordinator, searches for the next one, and defines the events of the agent's inbox."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from turnout.launcher.agent.events import CoordinatorFound, MessageReceived, TimerFired
-from turnout.launcher.event_log import EventLog
-from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.find_coordinator import Address, Search
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     LastWorld,
     Message,
     Redirect,
@@ -19,9 +15,54 @@ from turnout.launcher.rendezvous.messages import (
     Successor,
     ToCoordinator,
 )
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
-from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, CoordinatorSearch
 from turnout.launcher.rendezvous.transport.leadership import Leadership
+from turnout.launcher.workers.worker_spec import Exited
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A message on a link, or None if the link is lost for this reason."""
+
+    link: CoordinatorClient
+    message: Message | None
+    reason: Reason = Reason.MEMBER_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorFound:
+    """The search for a coordinator has ended."""
+
+    found: tuple[CoordinatorClient, Address] | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersExited:
+    """The processes of a round have ended."""
+
+    round: int
+    exited: tuple[Exited, ...] = ()
+    fault: str = ""  # why the processes could not be started
+    unfetched: bool = False  # the memory to restore could not be fetched; not a fault of the processes
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal asked this agent to act."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """An event in the agent's inbox: a timer that the agent set has run out."""
+
+    what: str  # "leave", "coordinator" or "steps"
+    link: CoordinatorClient | None = None
+
 
 MOST_KNOWN = 16
 

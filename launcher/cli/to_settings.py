@@ -5,20 +5,18 @@ The command line overrides PET_* variables, which override other variables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from turnout.launcher.cli import help, rdzv_conf, rdzv_endpoint
-from turnout.launcher.cli.option import Effect
+from turnout.launcher.cli import help, parser, rdzv_endpoint
+from turnout.launcher.cli.options import Effect
 from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, strangers, take_apart
 from turnout.launcher.cli.value_types import BadValue, some
-from turnout.launcher.elastic.strategy import resizable
 from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
 from turnout.launcher.health.hang_detector import HangAction, HangPolicy
-from turnout.launcher.health.model import SlowRule, StragglerLimits
-from turnout.launcher.health.node_check import NodeChecks
-from turnout.launcher.health.probe_messages import ProbePolicy
+from turnout.launcher.health.model import NodeChecks, ProbePolicy, SlowRule, StragglerLimits
 from turnout.launcher.model import ElasticSpec, Exit
 from turnout.launcher.settings import (
     Command,
@@ -33,6 +31,37 @@ from turnout.launcher.settings import (
     Timing,
     Warned,
 )
+
+_ANY_SIZE = frozenset(["", "none", "single", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"])
+
+# Why a strategy cannot be resized, by the prefix of its name.
+_SHARDED = "every rank holds a shard of the state; save it with torch.distributed.checkpoint, which loads in any world"
+
+_ZERO = "ZeRO's checkpoints are of one world size; convert them to universal ones before each resize"
+
+_GROUPS = "tensor and pipeline parallelism take whole groups of ranks; let the unit be a whole number of groups"
+
+_WHY = {"fsdp": _SHARDED, "fullysharded": _SHARDED, "deepspeed": _ZERO, "zero": _ZERO, "megatron": _GROUPS}
+
+_WHY_NOT = "it is not known to load its state in a world of another size"
+
+
+def resizable(strategy: str, least: int, most: int) -> str | None:
+    """Return the warning for an elastic job with this strategy, or None if there is none.
+
+    strategy: as the job declares it, in any case and punctuation; "" if it declares none. least, most: numbers of
+    workers.
+    Source: DLRover's guide, DL-91: resizing is promised for DDP of torch alone
+    """
+    name = re.sub(r"[^a-z0-9]", "", strategy.lower())
+    if least == most or name in _ANY_SIZE:
+        return None
+    why = next((why for begins, why in _WHY.items() if name.startswith(begins)), _WHY_NOT)
+    return (
+        f"strategy {strategy} with {least} to {most} workers: resizing is promised for DDP only. "
+        f"Here {why}. To be safe, give min and max the same number."
+    )
+
 
 Chosen: TypeAlias = Mapping[str, Any]  # values by the names of options
 
@@ -74,7 +103,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     chosen: Chosen = {name: each.value for name, each in given.items()}
     bounds = _bounds(chosen, environ)
     conf = given.get("rdzv-conf")
-    keys, conf_notes = rdzv_conf.understand(conf.text, conf.source) if conf else ({}, ())
+    keys, conf_notes = parser.understand(conf.text, conf.source) if conf else ({}, ())
     settings = Settings(
         command=_command(line, chosen, environ),
         elastic_spec=_terms(chosen, keys, bounds),

@@ -1,7 +1,7 @@
 """`Steps` for the training loop: tells the agent which step is done, and tells the loop when all ranks stop.
 
-The numbers are in a shared memory file, which the agent reads through step_counters.py. Without an agent nothing
-happens.
+The numbers are in a shared memory file, which the agent reads through launcher/health/hang_monitor/progress.py.
+Without an agent nothing happens.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-from turnout.launcher.health.hang_monitor.heartbeat import progress_reporter
-from turnout.launcher.health.hang_monitor.instrument import make_traceable
-from turnout.launcher.health.hang_monitor.shared_counters import (
+from turnout.launcher.health.hang_monitor.prepare_process import make_traceable
+from turnout.launcher.health.hang_monitor.progress import (
     DONE,
     PROGRESS,
     SAVED,
@@ -21,6 +20,7 @@ from turnout.launcher.health.hang_monitor.shared_counters import (
     SURE,
     WAITS,
     SharedCounters,
+    progress_reporter,
 )
 
 _LOOK_S = 0.001

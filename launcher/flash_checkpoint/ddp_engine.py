@@ -2,7 +2,7 @@
 
 Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves to memory, and only rank 0
 to disk. Users import it from launcher/flash_checkpoint/. The files are known in
-launcher/checkpoint/engine/torch_files.py.
+launcher/checkpoint/engine/torch_file.py.
 Source: DL-43 to DL-51, DL-65, DL-66; docs/facts/dlrover.md 6.4
 """
 
@@ -17,15 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnout.launcher.checkpoint.engine import torch_files
-from turnout.launcher.checkpoint.engine.broadcast import broadcast_pair, is_connected
+from turnout.launcher.checkpoint.engine import torch_file
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
-from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, broadcast_pair, is_connected
 from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, StorageType, copies_of, keep_and_every
 from turnout.launcher.checkpoint.format.daemon_messages import Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
 _OTHERS_S, _LOOK_S = 60.0, 0.01  # seconds for local rank 0 to save the step that this rank has passed
@@ -99,7 +98,7 @@ class DdpCheckpointer:
     def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Save | None:
         if self._rank.rank:
             return None
-        file = self.checkpoint_dir / path if str(path) else torch_files.default_path(self.checkpoint_dir, step)
+        file = self.checkpoint_dir / path if str(path) else torch_file.default_path(self.checkpoint_dir, step)
         if storage_type is StorageType.DISK:
             self._to_disk = step
             self._failed.pop(step, None)
@@ -115,7 +114,7 @@ class DdpCheckpointer:
         """
         found = self._from_memory()
         if found is None and str(resume_path):
-            found = torch_files.load(Path(resume_path))
+            found = torch_file.load(Path(resume_path))
         if found is None:
             found = self._from_files()
         if found is None:
@@ -159,7 +158,7 @@ class DdpCheckpointer:
         If ranks can communicate, rank 0 chooses it, since files may appear meanwhile.
         """
         if not is_connected(self._rank.world):
-            newest = torch_files.newest(self.checkpoint_dir, _log_warning)
+            newest = torch_file.newest(self.checkpoint_dir, _log_warning)
             return newest[1] if newest is not None else None
         if self._rank.rank == 0:
             return self._choose()
@@ -168,15 +167,15 @@ class DdpCheckpointer:
             raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
         if number == _NOTHING:
             return None
-        for each in torch_files.list_files(self.checkpoint_dir):
+        for each in torch_file.list_files(self.checkpoint_dir):
             if (each.number, each.step) == (number, step):
-                return torch_files.load(each.path, each.versions)
+                return torch_file.load(each.path, each.versions)
         raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
 
     def _choose(self) -> object | None:
         choice = (_BROKEN, 0)
         try:
-            newest = torch_files.newest(self.checkpoint_dir, _log_warning)
+            newest = torch_file.newest(self.checkpoint_dir, _log_warning)
             choice = (newest[0].number, newest[0].step) if newest is not None else (_NOTHING, 0)
         finally:
             broadcast_pair(choice)

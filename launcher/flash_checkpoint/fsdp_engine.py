@@ -19,12 +19,12 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from turnout.launcher.checkpoint.dcp.reader import process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
-from turnout.launcher.checkpoint.engine.broadcast import broadcast_pair, is_connected
+from turnout.launcher.checkpoint.engine.process_info import broadcast_pair, is_connected
 from turnout.launcher.checkpoint.engine.state_dict import flatten
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.checkpoint.storage.store import MOST_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
-from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
 log = logging.getLogger("turnout.checkpoint")

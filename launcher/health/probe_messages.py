@@ -8,40 +8,21 @@ anybody's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import msgspec
 
-from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.gpu_links import Bandwidths, Pair
-from turnout.launcher.health.model import Group, Measured
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.health.model import Bandwidths, Group, Measured, Pair, ProbeStage
 
 MOST_BYTES = 16 << 10  # of a plan or a report
 MOST_FAULT = 500  # characters
 MOST_PAIRS = 64  # links of a switchbox
-MOST_STAGE_S = 86_400.0
-GRACE_S = 2.0  # seconds beyond a stage's limit in which a probe may report its own failure
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
-
-
-class ProbeStage(StrEnum):
-    """The stage that a probe has reached."""
-
-    BEGUN = "begun"  # started; it imports torch
-    ROOM = "room"  # checks its disks and its device's memory
-    SWITCHBOX = "switchbox"
-    COMPUTE = "compute"
-    MEETING = "meeting"  # waits for the other members
-    COLLECTIVE = "collective"
-    BANDWIDTH = "bandwidth"
-    CLOCK = "clock"
-    DONE = "done"
 
 
 class ProbeSizes(msgspec.Struct, frozen=True):
@@ -54,29 +35,6 @@ class ProbeSizes(msgspec.Struct, frozen=True):
     pair_bytes: Some = 4 << 20
     pair_times: Some = 5
     warm_up: Count = 3  # runs before each timing
-
-
-@dataclass(frozen=True, slots=True)
-class ProbePolicy:
-    """A job's settings for probes, as in Plan. Raises BadCheck for values that no probe could obey."""
-
-    meet_s: float = 120.0
-    stage_s: float = 60.0
-    matmul: int | None = None
-    reduce_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (0 < self.meet_s <= MOST_STAGE_S and 0 < self.stage_s <= MOST_STAGE_S):
-            raise BadCheck(f"a stage of a probe takes more than 0 s and {MOST_STAGE_S:g} s at most")
-        if self.matmul == 0 or self.reduce_bytes == 0:
-            raise BadCheck("a probe that measures nothing: a size above 0 is needed")
-
-    @property
-    def round_s(self) -> float:
-        """Return the longest time of a round of groups, in seconds. A probe that reports its stages in time is never
-        slower.
-        """
-        return 2 * self.meet_s + (len(ProbeStage) - 2) * self.stage_s + GRACE_S * len(ProbeStage)
 
 
 ON_CPU = ProbeSizes()

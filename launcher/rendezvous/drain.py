@@ -15,14 +15,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from turnout.launcher.coordinator_messages import ALL, MOST_LOCATIONS, AdoptShards, Finish, Handover, Heartbeat, StopAt
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, MOST_LOCATIONS, AdoptShards
-from turnout.launcher.rendezvous.messages import Finish, Handover, Heartbeat, StopAt
 from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs
-from turnout.launcher.rendezvous.restore.restore_plan import SavedState, ShardRun, endpoint_of, ranks_in, runs_of
-from turnout.launcher.rendezvous.restore.stored_step import step_to_persist
-from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase
-from turnout.launcher.rendezvous.transition import Transition
+from turnout.launcher.rendezvous.restore.restore_plan import (
+    SavedState,
+    ShardRun,
+    endpoint_of,
+    ranks_in,
+    runs_of,
+    step_to_persist,
+)
+from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase, Transition
 
 STEPS_AHEAD = 2  # steps between the farthest one known and the one at which all stop
 GROWTH_GRACE_S = 60.0  # seconds for a growing world to reach its stop step and save

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from turnout.launcher.coordinator_messages import LastWorld, Redirect, Successor
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.messages import LastWorld, Redirect, Successor
 from turnout.launcher.rendezvous.state import NO_BASE
 
 Address: TypeAlias = tuple[str, int]

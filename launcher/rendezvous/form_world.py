@@ -1,22 +1,25 @@
-"""Decides which members make the next world, and when it is formed. docs/design.md 5.
+"""Decides which members make the next world, when it is formed, and which world may follow which. docs/design.md 5.
 
 A round waits only for members that can come, and a formed world only for members that are present. The first round
 waits for the wanted number or the last call. Members of the last world come first, then the oldest.
 A member that still imports is left out of a world that was stopped to grow. Otherwise nobody trains, so every present
 member is taken.
+Without an arbiter the next world needs more than half of the last world's members, so that no other world can follow
+it. If the min is more than half of the max, only one world fits into the job. A member that returned in the place of a
+lost one then counts too. The lost one has ended, since a name belongs to one worker at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from zlib import crc32
 
+from turnout.launcher.coordinator_messages import Formed, LastWorld, Successor, Waiting
 from turnout.launcher.model import Exit, Member, Reason, RoundRecord, World
 from turnout.launcher.rendezvous.diagnosis.node_check import checked_members
-from turnout.launcher.rendezvous.fencing import has_enough_places, has_former_place, overlaps, was_in_last_world
-from turnout.launcher.rendezvous.messages import Formed, LastWorld, Successor, Waiting
 from turnout.launcher.rendezvous.rank_assignment import addresses_by_rank, rank_members
-from turnout.launcher.rendezvous.restore.replica_groups import replica_groups
+from turnout.launcher.rendezvous.restore.replica_placement import replica_groups
 from turnout.launcher.rendezvous.restore.restore_plan import choose_restore
 from turnout.launcher.rendezvous.state import (
     AskEndpoint,
@@ -28,11 +31,82 @@ from turnout.launcher.rendezvous.state import (
     Phase,
     State,
     StepDown,
+    Transition,
 )
-from turnout.launcher.rendezvous.transition import Transition
+
+
+def may_train(base: LastWorld, formed: Formed) -> bool:
+    """True if a member with this last world may train in this round.
+
+    A member takes part in rounds in increasing order, and only if they follow a world no older than its own. Of two
+    worlds that follow the same one, at most one can train with a given member. docs/design.md 5
+    """
+    return formed.round > base.round and formed.base >= base.round
+
+
+def was_in_last_world(transition: Transition, known: MemberState) -> bool:
+    """True if the member was in the last world, in this life."""
+    return known.base.inside and known.base.round == transition.state.fencing.base
+
+
+def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
+    """True if more than half of the last world's members are in this one.
+
+    No other world can then follow the last one without one of them.
+    """
+    return (
+        transition.state.job.sole_coordinator
+        or transition.state.fencing.base == 0
+        or 2 * sum(was_in_last_world(transition, known) for known in chosen) > transition.state.fencing.base_size
+    )
+
+
+def has_enough_places(transition: Transition, chosen: Sequence[MemberState]) -> bool:
+    """True if more than half of the last world's places are taken again.
+
+    This needs a job in which only one world fits, and fewer started workers than twice the min. If a spare is here,
+    there may be more workers, so one member that kept its place must be here.
+    """
+    at = transition.state
+    if 2 * at.job.elastic_spec.min_nodes <= at.job.elastic_spec.max_nodes:
+        return False
+    if any(_spare(transition, known) for known in transition.members.values()) and not any(
+        was_in_last_world(transition, each) for each in chosen
+    ):
+        return False
+    return 2 * sum(has_former_place(transition, known) for known in chosen) > at.fencing.base_size
+
+
+def has_former_place(transition: Transition, known: MemberState) -> bool:
+    """True if the member has a place of the last world: its own, or a lost member's by name or index.
+
+    If another coordinator formed that world, its names are unknown, and a new member is taken to have a place.
+    """
+    if was_in_last_world(transition, known):
+        return True
+    world = (
+        transition.state.world
+        if transition.state.world is not None and transition.state.world.round == transition.state.fencing.base
+        else None
+    )
+    return not _spare(transition, known) and (
+        world is None or any(_same_place(known.member, seat) for seat in world.members)
+    )
+
+
+def _spare(transition: Transition, known: MemberState) -> bool:
+    """True if the member was present when the last world was formed, but not in it."""
+    return known.base.round == transition.state.fencing.base and not known.base.inside
+
+
+def _same_place(one: Member, other: Member) -> bool:
+    return one.name == other.name or (one.index is not None and one.index == other.index)
+
 
 RETRY_S = 1.0  # seconds between two requests to an arbiter that does not answer
+
 LOG_PERIOD_S = 10.0  # seconds between two log lines about missing members
+
 GRANT_VALID_S = 10.0  # seconds after which a grant is requested again: the process may have slept and lost it
 
 
@@ -59,27 +133,31 @@ def gather(transition: Transition) -> None:
         _log_waiting(transition, Reason.LAST_CALL)
         transition.wake(at.gathering.joined_s + at.gathering.call_s)
         return
-    if (
-        at.job.elastic_spec.world_size(len(candidates) + sum(bool(known.busy) for known in transition.members.values()))
-        > size
-    ):
+    busy = sum(bool(known.busy) for known in transition.members.values())
+    if at.job.elastic_spec.world_size(len(candidates) + busy) > size:
         return  # they were told to stop, and will report when they have
     if not _is_fenced(transition):
         transition.wake(at.fencing.fenced_s)
         return
-    if (checked := checked_members(transition, candidates, size)) is None:
-        return
-    chosen = sorted(checked, key=lambda known: (not was_in_last_world(transition, known), known.member.age))[:size]
-    if not at.job.has_arbiter and not overlaps(transition, chosen):
-        by_place = sorted(
-            checked,
-            key=lambda each: (
-                not was_in_last_world(transition, each),
-                not has_former_place(transition, each),
-                each.member.age,
-            ),
-        )
-        chosen = by_place[:size]
+    if (checked := checked_members(transition, candidates, size)) is not None:
+        _claim_for(transition, checked, size)
+
+
+def _claim_for(transition: Transition, checked: list[MemberState], size: int) -> None:
+    """Claim a round for `size` of these members: those of the last world first, then the oldest.
+
+    Without an arbiter it waits unless they prove that no other world can follow the last one.
+    """
+
+    def by_age(known: MemberState) -> tuple[bool, tuple[float, int, str, str]]:
+        return not was_in_last_world(transition, known), known.member.age
+
+    def by_place(known: MemberState) -> tuple[bool, bool, tuple[float, int, str, str]]:
+        return not was_in_last_world(transition, known), not has_former_place(transition, known), known.member.age
+
+    chosen = sorted(checked, key=by_age)[:size]
+    if not transition.state.job.has_arbiter and not overlaps(transition, chosen):
+        chosen = sorted(checked, key=by_place)[:size]
         if not has_enough_places(transition, chosen):
             _wait_for_majority(transition)
             return

@@ -1,20 +1,29 @@
-"""Decides what one event changes in the coordinator's state, and what it asks for. A pure function. docs/design.md 5.
-
-The table of states is in state.py. A formed world is frozen: its size is between min and max, and a multiple of the
-unit. A late member waits for the next round, and ends the current one only if the world can grow.
-A fault is charged once to the restart budget, and not at all if the loss of a member explains it. Source: torchelastic
-and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
-"""
+"""Decides which peers have been silent for too long, in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
-from turnout.launcher.health.messages import Hung, Probed, Stacks
-from turnout.launcher.health.stack_traces.hang_state import StacksMerged
+from turnout.launcher.coordinator_messages import (
+    Finish,
+    Heartbeat,
+    Hung,
+    LastWorld,
+    Leaving,
+    Probed,
+    ProcessFailed,
+    Reached,
+    Ready,
+    Refused,
+    ShardsAdopted,
+    Stacks,
+    Stop,
+    StopAt,
+    StoredStepReport,
+    Succeeded,
+)
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.checkpoint_messages import ShardsAdopted
 from turnout.launcher.rendezvous.diagnosis.hang_collection import (
     act_on_merged,
     handle_reconnect,
@@ -39,21 +48,7 @@ from turnout.launcher.rendezvous.drain import (
     record_reached,
 )
 from turnout.launcher.rendezvous.form_world import form_granted, form_unanswered, gather, go_to_endpoint
-from turnout.launcher.rendezvous.messages import (
-    Finish,
-    Heartbeat,
-    LastWorld,
-    Leaving,
-    ProcessFailed,
-    Reached,
-    Ready,
-    Refused,
-    Stop,
-    StopAt,
-    StoredStepReport,
-    Succeeded,
-)
-from turnout.launcher.rendezvous.restore.stored_step import record_stored
+from turnout.launcher.rendezvous.restore.restore_plan import record_stored
 from turnout.launcher.rendezvous.state import (
     Claiming,
     Denied,
@@ -72,12 +67,40 @@ from turnout.launcher.rendezvous.state import (
     MessageSent,
     Phase,
     RoundCause,
+    StacksMerged,
     State,
     StepDown,
+    Transition,
     Unanswered,
     Unfenced,
 )
-from turnout.launcher.rendezvous.transition import Transition
+
+PAUSED_SHARE = 0.5  # of the limit: a process that slept this long has not listened itself
+
+
+def heartbeat_period_s(members: int, beat_s: float) -> float:
+    """Return the seconds between a member's heartbeats: longer for many members, so the coordinator gets at most 1,000
+    a second.
+    """
+    return max(beat_s, members / 1_000)
+
+
+def silent_members(heard_s: Mapping[str, float], now_s: float, limit_s: float) -> tuple[str, ...]:
+    """List the peers from which nothing came within the limit."""
+    return tuple(id_ for id_, at_s in heard_s.items() if now_s - at_s > limit_s)
+
+
+def excuse_silence(heard_s: MutableMapping[str, float], looked_s: float, now_s: float, limit_s: float) -> bool:
+    """True if this process itself was stopped since its last look; all peers then count as heard now.
+
+    Their messages may still be unread, so none of them was silent.
+    """
+    if now_s - looked_s <= limit_s * PAUSED_SHARE:
+        return False
+    for id_ in heard_s:
+        heard_s[id_] = now_s
+    return True
+
 
 TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
@@ -332,40 +355,23 @@ def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
 
 
 def _handle_message(transition: Transition, id_: str, known: MemberState, message: object) -> None:
-    at = transition.state
+    in_round = known.busy == transition.world_round
     match message:
         case Heartbeat():
             record_heartbeat(transition, id_, known, message)
-        case Ready(round=round_, master_port=port, path=path, held_steps=held) if round_ >= known.busy:
-            member = replace(known.member, master_port=port, path=path)
-            transition.set_member(id_, replace(known, busy=0, member=member, held_steps=held))
-            if known.busy == transition.world_round and transition.is_in_world(id_):
-                transition.state = replace(at, fencing=replace(at.fencing, ended=transition.world_round))
-                if at.phase in TRAINS:
-                    transition.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
-        case ProcessFailed(round=round_, local_rank=rank, detail=detail) if (
-            known.busy == round_ == transition.world_round
-        ):
-            if at.phase in TRAINS:
-                fault = f"{known.member.name}, local rank {rank}: {detail}"
-                transition.stop(Reason.PROCESS_FAILED, fault)
-                transition.state = replace(transition.state, cause=replace(transition.state.cause, fault=fault))
-        case ShardsAdopted(held_steps=held):
-            transition.set_member(id_, replace(known, held_steps=held))
-            if (handing := at.checkpoints.handover) is not None:
-                handing = replace(handing, awaits=handing.awaits - {id_})
-                transition.state = replace(at, checkpoints=replace(at.checkpoints, handover=handing))
-        case Succeeded(round=round_, held_steps=held) if known.busy == round_:
-            transition.set_member(id_, replace(known, busy=0, held_steps=held))
-            if round_ == transition.world_round and transition.is_in_world(id_):
-                transition.state = replace(at, fencing=replace(at.fencing, ended=round_))
-                if at.phase in TRAINS:
-                    transition.state = replace(transition.state, ending=replace(at.ending, done=at.ending.done | {id_}))
+        case Ready(round=round_) if round_ >= known.busy:
+            _record_ready(transition, id_, known, message)
+        case ProcessFailed(round=round_) if in_round and known.busy == round_:
+            _record_failure(transition, known, message)
+        case ShardsAdopted():
+            _record_adopted(transition, id_, known, message)
+        case Succeeded(round=round_) if known.busy == round_:
+            _record_success(transition, id_, known, message)
         case Leaving(grace_s=grace_s):
             mark_leaving(transition, id_, known, grace_s)
-        case Reached(round=round_, step=step_) if known.busy == round_ == transition.world_round:
+        case Reached(round=round_, step=step_) if in_round and known.busy == round_:
             record_reached(transition, id_, known, step_)
-        case StoredStepReport(round=round_) if known.busy == round_ == transition.world_round:
+        case StoredStepReport(round=round_) if in_round and known.busy == round_:
             record_stored(transition, id_, known, message)
         case Probed():
             record_probe(transition, id_, known, message)
@@ -373,6 +379,43 @@ def _handle_message(transition: Transition, id_: str, known: MemberState, messag
             record_hang(transition, id_, known, message)
         case Stacks():
             record_stacks(transition, id_, message)
+
+
+def _record_ready(transition: Transition, id_: str, known: MemberState, message: Ready) -> None:
+    """Record that a member has no process. If it is in the world that trains, the round ends."""
+    at, member = transition.state, replace(known.member, master_port=message.master_port, path=message.path)
+    transition.set_member(id_, replace(known, busy=0, member=member, held_steps=message.held_steps))
+    if known.busy == transition.world_round and transition.is_in_world(id_):
+        transition.state = replace(at, fencing=replace(at.fencing, ended=transition.world_round))
+        if at.phase in TRAINS:
+            transition.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
+
+
+def _record_failure(transition: Transition, known: MemberState, message: ProcessFailed) -> None:
+    """End the round, since a process has failed; the fault is charged when all have stopped."""
+    if transition.state.phase in TRAINS:
+        fault = f"{known.member.name}, local rank {message.local_rank}: {message.detail}"
+        transition.stop(Reason.PROCESS_FAILED, fault)
+        transition.state = replace(transition.state, cause=replace(transition.state.cause, fault=fault))
+
+
+def _record_adopted(transition: Transition, id_: str, known: MemberState, message: ShardsAdopted) -> None:
+    """Record that a member has adopted its shards of the handover."""
+    transition.set_member(id_, replace(known, held_steps=message.held_steps))
+    checkpoints = transition.state.checkpoints
+    if (handover := checkpoints.handover) is not None:
+        handover = replace(handover, awaits=handover.awaits - {id_})
+        transition.state = replace(transition.state, checkpoints=replace(checkpoints, handover=handover))
+
+
+def _record_success(transition: Transition, id_: str, known: MemberState, message: Succeeded) -> None:
+    """Record that all processes of a member have succeeded."""
+    at = transition.state
+    transition.set_member(id_, replace(known, busy=0, held_steps=message.held_steps))
+    if message.round == transition.world_round and transition.is_in_world(id_):
+        transition.state = replace(at, fencing=replace(at.fencing, ended=message.round))
+        if at.phase in TRAINS:
+            transition.state = replace(transition.state, ending=replace(at.ending, done=at.ending.done | {id_}))
 
 
 def _check_training(transition: Transition) -> None:

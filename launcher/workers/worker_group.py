@@ -12,27 +12,37 @@ from pathlib import Path
 
 import msgspec
 
-from turnout.launcher.checkpoint.arena.socket_dir import memory_folder, private_folder
+from turnout.launcher.checkpoint.arena.arena_files import memory_folder, private_folder
 from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, FetchFailed
-from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
+from turnout.launcher.coordinator_messages import (
+    FETCH_DISABLED,
+    Formed,
+    Handover,
+    HeldStep,
+    RestorePlace,
+    StoredStepReport,
+)
 from turnout.launcher.env import STORED, STORED_IN
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.rendezvous.checkpoint_messages import FETCH_DISABLED
-from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, StoredStepReport
 from turnout.launcher.settings import Kind, Settings
-from turnout.launcher.workers.environment import JobVariables, common, of_process
-from turnout.launcher.workers.forkserver.preload import DEFAULT
-from turnout.launcher.workers.log_redirects import Outputs, error_file, streams_of
-from turnout.launcher.workers.logs import make_attempt, make_run_folder
-from turnout.launcher.workers.numa import binding as numa
-from turnout.launcher.workers.numa.cpu_topology import look
-from turnout.launcher.workers.spawn_spec import CommandKind, Exited, SpawnSpec, of_rank
-from turnout.launcher.workers.worker_backend import AgreeStored
+from turnout.launcher.workers import numa as numa
+from turnout.launcher.workers.forkserver.server import DEFAULT
+from turnout.launcher.workers.numa import look
+from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of
 from turnout.launcher.workers.worker_processes import WorkerProcesses
+from turnout.launcher.workers.worker_spec import (
+    AgreeStored,
+    CommandKind,
+    Exited,
+    JobVariables,
+    SpawnSpec,
+    common,
+    of_process,
+    of_rank,
+)
 
 _HOW = {
     Kind.SCRIPT: CommandKind.SCRIPT,

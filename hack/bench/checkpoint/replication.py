@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena_files import private_folder, socket_in
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
-from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace, Save, Trust, encode
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Trust, encode
+from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 from turnout.launcher.env import DAEMON
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
 
 WITHIN_S = 60.0
 _OWN = 4  # generations of who sends: 3, and one for the copies

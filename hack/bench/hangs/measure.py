@@ -19,22 +19,20 @@ from hack.bench.hangs.world import World
 from hack.bench.support.outcome import Outcome, Table, Target
 from hack.bench.support.percentiles import nearest_rank, rank_above
 from turnout.launcher.health.hang_detector import (
+    BUCKETS,
     KNOWN_WELL,
     RARE,
     HangLimits,
     Progress,
     ProgressWatch,
+    bucket_of,
     limit_s,
     observe,
 )
-from turnout.launcher.health.hang_monitor.heartbeat import ProgressReporter
-from turnout.launcher.health.hang_monitor.shared_counters import SharedCounters
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.health.rank_sets import folded
-from turnout.launcher.health.stack_traces.model import WorldStacks
+from turnout.launcher.health.hang_monitor.progress import ProgressReporter, SharedCounters, StepCounters
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import files, merge
-from turnout.launcher.health.step_histogram import BUCKETS, bucket_of
+from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, folded
 
 STEPS, QUICK_STEPS = 34_000, 2_000  # of each rank
 TRIALS, QUICK_TRIALS = 9, 2

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.workers.spawn_spec import CommandKind, SpawnSpec, Stream
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.workers.worker_processes import WorkerProcesses
+from turnout.launcher.workers.worker_spec import CommandKind, SpawnSpec, Stream
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from turnout.launcher.health.model import Check, FaultCause, Finding, Group, Measured, StragglerLimits, Verdict
-from turnout.launcher.health.probe_groups import Groups, next_groups
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import Check, FaultCause, Finding, Group, Groups, Measured, StragglerLimits, Verdict
 
 NOBODY: frozenset[int] = frozenset()
 NOWHERE: frozenset[tuple[int, int]] = frozenset()

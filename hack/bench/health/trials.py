@@ -10,8 +10,8 @@ from random import Random
 
 from hack.bench.health.dlrover import Blamed, blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
-from turnout.launcher.health.model import Check, FaultCause, Group, Verdict
-from turnout.launcher.health.probe_groups import Groups, next_groups
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import Check, FaultCause, Group, Groups, Verdict
 
 MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: docs/facts/dlrover.md 3
 

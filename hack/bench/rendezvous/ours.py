@@ -14,17 +14,16 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
 from hack.bench.rendezvous.agents import Gate
 from hack.bench.rendezvous.lower_bound import HERE
+from turnout.launcher.coordinator_messages import VERSION, Formed, Join, LastWorld, Ready, Stop, ToMember
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
 from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.fencing import may_train
 from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
-from turnout.launcher.rendezvous.messages import VERSION, Formed, Join, LastWorld, Ready, Stop, ToMember
+from turnout.launcher.rendezvous.form_world import may_train
 from turnout.launcher.rendezvous.state_machine import begin
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
-from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, CoordinatorSearch
 from turnout.launcher.rendezvous.transport.coordinator_server import Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge
 from turnout.launcher.settings import Timing
 
 RUN, TOKEN = "bench", b"a token of a benchmark"

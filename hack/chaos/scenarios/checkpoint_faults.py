@@ -23,16 +23,15 @@ from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios.storage_faults import FAULTS, SLOW_MIB_S, small_disk
 from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.faulty_filesystem import FaultyFilesystem
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.daemon.commit import Commit
 from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of, pack
-from turnout.launcher.checkpoint.storage.commit import Commit
+from turnout.launcher.checkpoint.format.shard_file import Spec, head_of, pack, sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
-from turnout.launcher.checkpoint.storage.reader import committed, load
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter, ShardWrite, persist
+from turnout.launcher.checkpoint.storage.step_reader import committed, load
 from turnout.launcher.checkpoint.storage.store import shard_name, step_name
-from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 RUN, WORLD, SHARD_BYTES = "chaos", 2, 28 << 10

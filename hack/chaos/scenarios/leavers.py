@@ -13,8 +13,7 @@ from itertools import count
 
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.strike_table import Check, Strike
-from turnout.launcher.model import ElasticSpec, Member
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     Finish,
     Formed,
     Heartbeat,
@@ -26,6 +25,7 @@ from turnout.launcher.rendezvous.messages import (
     StopAt,
     Succeeded,
 )
+from turnout.launcher.model import ElasticSpec, Member
 from turnout.launcher.rendezvous.state import (
     Claim,
     Event,

@@ -11,15 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from turnout.launcher.agent.bootstrap import run_agent
+from turnout.launcher.agent.start_agent import run_agent
+from turnout.launcher.coordinator_messages import Formed, Handover, HeldStep
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.event_log import log_to
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.model import PORT, ElasticSpec, Exit
-from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep
 from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
-from turnout.launcher.workers.spawn_spec import Exited
-from turnout.launcher.workers.worker_backend import AgreeStored
+from turnout.launcher.workers.worker_spec import AgreeStored, Exited
 
 log = logging.getLogger("turnout.launcher")
 SHUTDOWN_S = 10.0

@@ -2,23 +2,27 @@
 
 The file outlives the processes that map it. Only its trainer writes generations, and holds a lock on the file while it
 lives. Its daemon pins what it reads, hashes it and allocates pages ahead.
-What the pages mean is known in launcher/checkpoint/format/arena_layout.py, and which file belongs to whom in files.py.
+What the pages mean is known in launcher/checkpoint/format/arena_layout.py, and which file belongs to whom in
+arena_files.py.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from turnout.launcher.checkpoint.arena import files, linux
-from turnout.launcher.checkpoint.arena.files import boot_id, find, leftovers
-from turnout.launcher.checkpoint.arena.shm_allocation import ShmAllocation
+from turnout.launcher import linux
+from turnout.launcher.checkpoint.arena import arena_files
+from turnout.launcher.checkpoint.arena.arena_files import ShmAllocation, boot_id, find, leftovers, open_arena_file
 from turnout.launcher.checkpoint.format.arena_layout import (
     EPOCH,
     PAGE_BYTES,
@@ -39,10 +43,9 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     slot_to_write,
     table_at,
 )
-from turnout.launcher.checkpoint.format.checksums import sum_of
+from turnout.launcher.checkpoint.format.shard_file import sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
-
-__all__ = ["Arena", "ArenaBusy", "address_of", "boot_id", "find", "leftovers"]
+from turnout.launcher.event_log import EventLog
 
 _TRIES = 8  # enough even if the daemon pins one generation after another just as it is taken
 
@@ -66,7 +69,7 @@ class Arena:
         self._maps: dict[int, mmap.mmap] = {}
         self._filling: set[int] = set()
         self._ready: dict[int, int] = {}
-        self._locks = files.ArenaLocks(file)
+        self._locks = arena_files.ArenaLocks(file)
         self._room = ShmAllocation(path, file, self._locks)
 
     @classmethod
@@ -74,13 +77,13 @@ class Arena:
         """Create an arena, which appears in the folder complete. It takes a page per generation; reserve() takes the
         rest.
         """
-        path, file = files.make(Path(folder), identity)
+        path, file = arena_files.make(Path(folder), identity)
         return cls(path, file, identity)
 
     @classmethod
     def open(cls, path: str | Path) -> Arena:
         """Open an arena. Raises BadCheckpoint unless it is a valid arena of this user with mode 0600."""
-        file, identity = files.open_arena_file(Path(path))
+        file, identity = arena_files.open_arena_file(Path(path))
         return cls(Path(path), file, identity)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -305,3 +308,81 @@ class Arena:
 def address_of(view: memoryview) -> int:
     """Return the address of a writable view. Valid while the view is kept."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+class ArenaReader:
+    """Reads a generation's bytes through its file. A mapping for one load would cost a page fault for each page."""
+
+    at_once_bytes = 1 << 20
+
+    def __init__(self, arena: Arena, generation: int, size_bytes: int) -> None:
+        self._file, self._start, self.size_bytes = arena.file, offset_of(generation), size_bytes
+
+    def fill(self, view: memoryview, offset: int) -> None:
+        """Read bytes into `view`. Raises BadCheckpoint if the file ends first."""
+        while view.nbytes:
+            read_bytes = os.preadv(self._file, [view], self._start + offset)
+            if not read_bytes:
+                raise BadCheckpoint("memory ends before its shard does")
+            view, offset = view[read_bytes:], offset + read_bytes
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Do nothing: memory is not cached anywhere."""
+
+
+ADOPT_S = 10.0  # seconds for a daemon whose agent was killed to write what it holds
+
+_LOOK_S = 0.05
+
+
+def lock_for_daemon(arena: Arena) -> bool:
+    """Become the only daemon of an arena, until it is closed or this process ends. False if another daemon is alive."""
+    try:
+        fcntl.flock(arena.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def adopt_arenas(folder: Path, run: str, worker: str, log_event: EventLog) -> Iterator[Arena]:
+    """Give the arenas that an earlier daemon of this worker left, one per local rank: the one saved to last.
+
+    A daemon that still writes gets ADOPT_S to end. Other arenas of the same rank are removed.
+    """
+    newest: dict[int, Arena] = {}
+    until_s = time.monotonic() + ADOPT_S
+    for found in find(folder, run, worker, lambda why: log_event("arena_passed_over", {"why": why})):
+        with suppress(BadCheckpoint):
+            arena = Arena.open(found.path)
+            while not (free := lock_for_daemon(arena)) and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+            if not free:
+                log_event("arena_passed_over", {"why": f"{arena.path} has another daemon"})
+                arena.close()
+                continue
+            before = newest.get(arena.identity.local_rank)
+            if before is not None:
+                older, arena = sorted((before, arena), key=_age)
+                older.remove()
+                older.close()
+            newest[arena.identity.local_rank] = arena
+    yield from newest.values()
+
+
+def _age(arena: Arena) -> tuple[int, int]:
+    return max(((slot.record.round, slot.record.step) for slot in arena.slots() if slot.record), default=(-1, -1))
+
+
+def abandoned_arenas(folder: Path, run: str, worker: str) -> Iterator[Path]:
+    """List unused arenas of another boot, and of this worker in another run. Their memory would otherwise be lost.
+
+    The worker's name ends at the slash: in a job without a name, the command follows it.
+    """
+    boot, name = boot_id(), worker.partition("/")[0]
+    for path in leftovers(folder, ""):
+        with suppress(BadCheckpoint):
+            file, identity = open_arena_file(path)
+            os.close(file)
+            is_own = (identity.run, identity.worker) == (run, worker)
+            if identity.boot != boot or (identity.worker.partition("/")[0] == name and not is_own):
+                yield path

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from turnout.launcher.checkpoint.arena import linux
+from turnout.launcher import linux
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 # (target, source, bytes); an array costs less than a long list.

@@ -19,8 +19,7 @@ from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, End, Message, Trust, read_at_daemon
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, log_to
-from turnout.launcher.rendezvous.transport.accept import Acceptor
-from turnout.launcher.rendezvous.transport.frame_connection import next_frame
+from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, next_frame
 
 PERSIST_BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
 REPLICATE_BYTES_S = "TURNOUT_REPLICATE_BYTES_S"

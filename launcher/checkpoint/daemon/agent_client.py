@@ -16,8 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from turnout.launcher.checkpoint.arena.arena import find
-from turnout.launcher.checkpoint.arena.socket_dir import socket_in
+from turnout.launcher.checkpoint.arena.arena_files import find, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
     Adopt,
@@ -28,7 +27,6 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     HeldSteps,
     RequestRefused,
     Restore,
-    RestorePlace,
     SaveFailed,
     StoredStep,
     ToClient,
@@ -36,10 +34,10 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     encode,
     read_at_client,
 )
+from turnout.launcher.coordinator_messages import Handover, HeldStep, RestorePlace
 from turnout.launcher.env import DAEMON, MEMORY, RUN, WORKER
 from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.rendezvous.messages import Handover, HeldStep
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 ANSWER_S = 60.0  # seconds to hash what is sealed: hundreds of GB at 16 GB/s a core

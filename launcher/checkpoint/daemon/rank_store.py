@@ -1,30 +1,159 @@
 """Keeps one rank's arena: allocated ahead, hashed when sealed, persisted, freed.
 
 Blocking work runs in threads. A generation is pinned when its Save message arrives. The pin ends when it is hashed and,
-if meant for storage, stored or superseded.
+if meant for storage, stored or dropped.
+Saves are persisted one at a time. If storage is slower than training saves, the oldest waiting save gives up its
+memory, so training never waits long. The save being written and the newest sealed one are never dropped.
+A kernel provides one or two gigabytes of memory per second, so nobody should wait for all of it: the first generation
+is allocated before the process is answered, the others afterwards. Memory that is promised but not allocated yet counts
+as taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.files import note_target, target_of
-from turnout.launcher.checkpoint.arena.memory_limits import limits
-from turnout.launcher.checkpoint.arena.recovery import lock_for_daemon
-from turnout.launcher.checkpoint.daemon.persist_queue import PersistQueue
-from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, Identity, ShardRecord, SlotState, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.arena.arena import Arena, lock_for_daemon
+from turnout.launcher.checkpoint.arena.arena_files import limits, note_target, target_of
+from turnout.launcher.checkpoint.format.arena_layout import (
+    MOST_GENERATIONS,
+    Identity,
+    ShardRecord,
+    SlotState,
+    newest,
+    slot_to_write,
+)
 from turnout.launcher.checkpoint.format.daemon_messages import Save
-from turnout.launcher.checkpoint.format.memory_budget import need_bytes, refusal
-from turnout.launcher.checkpoint.format.reshardable import is_reshardable
-from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.checkpoint.format.memory_budget import Limits, need_bytes, refusal
+from turnout.launcher.checkpoint.format.shard_file import is_reshardable, sums_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog
+
+
+class DroppedSave(LauncherError):
+    """Newer saves needed this save's memory before it was written. It is not in storage and will not be."""
+
+
+class PersistQueue:
+    """Queues saves by epoch. A writer joins, waits for its turn and leaves; two writers may carry the same epoch."""
+
+    def __init__(self) -> None:
+        self._writers: Counter[int] = Counter()
+        self._dropped: set[int] = set()
+        self._writing_epoch: int | None = None  # epoch being written
+        self._changed = asyncio.Event()
+
+    def join(self, epoch: int) -> None:
+        """Count one more writer for the save of this epoch."""
+        self._writers[epoch] += 1
+
+    def leave(self, epoch: int) -> None:
+        """Remove a writer of this save, which is written or given up."""
+        self._writers[epoch] -= 1
+        if self._writers[epoch] <= 0:
+            del self._writers[epoch]
+            self._dropped.discard(epoch)
+
+    def try_begin(self, epoch: int) -> bool:
+        """Claim the turn to write this save; return False while another save is written. Raises Superseded if it was
+        dropped.
+        """
+        if epoch in self._dropped:
+            raise DroppedSave("newer saves have overtaken it: storage takes them more slowly than they are made")
+        if self._writing_epoch is not None:
+            return False
+        self._writing_epoch = epoch
+        return True
+
+    async def wait_turn(self, epoch: int) -> None:
+        """Wait for the turn to write this save; call done() afterwards. Raises Superseded if it was dropped."""
+        while not self.try_begin(epoch):
+            await self._changed.wait()
+
+    def done(self) -> None:
+        """End the turn: the write succeeded or failed."""
+        self._writing_epoch = None
+        self._notify()
+
+    def drop_oldest(self, newest_epoch: int) -> int | None:
+        """Drop the oldest queued save except `newest_epoch`; return its epoch or None.
+
+        newest_epoch: the epoch of the newest sealed save. A save that was dropped before and has not left yet is
+        returned again, since its memory is about to be free.
+        """
+        if dropped := self._dropped & self._writers.keys():
+            return min(dropped)
+        epoch = min((each for each in self._writers if each not in (newest_epoch, self._writing_epoch)), default=None)
+        if epoch is not None:
+            self._dropped.add(epoch)
+            self._notify()
+        return epoch
+
+    def _notify(self) -> None:
+        moved, self._changed = self._changed, asyncio.Event()
+        moved.set()
+
+
+@dataclass(eq=False, slots=True)
+class _Promise:
+    arena: Arena
+    generations: int
+    size: int
+
+    @property
+    def left_bytes(self) -> int:
+        with suppress(ValueError):  # the arena was closed
+            slots = self.arena.slots()[: self.generations]
+            return sum(max(self.size - slot.reserved_bytes, 0) for slot in slots)
+        return 0
+
+
+class Preallocator:
+    """Allocates arenas for all ranks of one daemon."""
+
+    def __init__(self) -> None:
+        self._promises: dict[_Promise, asyncio.Task[None] | None] = {}
+
+    def left(self, limits: Limits) -> Limits:
+        """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
+        promised_bytes = sum(promise.left_bytes for promise in tuple(self._promises))  # the loop changes them meanwhile
+        cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
+        return replace(
+            limits,
+            free_bytes=max(limits.free_bytes - promised_bytes, 0),
+            cgroup_left_bytes=None if cgroup is None else max(cgroup - promised_bytes, 0),
+            available_bytes=None if available is None else max(available - promised_bytes, 0),
+        )
+
+    async def make(self, arena: Arena, generations: int, size: int) -> None:
+        """Allocate the generation that is written first, and the others in the background. `size` is in bytes.
+
+        Raises NoMemory for the first. For the others, the save that finds no memory reports it.
+        """
+        soonest = slot_to_write(arena.slots()[:generations]) or 0
+        promise = _Promise(arena, generations, size)
+        self._promises[promise] = None
+        try:
+            await asyncio.to_thread(arena.reserve, soonest, size)
+        except BaseException:
+            del self._promises[promise]
+            raise
+        others = [generation for generation in range(generations) if generation != soonest]
+        self._promises[promise] = asyncio.get_running_loop().create_task(self._others(promise, others))
+
+    async def _others(self, promise: _Promise, generations: list[int]) -> None:
+        try:
+            for generation in generations:
+                with suppress(NoMemory, ValueError):
+                    await asyncio.to_thread(promise.arena.reserve, generation, promise.size)
+        finally:
+            del self._promises[promise]
+
 
 Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the path; raises StorageFailed
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from turnout.launcher.checkpoint.arena.socket_dir import PrivateDir, private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena_files import PrivateDir, private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
     ArenaPath,
@@ -47,10 +47,10 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     encode,
     read_at_client,
 )
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
 from turnout.launcher.framing import read_frame
-from turnout.launcher.rendezvous.messages import HeldStep
 
 ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
 RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to take over the memory

@@ -37,8 +37,7 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restored
-from turnout.launcher.checkpoint.format.checksums import sum_of
-from turnout.launcher.checkpoint.format.safetensors_layout import MOST_DIMENSIONS, Layout
+from turnout.launcher.checkpoint.format.shard_file import MOST_DIMENSIONS, Layout, sum_of
 from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden

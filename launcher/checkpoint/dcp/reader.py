@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from turnout.launcher.checkpoint.arena.arena import find
+from turnout.launcher.checkpoint.arena.arena_files import find
 from turnout.launcher.checkpoint.daemon.trainer_client import DaemonLost, fetch_shard
 from turnout.launcher.checkpoint.dcp.metadata import Chunk, chunk_name, load_text, metadata_of
 from turnout.launcher.checkpoint.dcp.shards import (
@@ -35,10 +35,9 @@ from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ReshardedStep, ShardPosition
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octets, tensor_over
 from turnout.launcher.checkpoint.format.daemon_messages import FetchShard, SaveFailed, ToClient
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry
+from turnout.launcher.checkpoint.format.shard_file import Entry
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import await_manifest, committed, manifest_of
-from turnout.launcher.checkpoint.storage.verified_read import ByteRange
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed, manifest_of
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 

@@ -13,18 +13,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.reader import ArenaReader
+from turnout.launcher.checkpoint.arena.arena import Arena, ArenaReader
 from turnout.launcher.checkpoint.dcp import metadata as dcp_metadata
 from turnout.launcher.checkpoint.dcp.metadata import Table
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ShardPosition
 from turnout.launcher.checkpoint.format import state_tree
 from turnout.launcher.checkpoint.format.manifest import Blocks, Manifest
-from turnout.launcher.checkpoint.format.reshardable import KEY
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry, read_head
-from turnout.launcher.checkpoint.storage.reader import blocks_of
+from turnout.launcher.checkpoint.format.shard_file import KEY, Entry, read_head
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, blocks_of
 from turnout.launcher.checkpoint.storage.store import Store
-from turnout.launcher.checkpoint.storage.verified_read import ByteRange, VerifiedReader
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 log = logging.getLogger("turnout.checkpoint")

@@ -30,9 +30,9 @@ from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, memories,
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.format.daemon_messages import Save
+from turnout.launcher.coordinator_messages import MOST_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadState, LauncherError
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
 
 __all__ = ["FlashLoadPlanner", "FlashSavePlanner", "FlashStorageReader", "FlashStorageWriter"]
 

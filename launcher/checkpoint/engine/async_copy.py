@@ -24,8 +24,7 @@ from torch.optim import Optimizer as Optimizer
 
 from turnout.launcher.checkpoint.engine.save_plan import SavePlan
 from turnout.launcher.checkpoint.engine.state_dict import octets, versions_of
-from turnout.launcher.checkpoint.format.checksums import sum_of
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry
+from turnout.launcher.checkpoint.format.shard_file import Entry, sum_of
 
 
 class CopyPolicy(NamedTuple):

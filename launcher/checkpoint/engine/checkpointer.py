@@ -31,13 +31,13 @@ from turnout.launcher.checkpoint.engine.state_dict import plain, restore
 from turnout.launcher.checkpoint.format.daemon_messages import Hashed, Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.manifest import Manifest
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import await_manifest, committed, newest
-from turnout.launcher.checkpoint.storage.reader import load as load_shard
+from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
+from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
+from turnout.launcher.coordinator_messages import MOST_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 

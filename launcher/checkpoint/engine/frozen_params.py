@@ -27,7 +27,7 @@ from turnout.launcher.checkpoint.arena.parallel_copy import Rows
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan
 from turnout.launcher.checkpoint.engine.state_dict import is_bytes, tensor_over, versions_of
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, Slot, SlotState
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry, Layout
+from turnout.launcher.checkpoint.format.shard_file import Entry, Layout
 
 Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
 

@@ -23,8 +23,8 @@ from turnout.launcher.checkpoint.engine.frozen_params import Declared, FrozenPar
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
 from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, ShardRecord, Slot, offset_of
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 _SOONEST_S, _LATEST_S = 0.0005, 0.02  # seconds between two checks for a free generation, at first and at most

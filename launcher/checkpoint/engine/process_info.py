@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from turnout.launcher.checkpoint.arena.arena import Arena, find
-from turnout.launcher.checkpoint.arena.socket_dir import memory_folder
+import torch
+import torch.distributed as dist
+
+from turnout.launcher.accelerator import collective_device
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import find, memory_folder
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, SlotState
 from turnout.launcher.env import DAEMON, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
 
@@ -20,6 +24,7 @@ _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "
 
 
 ShardPosition: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
+
 _PARTS = re.compile(r"(\d+) of (\d+) in (\d+)")
 
 
@@ -41,7 +46,6 @@ class ProcessInfo:
     rank: int
     local_rank: int
     world: int
-    local_world: int
     round: int
     restore_step: int | None  # the step that all ranks hold in memory, -1: none; None without an agent
     has_agent: bool  # an agent and its daemon are present
@@ -73,7 +77,6 @@ class ProcessInfo:
             number("RANK", 0),
             number("LOCAL_RANK", 0),
             number("WORLD_SIZE", 1),
-            number("LOCAL_WORLD_SIZE", 1),
             number(ROUND, 0),
             number(RESTORE, -1) if has_agent else None,
             has_agent,
@@ -128,3 +131,18 @@ class SaveStats:
     waited_s: float = 0.0  # total time that saves waited for memory
     replicated: int = -1  # the newest step that all replica holders have
     uncopied: int = 0  # saves that were not replicated, since a newer one was
+
+
+def is_connected(world: int) -> bool:
+    """True if the world has other ranks and torch.distributed connects all `world` of them."""
+    return world > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == world
+
+
+def broadcast_pair(numbers: tuple[int, int]) -> tuple[int, int]:
+    """Broadcast two integers from rank 0; return rank 0's numbers on every rank. A collective: every rank has to call
+    it.
+    """
+    values = torch.tensor(numbers, dtype=torch.int64, device=collective_device(dist.get_backend()))
+    dist.broadcast(values, src=0)
+    first, second = values.tolist()
+    return int(first), int(second)

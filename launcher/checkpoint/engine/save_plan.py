@@ -28,8 +28,8 @@ from turnout.launcher.checkpoint.engine.state_dict import (
     tensor_over,
 )
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
-from turnout.launcher.checkpoint.format.reshardable import KEY
-from turnout.launcher.checkpoint.format.safetensors_layout import (
+from turnout.launcher.checkpoint.format.shard_file import (
+    KEY,
     Entry,
     Layout,
     encode_layout,
@@ -39,7 +39,7 @@ from turnout.launcher.checkpoint.format.safetensors_layout import (
     pack,
     read_head,
 )
-from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache
+from turnout.launcher.checkpoint.format.state_tree import TreeCache
 from turnout.launcher.errors import BadCheckpoint
 
 Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # copied by torch: on a device, or with another memory layout

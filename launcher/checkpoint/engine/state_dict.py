@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from turnout.launcher.checkpoint.format import state_tree
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry, Layout, Spec
-from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache, cache_tree
+from turnout.launcher.checkpoint.format.shard_file import Entry, Layout, Spec
+from turnout.launcher.checkpoint.format.state_tree import TreeCache, cache_tree
 from turnout.launcher.errors import BadCheckpoint, BadState
 
 NAMES: Mapping[torch.dtype, str] = {

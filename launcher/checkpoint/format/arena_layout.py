@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import msgspec
 
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096

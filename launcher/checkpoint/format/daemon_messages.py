@@ -15,9 +15,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS
+from turnout.launcher.coordinator_messages import MOST_COPIES, Holds, RestorePlace, Takes
 from turnout.launcher.framing import decode, frame
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES, Holds, Takes
-from turnout.launcher.rendezvous.checkpoint_messages import RestorePlace as RestorePlace
 
 VERSION = 1
 MOST_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller

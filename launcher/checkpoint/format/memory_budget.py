@@ -2,7 +2,7 @@
 there.
 
 Files in a memory file system also count against the pod's limit. The limits are read in
-launcher/checkpoint/arena/memory_limits.py. Source: docs/facts/dlrover.md 6.6, defect 11
+launcher/checkpoint/arena/arena_files.py. Source: docs/facts/dlrover.md 6.6, defect 11
 """
 
 from __future__ import annotations

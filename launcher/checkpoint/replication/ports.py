@@ -11,9 +11,10 @@ from typing import Protocol
 
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
-from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace, Save
+from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimiter
+from turnout.launcher.coordinator_messages import RestorePlace
 from turnout.launcher.event_log import EventLog
 
 

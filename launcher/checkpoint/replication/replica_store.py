@@ -13,19 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id, find
-from turnout.launcher.checkpoint.arena.memory_limits import limits
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id, find, limits
 from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, SlotState
-from turnout.launcher.checkpoint.format.checksums import sums_of
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.format.memory_budget import REPLICA_GENERATIONS, need_bytes, refusal
-from turnout.launcher.checkpoint.format.replication_messages import Offer, ShardGiven
-from turnout.launcher.checkpoint.format.reshardable import is_reshardable
-from turnout.launcher.checkpoint.replication import shard_stream
-from turnout.launcher.checkpoint.replication.peer_connection import PeerConnection
+from turnout.launcher.checkpoint.format.shard_file import is_reshardable, sums_of
+from turnout.launcher.checkpoint.replication import peer_connection
+from turnout.launcher.checkpoint.replication.peer_connection import Offer, PeerConnection, ShardGiven
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.rendezvous.checkpoint_messages import HeldStep
 
 Place = tuple[str, int]  # owner and local rank
 _T = TypeVar("_T")
@@ -119,7 +117,7 @@ class ReplicaStore:
         region = arena.map(generation, record.region_bytes)
         work = asyncio.ensure_future(
             self._blocking(
-                lambda: shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
+                lambda: peer_connection.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
             )
         )
         try:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, Manifest
-from turnout.launcher.checkpoint.format.retention import All, Keep, steps_to_remove
-from turnout.launcher.checkpoint.storage.reader import committed, manifest_of, note_of
+from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, All, Keep, Manifest, steps_to_remove
+from turnout.launcher.checkpoint.storage.step_reader import committed, manifest_of, note_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 from turnout.launcher.event_log import EventLog

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_detector import Hang, HangLimits, HangPolicy, ProgressWatch, Resumed, observe
-from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack, capture_stacks, find_py_spy
-from turnout.launcher.health.hang_monitor.stack_files import StackFolder
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
+from turnout.launcher.health.hang_monitor.progress import StepCounters
+from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack, StackFolder, capture_stacks, find_py_spy
 
 FRESH_S = 10.0  # seconds for which stacks serve for the same hang, so that no process is traced twice
 

@@ -14,7 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from turnout.launcher.errors import BadFrame, LauncherError
-from turnout.launcher.health.probe_messages import MOST_FAULT, ProbePlan, ProbeStage, Report, encode, read_plan
+from turnout.launcher.health.model import ProbeStage
+from turnout.launcher.health.probe_messages import MOST_FAULT, ProbePlan, Report, encode, read_plan
 from turnout.launcher.linux import die_with
 
 
@@ -51,25 +52,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
-    from turnout.launcher.health.probes.collective import CollectiveProbe
-    from turnout.launcher.health.probes.gpu_links import PeerCopy, bandwidths
-    from turnout.launcher.health.probes.local import device_of, device_used, product_s, room_bytes
+    from turnout.launcher.health.probes import measure
 
-    together: CollectiveProbe | None = None
+    together: measure.CollectiveProbe | None = None
     before_group = True
     try:
         reports.write(stage=ProbeStage.ROOM)
-        reports.write(disk_bytes=room_bytes(plan.disk), memory_bytes=room_bytes(plan.memory))
-        where, sizes = device_of(plan)
-        reports.write(device_used=device_used(where))
+        reports.write(disk_bytes=measure.room_bytes(plan.disk), memory_bytes=measure.room_bytes(plan.memory))
+        where, sizes = measure.device_of(plan)
+        reports.write(device_used=measure.device_used(where))
         if plan.box_pairs:
             reports.write(stage=ProbeStage.SWITCHBOX)
-            reports.write(boxes=bandwidths(plan.box_pairs, PeerCopy()))
+            reports.write(boxes=measure.bandwidths(plan.box_pairs, measure.PeerCopy()))
         reports.write(stage=ProbeStage.COMPUTE)
-        reports.write(stage=ProbeStage.MEETING, compute_s=product_s(where, sizes))
+        reports.write(stage=ProbeStage.MEETING, compute_s=measure.product_s(where, sizes))
         before_group = False
         if plan.members > 1:
-            together = CollectiveProbe(plan)
+            together = measure.CollectiveProbe(plan)
             together.meet(where, sizes)
             reports.write(stage=ProbeStage.COLLECTIVE)
             reports.write(stage=ProbeStage.BANDWIDTH, collective_s=together.reduce_s(), reduce_bytes=sizes.reduce_bytes)
@@ -83,7 +82,7 @@ def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
     if plan.members > 1:
         with suppress(RuntimeError, LauncherError):  # no other process may be there to receive it
             if before_group:
-                together = CollectiveProbe(plan)  # the other members wait for this process
+                together = measure.CollectiveProbe(plan)  # the other members wait for this process
             if together is not None:
                 if not well:
                     together.broken()

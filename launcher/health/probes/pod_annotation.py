@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from turnout.launcher.coordinator_messages import Found, Judged
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.messages import Found, Judged
 from turnout.launcher.health.probe_messages import Report
 
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")

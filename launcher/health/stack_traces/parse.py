@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from turnout.launcher.errors import BadStacks
-from turnout.launcher.health.stack_traces.model import (
+from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
     LEFT_OUT,
     MOST_FRAMES,

@@ -1,24 +1,209 @@
-"""Writes merged stack traces for people and tools: text, JSON, pictures, and input for flame graph programs.
+"""Finds suspect ranks by their stacks, and writes merged stacks as text, JSON, pictures, and input for flame graphs.
 
-Pictures are drawn in svg.py.
+Most ranks wait in one place, and those elsewhere are the ones they wait for. Only main threads count. The majority is
+followed from the outermost frame inwards while two thirds of the ranks share the way. Ranks that leave it are suspect,
+the earliest first. Without such a majority none is suspect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape  # xml.sax's escape would load all of urllib into each agent
 from typing import Any
 
 import msgspec
 
-from turnout.launcher.health.rank_sets import folded, label
-from turnout.launcher.health.stack_traces.merge import Node, fold
-from turnout.launcher.health.stack_traces.model import WorldStacks
-from turnout.launcher.health.stack_traces.outliers import Group, Outliers, find_outliers
-from turnout.launcher.health.stack_traces.svg import picture
+from turnout.launcher.health.stack_traces.stack_tree import Frame, Node, WorldStacks, fold, folded, label
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks in one place of the program."""
+
+    ranks: int
+    at: Frame  # the innermost frame they share
+    lines: tuple[int, ...]  # of that frame
+    by: Frame  # the frame at which they left the majority
+
+    def __str__(self) -> str:
+        lines = ":" + ",".join(map(str, self.lines)) if self.lines else ""
+        return f"{self.at}{lines}{f', by way of {self.by}' if self.by != self.at else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Says where the ranks of a world stand: the majority, the groups that left it, and the silent ranks."""
+
+    majority: tuple[Group, ...]  # where the majority is: one group, or those into which it splits
+    suspect_groups: tuple[Group, ...]  # groups that left the majority, the earliest first
+    silent: int  # ranks without a stack
+
+    @property
+    def outliers(self) -> int:
+        """Return the ranks that left the majority, and those without a stack if others have one."""
+        ranks = self.silent if self.majority else 0
+        for group in self.suspect_groups:
+            ranks |= group.ranks
+        return ranks
+
+
+def find_outliers(gathered: WorldStacks) -> Outliers:
+    """Find the places of all ranks, by the Python frames of their main threads."""
+    mains = {rank: [each for each in stacks.python if each.main] for rank, stacks in gathered.showings.items()}
+    node: Node | None = fold(mains)
+    assert node is not None
+    enough, suspect_groups, majority = 2 * node.ranks.bit_count(), list[Group](), list[Group]()
+    while node is not None:
+        ways = _ways(node)
+        if not ways or 3 * ways[0].ranks.bit_count() < enough:
+            majority = [way.group() for way in ways]
+            break
+        suspect_groups += (way.group() for way in ways[1:])
+        majority, node = (
+            [Group(ways[0].ranks, ways[0].place.frame, ways[0].place.lines, ways[0].place.frame)],
+            ways[0].into,
+        )
+    return Outliers(tuple(majority), tuple(suspect_groups), gathered.silent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How some ranks continue from a frame: into another frame, or not at all."""
+
+    ranks: int
+    place: Node
+    into: Node | None
+
+    def group(self) -> Group:
+        """Return the group at the innermost frame that all these ranks share."""
+        node = self.place
+        while self.into is not None and len(node.children) == 1 and not node.ends:
+            node = node.children[0]
+        return Group(self.ranks, node.frame, node.lines, self.place.frame)
+
+
+def _ways(node: Node) -> list[_Way]:
+    """List the ways from a node, that of most ranks first."""
+    ways = [_Way(child.ranks, child, child) for child in node.children]
+    if node.ends:
+        ways.append(_Way(node.ends, node, None))
+    return sorted(ways, key=lambda way: (-way.ranks.bit_count(), way.ranks))
+
+
+_WIDTH, _MARGIN, _ROW, _LETTER = 1_600, 10, 18, 6.7  # px; a letter of the font below
+
+_NARROWEST = 0.5  # px; narrower boxes are not drawn
+
+_FEWEST_LETTERS = 4
+
+_ALL, _MOST, _FEW = "#d5dce4", "#f3d489", "#ee8268"
+
+_STYLE = (
+    "text{font:11px Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1c2430}"
+    ".title{font-size:16px;font-weight:bold}rect{stroke:#fff;stroke-width:1}g:hover rect{stroke:#1c2430}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    node: Node
+    x: float
+    width: float
+    row: int
+
+
+def picture(title: str, lines: Sequence[str], root: Node, world: int) -> str:
+    """Draw an SVG. lines: lines above it. It is well-formed and has no script, whatever the names contain."""
+    boxes = list(_boxes(root))
+    top = _MARGIN + 24 + _ROW * (len(lines) + 2)
+    height = top + _ROW * (1 + max((box.row for box in boxes), default=0)) + _MARGIN
+    legend = ((_ALL, "all that show a stack"), (_MOST, "half of them or more"), (_FEW, "fewer"))
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+            f'viewBox="0 0 {_WIDTH} {height}">',
+            f"<style>{_STYLE}</style>",
+            '<rect width="100%" height="100%" fill="#fff"/>',
+            f'<text class="title" x="{_MARGIN}" y="{_MARGIN + 14}">{_xml(title)}</text>',
+            *(
+                f'<text x="{_MARGIN}" y="{_MARGIN + 22 + _ROW * (at + 1)}">'
+                f"{_xml(_cut(line, _WIDTH - 2 * _MARGIN))}</text>"
+                for at, line in enumerate(lines)
+            ),
+            *(
+                f'<rect x="{_MARGIN + 190 * at}" y="{top - 24}" width="12" height="12" fill="{colour}"/>'
+                f'<text x="{_MARGIN + 18 + 190 * at}" y="{top - 14}">{word}</text>'
+                for at, (colour, word) in enumerate(legend)
+            ),
+            *(_drawn(box, top, world, root.ranks.bit_count()) for box in boxes),
+            "</svg>\n",
+        ]
+    )
+
+
+def _boxes(root: Node) -> Iterator[_Box]:
+    stacks = _stacks(root)
+    each = (_WIDTH - 2 * _MARGIN) / max(1, stacks[id(root)])
+    left = [(root, float(_MARGIN), -1)]
+    while left:
+        node, x, row = left.pop()
+        width = each * stacks[id(node)]
+        if width < _NARROWEST:
+            continue
+        if row >= 0:
+            yield _Box(node, x, width, row)
+        for child in node.children:
+            left.append((child, x, row + 1))
+            x += each * stacks[id(child)]
+
+
+def _stacks(root: Node) -> dict[int, int]:
+    """Count the different stacks that end at each node or below it."""
+    counts = dict[int, int]()
+    for node in reversed(list(root.each())):  # children before their parents
+        counts[id(node)] = (node.ends > 0) + sum(counts[id(child)] for child in node.children)
+    return counts
+
+
+def _drawn(box: _Box, top: int, world: int, present: int) -> str:
+    node, y = box.node, top + _ROW * box.row
+    label_text = f"{node.frame}@{label(node.ranks, world)}"
+    lines = f", line {', '.join(map(str, node.lines))}" if node.lines else ""
+    rank_count = node.ranks.bit_count()
+    colour = _ALL if rank_count == present else _MOST if 2 * rank_count >= present else _FEW
+    words = _cut(label_text, box.width - 8)
+    return (
+        f"<g><title>{_xml(f'{label_text} ({rank_count} of {world} ranks{lines})')}</title>"
+        f'<rect x="{box.x:.2f}" y="{y}" width="{box.width:.2f}" height="{_ROW}" fill="{colour}"/>'
+        + (f'<text x="{box.x + 4:.2f}" y="{y + 13}">{_xml(words)}</text>' if words else "")
+        + "</g>"
+    )
+
+
+def _cut(words: str, width: float) -> str:
+    """Cut a label to the given width in px. The ranks at its end are kept if the function's name fits too."""
+    room = int(width / _LETTER)
+    if len(words) <= room:
+        return words
+    if room < _FEWEST_LETTERS:
+        return ""
+    function, _, rest = words.partition("@")
+    ranks = "@" + rest.rpartition("@")[2]
+    if rest and len(function) + len(ranks) + 2 <= room:
+        return f"{function}{ranks}"
+    return words[: room - 2] + ".."
+
+
+def _xml(words: str) -> str:
+    """Escape text for XML, and replace characters that XML cannot hold."""
+    return escape("".join(letter if letter.isprintable() else "?" for letter in words), quote=False)
+
 
 MOST_GROUPS = 20  # groups described one by one
+
 MOST_TEXT_LINES = 2_000  # lines of one tree
+
 _STATES = {
     "D": "in the kernel, not to be interrupted",
     "T": "stopped by a signal",

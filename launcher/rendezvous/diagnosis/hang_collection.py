@@ -11,12 +11,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from zlib import crc32
 
+from turnout.launcher.coordinator_messages import Hung, ShowStacks, Stacks
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.messages import Hung, ShowStacks, Stacks
-from turnout.launcher.health.stack_traces.hang_state import HangStage, HangState, MergeStacks, StacksMerged
 from turnout.launcher.model import Reason, World
-from turnout.launcher.rendezvous.state import MemberState, Phase
-from turnout.launcher.rendezvous.transition import Transition
+from turnout.launcher.rendezvous.state import (
+    HangStage,
+    HangState,
+    MemberState,
+    MergeStacks,
+    Phase,
+    StacksMerged,
+    Transition,
+)
 
 GATHER_S = 45.0  # seconds for all stacks: 1 for calls, 30 for py-spy or 40 in two attempts, 3 for a process to answer
 MOST_BYTES = 256 * 1024  # of one rank, compressed

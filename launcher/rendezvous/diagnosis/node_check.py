@@ -13,14 +13,21 @@ from functools import partial
 from typing import TypeAlias
 from zlib import crc32
 
-from turnout.launcher.health.messages import Found, Judged, Probe, Probed
-from turnout.launcher.health.model import Check, Group, Measured, Verdict
-from turnout.launcher.health.node_check import AGAIN_S, MOST_AGAIN_S, ExcludedNode, NodeCheckState
-from turnout.launcher.health.probe_groups import Groups, next_groups
+from turnout.launcher.coordinator_messages import Finish, Found, Judged, Probe, Probed
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import (
+    AGAIN_S,
+    MOST_AGAIN_S,
+    Check,
+    ExcludedNode,
+    Group,
+    Groups,
+    Measured,
+    NodeCheckState,
+    Verdict,
+)
 from turnout.launcher.model import Exit, Member, Reason
-from turnout.launcher.rendezvous.messages import Finish
-from turnout.launcher.rendezvous.state import MemberState, Phase
-from turnout.launcher.rendezvous.transition import Transition
+from turnout.launcher.rendezvous.state import MemberState, Phase, Transition
 
 SWITCHBOX = "switchbox_failed"  # the cause that an unfit node reports of itself
 MOST_WHY = 1_024  # characters of a text in a message

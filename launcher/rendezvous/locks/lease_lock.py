@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from turnout.launcher.model import RoundRecord
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     HOLD_S,
     ROUND,
     BadRecord,
@@ -67,7 +67,6 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 class _Spec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
-    acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
 

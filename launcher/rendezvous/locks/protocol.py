@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from turnout.launcher.model import RoundRecord
-from turnout.launcher.rendezvous.round_lock import HeldRound
+from turnout.launcher.rendezvous.arbiter import HeldRound
 
 
 class RoundLock(Protocol):

@@ -12,9 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from turnout.launcher.coordinator_messages import MOST_COPIES, ReplicaGroup
 from turnout.launcher.errors import BadMember
+from turnout.launcher.model import World
+from turnout.launcher.rendezvous.restore.restore_plan import endpoint_of
+from turnout.launcher.rendezvous.state import Rings
 
 Path = tuple[str, ...]
+
 Place = tuple[str, Path]
 
 
@@ -103,3 +108,25 @@ def _shared(paths: Sequence[Path]) -> int:
             break
         depth += 1
     return depth
+
+
+def replica_groups(world: World, before: Rings = ()) -> tuple[dict[str, ReplicaGroup], Rings]:
+    """Return the replica groups by member id, and the rings that say who keeps whose replicas.
+
+    Empty if the world has one member, or one whose daemon takes no replicas. before: rings of the last world; after a
+    replacement as few replica holders as possible change.
+    """
+    endpoints = {member.id: endpoint for member in world.members if (endpoint := endpoint_of(member)) is not None}
+    if len(endpoints) < max(len(world.members), 2):
+        return {}, ()
+    places = [(member.id, member.path) for member in world.members]
+    counts = range(1, min(MOST_COPIES, len(places) - 1) + 1)
+    rings = tuple(
+        replica_holders(places, copies, before[copies - 1] if copies <= len(before) else None) for copies in counts
+    )
+    first, size = endpoints[world.members[0].id], len(places)
+    groups = {
+        id_: ReplicaGroup(first, size, tuple(tuple(endpoints[other] for other in each[id_]) for each in rings))
+        for id_ in endpoints
+    }
+    return groups, rings

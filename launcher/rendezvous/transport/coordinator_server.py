@@ -10,12 +10,7 @@ import gc
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
-from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.stack_traces.hang_state import MergeStacks, StacksMerged
-from turnout.launcher.model import Reason, RoundRecord
-from turnout.launcher.rendezvous.liveness import excuse_silence, heartbeat_period_s, silent_members
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     GetRoster,
     Heartbeat,
     HeartbeatInterval,
@@ -27,8 +22,12 @@ from turnout.launcher.rendezvous.messages import (
     Welcome,
     encode,
 )
-from turnout.launcher.rendezvous.round_lock import HeldRound, LockRefused, LockUnreachable, StaleRound
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.model import Reason, RoundRecord
+from turnout.launcher.rendezvous.arbiter import HeldRound, LockRefused, LockUnreachable, StaleRound
+from turnout.launcher.rendezvous.locks.protocol import RoundLock
 from turnout.launcher.rendezvous.state import (
+    SUCCESSORS,
     AskEndpoint,
     Claim,
     Denied,
@@ -41,18 +40,20 @@ from turnout.launcher.rendezvous.state import (
     Joined,
     Logged,
     Lost,
+    MergeStacks,
     MessageSent,
     Phase,
     SendMessage,
+    StacksMerged,
     State,
     StepDown,
     Ticked,
     Unanswered,
     Unfenced,
     Wake,
+    could_grow_by,
 )
-from turnout.launcher.rendezvous.state_machine import steps
-from turnout.launcher.rendezvous.transition import SUCCESSORS, could_grow_by
+from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members, steps
 from turnout.launcher.rendezvous.transport.listener import MemberConnection
 
 RENEW_S = 5.0

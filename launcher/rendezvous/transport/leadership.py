@@ -8,22 +8,20 @@ from dataclasses import replace
 from functools import partial
 
 from turnout.launcher.addresses import resolved
+from turnout.launcher.coordinator_messages import LastWorld, Redirect
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
-from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.health.stack_traces.hang_state import HangState
+from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
+from turnout.launcher.rendezvous.arbiter import HOLD_S, HeldRound, LockRefused, may_claim, next_round
 from turnout.launcher.rendezvous.find_coordinator import Address, Search
-from turnout.launcher.rendezvous.liveness import heartbeat_period_s
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
-from turnout.launcher.rendezvous.messages import LastWorld, Redirect
-from turnout.launcher.rendezvous.round_lock import HOLD_S, HeldRound, LockRefused, may_claim, next_round
-from turnout.launcher.rendezvous.state import EndpointAnswered, JobOver, StepDown
-from turnout.launcher.rendezvous.state_machine import begin, succeed
-from turnout.launcher.rendezvous.transport.coordinator_client import is_agent_listening
+from turnout.launcher.rendezvous.state import EndpointAnswered, HangState, JobOver, State, StepDown
+from turnout.launcher.rendezvous.state_machine import begin, heartbeat_period_s, succeed
+from turnout.launcher.rendezvous.transport.coordinator_link import is_agent_listening
 from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RENEW_S, Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge
 from turnout.launcher.settings import Timing
 
 # The holder is silent but may live. Its world cannot train without one of its members, so a member takes over soon.
@@ -129,6 +127,28 @@ class Leadership:
         before: int,
         left_s: float,
     ) -> None:
+        state = self._first_state(seek, budget, granted, before, left_s)
+        self._log_event(
+            "coordinator_begun",
+            {"round": state.round + 1, "reason": state.cause.reason.value, "arbiter": bool(held_round)},
+        )
+        self.coordinator = Coordinator(
+            state,
+            self._log_event,
+            beat_s=self._timing.heartbeat_s,
+            silence_s=self._timing.silence_s,
+            merge=self._merging.merge,
+            endpoint=partial(self._ask, seek.endpoint),
+            arbiter=self.arbiter,
+            held_round=held_round,
+        )
+        self.coordinator.ended.add_done_callback(lambda ended: self._ended(ended.result()))
+        self._listener.lead(self.coordinator)
+
+    def _first_state(
+        self, seek: Search, budget: RestartBudget, granted: int | None, before: int, left_s: float
+    ) -> State:
+        """Make the state with which this member begins to lead."""
         now_s = asyncio.get_running_loop().time()
         state = begin(
             self.member,
@@ -147,25 +167,9 @@ class Leadership:
         state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging)
         sought_s = None if not self._is_member else 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
-        state = succeed(
+        return succeed(
             state, seek.base, budget, handed_over=seek.handed_over, before=before, fenced_s=fenced_s, sought_s=sought_s
         )
-        self._log_event(
-            "coordinator_begun",
-            {"round": state.round + 1, "reason": state.cause.reason.value, "arbiter": bool(held_round)},
-        )
-        self.coordinator = Coordinator(
-            state,
-            self._log_event,
-            beat_s=self._timing.heartbeat_s,
-            silence_s=self._timing.silence_s,
-            merge=self._merging.merge,
-            endpoint=partial(self._ask, seek.endpoint),
-            arbiter=self.arbiter,
-            held_round=held_round,
-        )
-        self.coordinator.ended.add_done_callback(lambda ended: self._ended(ended.result()))
-        self._listener.lead(self.coordinator)
 
     async def _ask(self, endpoint: Address | None) -> EndpointAnswered | None:
         """Return the address of the endpoint if another agent listens there, else None."""

@@ -11,11 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from turnout.launcher.errors import BadFrame
-from turnout.launcher.event_log import EventLog, rate_limited
-from turnout.launcher.frame_auth import MAC_BYTES, FrameAuth, NotProven
-from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     MOST_JOIN_BYTES,
     NONCE_BYTES,
     VERSION,
@@ -31,8 +27,11 @@ from turnout.launcher.rendezvous.messages import (
     proof,
     read_at_coordinator,
 )
-from turnout.launcher.rendezvous.transport.accept import Acceptor
-from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.framing import MAC_BYTES, FrameAuth, NotProven
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, FrameConnection
 
 GREET_S = 10.0  # seconds for a new peer to prove its identity
 HOLD_S = 3.0  # seconds to hold an early member until the coordinator is known

@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from turnout.launcher.health.hang_monitor.instrument import make_traceable, traceable_environment
+from turnout.launcher.health.hang_monitor.prepare_process import make_traceable, traceable_environment
 from turnout.launcher.linux import be_traced_by, die_with, rename
 from turnout.launcher.workers.forkserver.messages import Task
 

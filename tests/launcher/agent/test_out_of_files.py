@@ -15,12 +15,12 @@ import pytest
 
 from tests.launcher.agent.crew import ENV, until
 from turnout.launcher.addresses import free_port
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena_files import private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, Hello, Trust, encode, read_at_client
 from turnout.launcher.checkpoint.format.daemon_messages import ArenaPath as ArenaAt
 from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, connect_peer
+from turnout.launcher.coordinator_messages import DaemonEndpoint
 from turnout.launcher.framing import read_frame
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 
 pytestmark = pytest.mark.slow
 

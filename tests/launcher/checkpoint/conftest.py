@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.agent.crew import pids_of
-from turnout.launcher.checkpoint.arena import linux
-from turnout.launcher.checkpoint.arena.files import ALLOCATOR
+from turnout.launcher import linux
+from turnout.launcher.checkpoint.arena.arena_files import ALLOCATOR
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 
 

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.explain import flat
-from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, markdown, usage
-from turnout.launcher.cli.option import Effect, Origin
-from turnout.launcher.cli.parser import OPTIONS
-from turnout.launcher.cli.rdzv_conf import KEYS
+from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flat, markdown, usage
+from turnout.launcher.cli.options import Effect, Origin
+from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import Answer, read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Settings, Warned

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.cli.explain import explain, flat
+from turnout.launcher.cli.help import explain, flat
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Command, Devices, Kind, Settings, StartNote, Warned

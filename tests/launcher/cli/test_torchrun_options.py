@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.parser import OPTIONS
-from turnout.launcher.cli.rdzv_conf import KEYS
+from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Settings

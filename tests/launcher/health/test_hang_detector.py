@@ -8,15 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import scaled
-from turnout.launcher.health.hang_detector import Hang, HangLimits, Progress, ProgressWatch, Resumed, limit_s, observe
-from turnout.launcher.health.step_histogram import (
+from turnout.launcher.health.hang_detector import (
     BUCKETS,
     MOST_COUNTED,
     SHORTEST_S,
     WIDTH,
+    Hang,
+    HangLimits,
+    Progress,
+    ProgressWatch,
+    Resumed,
     aged,
     bucket_of,
     edge_s,
+    limit_s,
+    observe,
     quantile_s,
 )
 

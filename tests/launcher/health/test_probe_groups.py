@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from tests.support.examples import scaled
 from turnout.launcher.errors import BadCheck
-from turnout.launcher.health.evidence import Evidence
+from turnout.launcher.health.judge_nodes import Evidence, most_searches, next_groups
 from turnout.launcher.health.model import Check, FaultCause, Measured, SlowRule, StragglerLimits, Verdict
-from turnout.launcher.health.probe_groups import most_searches, next_groups
 
 ROBUST = StragglerLimits(rule=SlowRule.MEDIAN)
 NETWORK, COMPUTE = FaultCause.NETWORK_SLOW, FaultCause.COMPUTE_SLOW

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnout.launcher.health.judge_nodes import Sample
 from turnout.launcher.health.model import SlowRule, StragglerLimits
-from turnout.launcher.health.stragglers import Sample
 
 MEAN, MEDIAN, SPREAD = StragglerLimits(), StragglerLimits(rule=SlowRule.MEDIAN), StragglerLimits(rule=SlowRule.SPREAD)
 

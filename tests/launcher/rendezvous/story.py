@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from turnout.launcher.model import ElasticSpec, Member, RestartBudget
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     Finish,
     Formed,
     Heartbeat,
@@ -16,6 +15,7 @@ from turnout.launcher.rendezvous.messages import (
     Succeeded,
     Waiting,
 )
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 from turnout.launcher.rendezvous.state import (
     Claim,
     Disconnect,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.rendezvous.messages import Formed, Heartbeat, LastWorld, Reached, Ready, Stop, StopAt, Waiting
+from turnout.launcher.coordinator_messages import Formed, Heartbeat, LastWorld, Reached, Ready, Stop, StopAt, Waiting
 from turnout.launcher.rendezvous.state import Disconnect, Joined, Wake
 
 PATIENCE_S = 120.0  # for as long a newcomer may say that it imports

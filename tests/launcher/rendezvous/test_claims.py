@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Stop
 from turnout.launcher.model import RoundRecord
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Stop
 from turnout.launcher.rendezvous.state import Claim, Denied, Granted, StepDown, Unanswered, Unfenced, Wake
 
 

@@ -3,15 +3,19 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, AdoptShards, DaemonEndpoint, Handover, ShardsAdopted
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
+    ALL,
+    AdoptShards,
+    DaemonEndpoint,
     Finish,
     Formed,
+    Handover,
     HeldStep,
     LastWorld,
     Leaving,
     Reached,
     Ready,
+    ShardsAdopted,
     Stop,
     StopAt,
     Succeeded,

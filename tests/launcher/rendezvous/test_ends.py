@@ -3,7 +3,7 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Succeeded
+from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Succeeded
 from turnout.launcher.rendezvous.state import JobOver, Wake
 
 

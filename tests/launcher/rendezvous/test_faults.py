@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     Finish,
     Formed,
     Heartbeat,
@@ -15,6 +14,7 @@ from turnout.launcher.rendezvous.messages import (
     encode,
     read_at_member,
 )
+from turnout.launcher.model import RestartBudget
 from turnout.launcher.rendezvous.state import JobOver
 from turnout.launcher.rendezvous.state_machine import begin, succeed
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnout.launcher.coordinator_messages import Formed, LastWorld
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.fencing import may_train
-from turnout.launcher.rendezvous.liveness import excuse_silence, heartbeat_period_s, silent_members
-from turnout.launcher.rendezvous.messages import Formed, LastWorld
+from turnout.launcher.rendezvous.form_world import may_train
+from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members
 
 
 def formed(round_, base):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.launcher.rendezvous.story import StepDown, Story
+from turnout.launcher.coordinator_messages import LastWorld, Redirect, Successor
 from turnout.launcher.rendezvous.find_coordinator import (
     AskArbiter,
     ConnectTo,
@@ -19,7 +20,6 @@ from turnout.launcher.rendezvous.find_coordinator import (
     record_other_holder,
     record_redirect,
 )
-from turnout.launcher.rendezvous.messages import LastWorld, Redirect, Successor
 from turnout.launcher.rendezvous.state import AskEndpoint, EndpointAnswered
 
 HERE = {"w0": ("10.0.0.1", 1), "w1": ("10.0.0.2", 1), "w2": ("10.0.0.3", 1), "other": ("10.0.0.9", 9)}

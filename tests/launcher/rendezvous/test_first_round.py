@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Refused, Waiting
 from turnout.launcher.model import ElasticSpec
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Refused, Waiting
 from turnout.launcher.rendezvous.state import Disconnect, Logged
 
 

@@ -296,7 +296,7 @@ def test_the_work_for_a_member_does_not_grow_with_the_world(size, most_a_member)
 
 def test_no_library_is_loaded_for_it():
     heavy = "{'numpy', 'networkx', 'yaml', 'torch', 'kubernetes', 'aiohttp'} & set(sys.modules)"
-    modules = "turnout.launcher.rendezvous.rank_assignment, turnout.launcher.agent.read_switch_path"
+    modules = "turnout.launcher.rendezvous.rank_assignment, turnout.launcher.agent.switch_path"
     code = f"import sys, {modules}; print({heavy})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == "set()\n"

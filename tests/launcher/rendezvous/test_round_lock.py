@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.locks.world import held, record
 from turnout.launcher.model import RestartBudget, RoundRecord
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     BadRecord,
     ClaimReason,
     HolderObservation,

@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.launcher.workers.numa.binding import (
+from turnout.launcher.workers.numa import (
     Binding,
     CpuSet,
     Device,
     Machine,
     NotBound,
     bind,
+    gpus,
+    look,
     machine,
     numbers,
     visible,
 )
-from turnout.launcher.workers.numa.cpu_topology import gpus, look
 
 
 def recorded(nodes, *, cores, sockets=1, threads=2, cores_a_cache=2):

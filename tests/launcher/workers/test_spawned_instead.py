@@ -9,11 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.workers.testbed import PYTHON, WorkerTestbed, running, until
+from turnout.launcher.coordinator_messages import Formed
 from turnout.launcher.errors import BadElasticSpec
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.messages import Formed
-from turnout.launcher.workers.environment import JobVariables, common, of_process, read_at_import, why_spawn
-from turnout.launcher.workers.spawn_spec import CommandKind, Exited, SpawnSpec, command, of_rank
+from turnout.launcher.workers.worker_spec import (
+    CommandKind,
+    Exited,
+    JobVariables,
+    SpawnSpec,
+    command,
+    common,
+    of_process,
+    of_rank,
+    read_at_import,
+    why_spawn,
+)
 
 ENV = {"OMP_NUM_THREADS": "1", "HOME": "/h"}
 

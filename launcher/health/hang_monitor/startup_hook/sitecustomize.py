@@ -12,7 +12,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-_PID = "TURNOUT_PROCESS"  # copied from launcher/health/hang_monitor/instrument.py, whose import takes time
+_PID = "TURNOUT_PROCESS"  # copied from launcher/health/hang_monitor/prepare_process.py, whose import takes time
 
 
 def _begin() -> None:
@@ -25,7 +25,7 @@ def _begin() -> None:
         os.environ.pop("PYTHONPATH", None)
     if os.environ.pop(_PID, "") == str(os.getpid()):
         with contextlib.suppress(ImportError, OSError, ValueError):  # training works without it
-            from turnout.launcher.health.hang_monitor.instrument import make_traceable
+            from turnout.launcher.health.hang_monitor.prepare_process import make_traceable
 
             make_traceable()
     spec = PathFinder.find_spec("sitecustomize", sys.path)

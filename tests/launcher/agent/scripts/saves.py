@@ -21,7 +21,8 @@ from pathlib import Path
 
 import torch
 
-from turnout.launcher.checkpoint.arena.arena import Arena, find
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import find
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.elastic.steps import Steps

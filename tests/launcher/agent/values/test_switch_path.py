@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.agent.read_switch_path import SwitchPathReader
 from turnout.launcher.agent.switch_path import (
     MOST_FILE_BYTES,
     MOST_MAP_BYTES,
     PathSource,
     PodTexts,
     SwitchPath,
+    SwitchPathReader,
     find_path,
     hosts,
     of_file,

@@ -9,10 +9,9 @@ from enum import Enum
 import pytest
 import torch
 
-from turnout.launcher.checkpoint.adapters.named_parts import Parts
-from turnout.launcher.checkpoint.adapters.object_codec import decode_object, plain
 from turnout.launcher.checkpoint.dcp.reader import memories
 from turnout.launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
 
 pytestmark = pytest.mark.slow
 

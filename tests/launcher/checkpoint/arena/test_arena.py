@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.arena import Arena, ArenaBusy, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena, ArenaBusy
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.format.arena_layout import (
     PAGE_BYTES,
     STATE,
@@ -19,7 +20,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     newest,
     table_at,
 )
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sums_of
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sums_of
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 
 ROOT = Path(__file__).resolve().parents[4]

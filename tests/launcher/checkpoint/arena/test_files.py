@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id, find, leftovers
-from turnout.launcher.checkpoint.arena.files import ArenaLocks
-from turnout.launcher.checkpoint.arena.memory_limits import limits
-from turnout.launcher.checkpoint.arena.shm_allocation import ShmAllocation
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import ArenaLocks, ShmAllocation, boot_id, find, leftovers, limits
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, identity_page
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 

@@ -14,10 +14,9 @@ import pytest
 
 from tests.launcher.agent.crew import until
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id, private_folder, socket_in
 from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
 from turnout.launcher.checkpoint.format.daemon_messages import (  # fmt: skip
     MOST_BYTES,
     Done,
@@ -36,8 +35,9 @@ from turnout.launcher.checkpoint.format.daemon_messages import (  # fmt: skip
     read_at_client,
 )
 from turnout.launcher.checkpoint.format.daemon_messages import ArenaPath as ArenaAt
+from turnout.launcher.checkpoint.format.shard_file import sums_of
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.framing import read_frame
-from turnout.launcher.rendezvous.messages import HeldStep
 
 WITHIN_S = 30.0
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.format.shard_file import sums_of
 
 ROOT = Path(__file__).resolve().parents[4]
 WITHIN_S = 30.0

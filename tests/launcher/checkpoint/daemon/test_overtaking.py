@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.examples import scaled
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.daemon.persist_queue import PersistQueue, Superseded
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.daemon.rank_store import PersistQueue, Superseded
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
 
 BYTES = 100

@@ -22,7 +22,6 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     Pinned,
     ReserveMemory,
     Restore,
-    RestorePlace,
     Save,
     SaveDropped,
     SaveFailed,
@@ -30,7 +29,8 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     StoredStep,
 )
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import steps
+from turnout.launcher.checkpoint.storage.step_reader import steps
+from turnout.launcher.coordinator_messages import RestorePlace
 
 BYTE_S = {"TURNOUT_PERSIST_BYTES_S": "1"}  # what has more than a mebibyte is written for as long as the test lasts
 LARGE_BYTES = 2 << 20

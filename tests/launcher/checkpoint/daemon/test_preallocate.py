@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.daemon.rank_store import Preallocator
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 from turnout.launcher.checkpoint.format.memory_budget import Limits
 from turnout.launcher.errors import NoMemory

@@ -13,12 +13,12 @@ import pytest_asyncio
 from tests.launcher.checkpoint.daemon.test_daemon import record, save
 from tests.launcher.workers.testbed import until
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder
+from turnout.launcher.checkpoint.arena.arena_files import private_folder
 from turnout.launcher.checkpoint.daemon.agent_client import AgentClient
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.env import DAEMON
-from turnout.launcher.rendezvous.messages import HeldStep
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.engine.torch_files import list_files, load, newest, put, remove_old_files
-from turnout.launcher.checkpoint.format.retention import All, Every, Latest
+from turnout.launcher.checkpoint.engine.torch_file import list_files, load, newest, put, remove_old_files
+from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 

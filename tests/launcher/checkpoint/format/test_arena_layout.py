@@ -32,7 +32,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     table_at,
     target_bytes,
 )
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES
 from turnout.launcher.errors import BadCheckpoint
 
 OURS = Identity("run-1", "worker-3", 2, "8a3c", 3)

@@ -6,16 +6,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format import daemon_messages
-from turnout.launcher.errors import BadFrame
-from turnout.launcher.framing import body_bytes
-from turnout.launcher.rendezvous.checkpoint_messages import (
+from turnout.launcher.coordinator_messages import (
     MOST_LOCATIONS,
     AdoptShards,
     DaemonEndpoint,
+    HeldStep,
     ReplicaGroup,
     ShardLocation,
 )
-from turnout.launcher.rendezvous.messages import HeldStep
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import body_bytes
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(-1, 1 << 60)

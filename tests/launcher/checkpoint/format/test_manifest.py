@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
 from turnout.launcher.checkpoint.format.manifest import (
     MOST_SHARD_BYTES,
     Blocks,
@@ -22,6 +21,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     write,
     write_note,
 )
+from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
 from turnout.launcher.errors import BadCheckpoint
 
 steps, rounds = st.integers(0, 1 << 60), st.integers(0, 1 << 60)

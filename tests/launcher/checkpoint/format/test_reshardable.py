@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from turnout.launcher.checkpoint.format.reshardable import KEY, is_reshardable
-from turnout.launcher.checkpoint.format.safetensors_layout import head_of, pack
+from turnout.launcher.checkpoint.format.shard_file import KEY, head_of, is_reshardable, pack
 from turnout.launcher.checkpoint.format.state_tree import flatten
 
 

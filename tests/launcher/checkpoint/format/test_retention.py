@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.retention import All, Both, Every, Latest, rule, steps_to_remove
+from turnout.launcher.checkpoint.format.manifest import All, Both, Every, Latest, rule, steps_to_remove
 
 counts = st.integers(1, 5)
 rules = st.one_of(

@@ -22,9 +22,8 @@ from tests.launcher.checkpoint.format.test_state_tree import (
     states,
     tensors_in,
 )
-from turnout.launcher.checkpoint.format.safetensors_layout import escape_text
-from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, flatten
-from turnout.launcher.checkpoint.format.state_tree_cache import cache_tree
+from turnout.launcher.checkpoint.format.shard_file import escape_text
+from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, cache_tree, flatten
 
 
 class Text(str):

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
-from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
+from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 
 
 async def main(folder, port, step):

@@ -7,8 +7,8 @@ import pytest
 from tests.launcher.checkpoint.replication.forgery import forged
 from tests.launcher.checkpoint.replication.proxy import Wire
 from tests.launcher.checkpoint.replication.world import bytes_of, until
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of, sums_of
-from turnout.launcher.checkpoint.format.replication_messages import (
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of, sums_of
+from turnout.launcher.checkpoint.replication.peer_connection import (
     Offer,
     PeerChallenge,
     PeerHello,
@@ -17,7 +17,7 @@ from turnout.launcher.checkpoint.format.replication_messages import (
     encode,
 )
 from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.frame_auth import MAC_BYTES
+from turnout.launcher.framing import MAC_BYTES
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 SUMS_BYTES = 24

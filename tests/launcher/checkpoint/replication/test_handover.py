@@ -10,15 +10,16 @@ import pytest
 from tests.launcher.checkpoint.replication.world import ReplicaDaemon, bytes_of
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
-from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, RestorePlace
-from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.rendezvous.checkpoint_messages import (
+from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard
+from turnout.launcher.coordinator_messages import (
     FETCH_DISABLED,
     AdoptShards,
     DaemonEndpoint,
     HeldStep,
+    RestorePlace,
     ShardLocation,
 )
+from turnout.launcher.errors import BadCheckpoint
 
 pytestmark = pytest.mark.asyncio
 NOBODY = DaemonEndpoint("gone/0", "gone", "127.0.0.1", 1)

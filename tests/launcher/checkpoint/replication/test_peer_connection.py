@@ -12,23 +12,25 @@ import pytest
 from tests.launcher.checkpoint.replication.proxy import Wire
 from tests.launcher.checkpoint.replication.world import TOKEN, ReplicaDaemon, bytes_of, record_of, until
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
-from turnout.launcher.checkpoint.format.replication_messages import (
+from turnout.launcher.checkpoint.replication.peer_connection import (
+    PROOF_BYTES,
     Copied,
     Copy,
     Fetch,
     Follow,
     Offer,
     PeerChallenge,
+    PeerIdentity,
+    PeerUnavailable,
     Refusal,
     SendShard,
     ShardKept,
+    connect_peer,
     encode,
     packed,
 )
-from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, PeerUnavailable, connect_peer
-from turnout.launcher.checkpoint.replication.shard_stream import PROOF_BYTES
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.frame_auth import MAC_BYTES
+from turnout.launcher.framing import MAC_BYTES
 
 pytestmark = pytest.mark.asyncio
 # What comes before the shard.

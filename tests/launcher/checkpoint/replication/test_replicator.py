@@ -10,8 +10,8 @@ import pytest
 
 from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
+from turnout.launcher.coordinator_messages import ALL, HeldStep
 from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, HeldStep
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace, Save
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
+from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.replication.replicator import Replicator
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
+from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 
 TOKEN = b"0123456789abcdef"
 WITHIN_S = 30.0

@@ -14,10 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, save_all, small_pieces, whole
-from turnout.launcher.checkpoint.format.retention import Latest
+from turnout.launcher.checkpoint.format.manifest import Latest
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import newest, steps
 
 KILLS = 60
 LONGEST_S = 0.01

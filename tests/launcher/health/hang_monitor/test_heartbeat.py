@@ -5,10 +5,14 @@ import time
 import pytest
 
 from turnout.launcher.elastic.steps import Steps
-from turnout.launcher.health.hang_monitor.heartbeat import ProgressReporter
-from turnout.launcher.health.hang_monitor.shared_counters import NAME_BYTES, PROGRESS, SharedCounters
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.health.step_histogram import BUCKETS, MOST_COUNTED, bucket_of
+from turnout.launcher.health.hang_detector import BUCKETS, MOST_COUNTED, bucket_of
+from turnout.launcher.health.hang_monitor.progress import (
+    NAME_BYTES,
+    PROGRESS,
+    ProgressReporter,
+    SharedCounters,
+    StepCounters,
+)
 
 
 @pytest.fixture

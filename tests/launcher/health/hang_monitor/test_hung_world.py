@@ -16,13 +16,11 @@ from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import capture_stacks, find_py_spy
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.health.rank_sets import folded
-from turnout.launcher.health.stack_traces.model import WorldStacks
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import merge, verdict
+from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, folded
 
 pytestmark = pytest.mark.slow
 

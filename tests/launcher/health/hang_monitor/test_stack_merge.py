@@ -7,10 +7,10 @@ import zlib
 import pytest
 
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.hang_monitor.stack_merge import StackMerge, pack
-from turnout.launcher.health.rank_sets import MOST_RANKS
-from turnout.launcher.health.stack_traces.hang_state import MergeStacks
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
+from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS
+from turnout.launcher.rendezvous.state import MergeStacks
+from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge, pack
 
 
 def standing_in(function, state="S"):

@@ -12,13 +12,12 @@ import pytest
 from setuptools import find_packages
 
 from tests.launcher.workers.testbed import WorkerTestbed
-from turnout.launcher.health.hang_monitor.instrument import traceable_environment
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
+from turnout.launcher.health.hang_monitor.prepare_process import traceable_environment
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import capture_stacks
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.workers.spawn_spec import CommandKind
+from turnout.launcher.workers.worker_spec import CommandKind
 
-WRAPPER = (sys.executable, "-m", "turnout.launcher.health.hang_monitor.launch")
+WRAPPER = (sys.executable, "-m", "turnout.launcher.health.hang_monitor.prepare_process")
 TORCH_S = 120.0  # two imports of torch on a busy machine
 ROOT = Path(__file__).parents[4]
 PLAIN = """

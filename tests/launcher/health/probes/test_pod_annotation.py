@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from turnout.kube import labels, node_health
+from turnout.launcher.coordinator_messages import Found, Judged
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.health.messages import Found, Judged
 from turnout.launcher.health.probe_messages import Report
 from turnout.launcher.health.probes.pod_annotation import OwnPod, Pod, own_pod
 

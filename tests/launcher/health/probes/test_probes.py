@@ -9,10 +9,10 @@ import pytest
 
 from tests.launcher.agent.crew import until
 from turnout.launcher.addresses import free_port
-from turnout.launcher.health.model import Check, FaultCause
-from turnout.launcher.health.probe_groups import next_groups
-from turnout.launcher.health.probe_messages import ProbePlan, ProbeSizes, ProbeStage, measured
-from turnout.launcher.health.probes.subprocess import COMMAND, probe
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import Check, FaultCause, ProbeStage
+from turnout.launcher.health.probe_messages import ProbePlan, ProbeSizes, measured
+from turnout.launcher.health.probes.runner import COMMAND, probe
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import scaled
-from turnout.launcher.health.rank_sets import all_of, folded, label, set_of
-from turnout.launcher.health.stack_traces.merge import fold
-from turnout.launcher.health.stack_traces.model import Frame, RankStacks, Thread, WorldStacks
-from turnout.launcher.health.stack_traces.outliers import find_outliers
-from turnout.launcher.health.stack_traces.report import as_json, flame_lines, merge, text, verdict
-from turnout.launcher.health.stack_traces.svg import picture
+from turnout.launcher.health.stack_traces.report import (
+    as_json,
+    find_outliers,
+    flame_lines,
+    merge,
+    picture,
+    text,
+    verdict,
+)
+from turnout.launcher.health.stack_traces.stack_tree import (
+    Frame,
+    RankStacks,
+    Thread,
+    WorldStacks,
+    all_of,
+    fold,
+    folded,
+    label,
+    set_of,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 

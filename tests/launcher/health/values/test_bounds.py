@@ -6,14 +6,24 @@ import pytest
 
 from tests.launcher.rendezvous.story import member
 from turnout.launcher.errors import BadCheck, BadSettings
-from turnout.launcher.health.gpu_links import judge as judge_links
-from turnout.launcher.health.hang_detector import Hang, HangLimits, Progress, ProgressWatch, observe
-from turnout.launcher.health.model import Check, Measured, SlowRule, StragglerLimits
-from turnout.launcher.health.node_check import ExcludedNode, NodeChecks
-from turnout.launcher.health.rank_sets import MOST_RANKS, folded, set_of
-from turnout.launcher.health.stack_traces.model import RankStacks, Thread, WorldStacks
-from turnout.launcher.health.step_histogram import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
-from turnout.launcher.health.stragglers import Sample
+from turnout.launcher.health.hang_detector import (
+    BUCKETS,
+    SHORTEST_S,
+    WIDTH,
+    Hang,
+    HangLimits,
+    Progress,
+    ProgressWatch,
+    aged,
+    bucket_of,
+    edge_s,
+    observe,
+    quantile_s,
+)
+from turnout.launcher.health.judge_nodes import Sample
+from turnout.launcher.health.model import Check, ExcludedNode, Measured, NodeChecks, SlowRule, StragglerLimits
+from turnout.launcher.health.model import judge as judge_links
+from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, Thread, WorldStacks, folded, set_of
 from turnout.launcher.model import Reason
 
 FLAGS = {

@@ -3,24 +3,23 @@
 import pytest
 
 from tests.launcher.rendezvous.story import member
-from turnout.launcher.health.gpu_links import Box
+from turnout.launcher.coordinator_messages import Probed
 from turnout.launcher.health.hang_detector import HangAction, HangLimits, HangPolicy, Progress, ProgressWatch
-from turnout.launcher.health.messages import Probed
-from turnout.launcher.health.model import SlowRule, StragglerLimits
-from turnout.launcher.health.node_check import ExcludedNode, NodeChecks, NodeCheckState
-from turnout.launcher.health.probe_messages import (
-    ON_CPU,
-    ON_DEVICE,
-    ProbePlan,
+from turnout.launcher.health.model import (
+    Box,
+    ExcludedNode,
+    NodeChecks,
+    NodeCheckState,
     ProbePolicy,
-    ProbeSizes,
     ProbeStage,
-    Report,
+    SlowRule,
+    StragglerLimits,
 )
-from turnout.launcher.health.stack_traces.hang_state import HangStage as Hung
-from turnout.launcher.health.stack_traces.hang_state import HangState
-from turnout.launcher.health.stack_traces.model import RankStacks, Thread
+from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, ProbePlan, ProbeSizes, Report
+from turnout.launcher.health.stack_traces.stack_tree import RankStacks, Thread
 from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import HangStage as Hung
+from turnout.launcher.rendezvous.state import HangState
 
 MIB = 1 << 20
 PAIRS = ((0, 1), (2, 4), (3, 5), (6, 7))

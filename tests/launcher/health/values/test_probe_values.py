@@ -3,18 +3,15 @@
 import msgspec
 import pytest
 
+from turnout.launcher.coordinator_messages import Probe
 from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.messages import Probe
-from turnout.launcher.health.model import Measured
+from turnout.launcher.health.model import MOST_STAGE_S, Measured, ProbePolicy, ProbeStage
 from turnout.launcher.health.probe_messages import (
     MOST_BYTES,
-    MOST_STAGE_S,
     ON_CPU,
     ON_DEVICE,
     ProbePlan,
-    ProbePolicy,
     ProbeSizes,
-    ProbeStage,
     Report,
     encode,
     measured,

@@ -5,10 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.health.stack_traces.merge import MOST_LINES, Node, fold
-from turnout.launcher.health.stack_traces.model import Frame, RankStacks, Thread, WorldStacks
-from turnout.launcher.health.stack_traces.report import MOST_GROUPS, MOST_TEXT_LINES, files, merge, text, verdict
-from turnout.launcher.health.stack_traces.svg import picture
+from turnout.launcher.health.stack_traces.report import (
+    MOST_GROUPS,
+    MOST_TEXT_LINES,
+    files,
+    merge,
+    picture,
+    text,
+    verdict,
+)
+from turnout.launcher.health.stack_traces.stack_tree import (
+    MOST_LINES,
+    Frame,
+    Node,
+    RankStacks,
+    Thread,
+    WorldStacks,
+    fold,
+)
 
 REPORT = Path(__file__).with_name("report")
 SVG = "{http://www.w3.org/2000/svg}"

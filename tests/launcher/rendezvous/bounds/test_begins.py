@@ -5,12 +5,9 @@ from dataclasses import fields
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.health.stack_traces.hang_state import HangState
+from turnout.launcher.coordinator_messages import LastWorld
 from turnout.launcher.model import ElasticSpec, Reason, RestartBudget, RoundRecord
-from turnout.launcher.rendezvous.find_coordinator import Search, next_lap
-from turnout.launcher.rendezvous.messages import LastWorld
-from turnout.launcher.rendezvous.restore.restore_plan import RestorePoint
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     MOST_BYTES,
     MOST_ROUND,
     BadRecord,
@@ -21,8 +18,11 @@ from turnout.launcher.rendezvous.round_lock import (
     seal,
     unseal,
 )
+from turnout.launcher.rendezvous.find_coordinator import Search, next_lap
+from turnout.launcher.rendezvous.restore.restore_plan import RestorePoint
 from turnout.launcher.rendezvous.state import (
     HandoverState,
+    HangState,
     JobFacts,
     Joined,
     Lost,
@@ -31,9 +31,9 @@ from turnout.launcher.rendezvous.state import (
     State,
     StepDown,
     Unanswered,
+    could_grow_by,
 )
 from turnout.launcher.rendezvous.state_machine import begin, succeed
-from turnout.launcher.rendezvous.transition import could_grow_by
 
 TERMS = ElasticSpec(2, 4, last_call_s=30.0)
 NOTHING = {
@@ -41,10 +41,12 @@ NOTHING = {
     "phase": Phase.GATHERING, "round": 0, "base": 0, "base_size": 0, "retry_s": 0.0, "fence_s": 15.0, "fenced_s": 0.0,
     "ended": 0, "before": 0, "asked_s": 0.0, "searches": None, "sought_s": 0.0, "unfenced": False, "logged_s": -1e9,
     "ask_s": 0.0, "endpoint_s": 0.0,
-    "unreported": 0, "stored_step": None, "persist_step": -1, "world": None, "members": {}, "names": {}, "done": frozenset(),
+    "unreported": 0, "stored_step": None, "persist_step": -1, "world": None, "members": {}, "names": {},
+    "done": frozenset(),
     "budget": RestartBudget(), "expected": 0, "call_s": 0.0, "worker_count": 0, "since_s": 0.0, "joined_s": 0.0,
     "reason": Reason.FIRST_ROUND, "detail": "", "fault": "", "lost": False, "chosen": (), "stop_step": None,
-    "confirmed": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": HangState(), "handover": None, "rings": (),
+    "confirmed": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": HangState(), "handover": None,
+    "rings": (),
 }  # fmt: skip
 
 

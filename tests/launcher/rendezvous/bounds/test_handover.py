@@ -3,9 +3,19 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.coordinator_messages import (
+    ALL,
+    FETCH_DISABLED,
+    MOST_LOCATIONS,
+    Handover,
+    Heartbeat,
+    HeldStep,
+    Reached,
+    Stop,
+    StopAt,
+    Succeeded,
+)
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, MOST_LOCATIONS
-from turnout.launcher.rendezvous.messages import Handover, Heartbeat, HeldStep, Reached, Stop, StopAt, Succeeded
 from turnout.launcher.rendezvous.restore.restore_plan import choose_restore
 
 

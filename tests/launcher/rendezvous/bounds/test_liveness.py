@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.launcher.rendezvous.liveness import excuse_silence, heartbeat_period_s, silent_members
+from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member, replace
-from turnout.launcher.health.messages import Hung
-from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     Finish,
     Heartbeat,
     HeldStep,
+    Hung,
     LastWorld,
     Reached,
     Ready,
@@ -17,6 +16,7 @@ from turnout.launcher.rendezvous.messages import (
     Succeeded,
     Waiting,
 )
+from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Claim, Joined, Lost, MessageSent, Phase, StepDown, Unanswered, Wake
 from turnout.launcher.rendezvous.state_machine import step
 

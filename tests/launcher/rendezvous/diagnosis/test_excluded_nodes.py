@@ -4,10 +4,9 @@ import pytest
 
 from tests.launcher.rendezvous.diagnosis.test_node_check import Checked
 from tests.launcher.rendezvous.story import member, replace
-from turnout.launcher.health.messages import Judged
-from turnout.launcher.health.node_check import ExcludedNode
+from turnout.launcher.coordinator_messages import Judged, Waiting
+from turnout.launcher.health.model import ExcludedNode
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.messages import Waiting
 
 HOUR_S = 3600.0
 BACK_OFF_S = 300.0  # the longest of a kubelet

@@ -3,12 +3,11 @@
 import pytest
 
 from tests.launcher.rendezvous.story import StepDown, Story, replace
+from turnout.launcher.coordinator_messages import Finish, Formed, Hung, LastWorld, ShowStacks, Stacks, Stop
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.messages import Hung, ShowStacks, Stacks
-from turnout.launcher.health.stack_traces.hang_state import HangState, MergeStacks, StacksMerged
 from turnout.launcher.model import Exit
 from turnout.launcher.rendezvous.diagnosis.hang_collection import GATHER_S, MOST_BYTES, MOST_WORLD_BYTES, most_bytes
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Stop
+from turnout.launcher.rendezvous.state import HangState, MergeStacks, StacksMerged
 
 WHY = "no progress for 6.0 s"
 

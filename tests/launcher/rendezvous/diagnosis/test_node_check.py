@@ -3,11 +3,9 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Joined, Lost, Story, member, replace
-from turnout.launcher.health.messages import Judged, Probe, Probed
-from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.health.probe_messages import ProbePolicy
+from turnout.launcher.coordinator_messages import Finish, Formed, Judged, LastWorld, Probe, Probed
+from turnout.launcher.health.model import NodeCheckState, ProbePolicy
 from turnout.launcher.model import Exit
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld
 
 
 class Checked(Story):

@@ -12,9 +12,7 @@ import pytest
 
 from tests.launcher.rendezvous.locks.world import Clock, record
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.locks.file_lock import KEPT_ROUNDS, FileLock
-from turnout.launcher.rendezvous.locks.shared_dir import SharedDir
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     ClaimReason,
     LockRefused,
     LockUnreachable,
@@ -23,6 +21,7 @@ from turnout.launcher.rendezvous.round_lock import (
     next_round,
     seal,
 )
+from turnout.launcher.rendezvous.locks.file_lock import KEPT_ROUNDS, FileLock, SharedDir
 
 pytestmark = pytest.mark.asyncio
 CLAIMERS, ROUNDS = 8, 12

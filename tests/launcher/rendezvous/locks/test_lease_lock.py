@@ -17,8 +17,7 @@ from tests.launcher.rendezvous.locks.world import Clock, record
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import Unreachable
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.locks.lease_lock import LeaseLock
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     ROUND,
     ClaimReason,
     HeldRound,
@@ -28,6 +27,7 @@ from turnout.launcher.rendezvous.round_lock import (
     may_claim,
     next_round,
 )
+from turnout.launcher.rendezvous.locks.lease_lock import LeaseLock
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"

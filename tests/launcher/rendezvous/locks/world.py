@@ -1,7 +1,7 @@
 """Helpers of the tests of round locks: records, and a clock that only a test moves."""
 
 from turnout.launcher.model import RestartBudget, RoundRecord
-from turnout.launcher.rendezvous.round_lock import HeldRound
+from turnout.launcher.rendezvous.arbiter import HeldRound
 
 
 def record(round_=1, coordinator="anna", run="bert", budget=None, **more):

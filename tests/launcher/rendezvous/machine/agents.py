@@ -7,10 +7,29 @@ and meeting/finding.py, leading.py and door.py. A pause stops a whole host.
 from dataclasses import replace
 
 from tests.launcher.rendezvous.machine.leads import BEAT_S, RENEW_S, SILENCE_S, Leads
-from turnout.launcher.health.messages import Hung, Probe, ShowStacks, Stacks
+from turnout.launcher.coordinator_messages import (
+    Finish,
+    Formed,
+    Hung,
+    Join,
+    LastWorld,
+    Leaving,
+    Probe,
+    ProcessFailed,
+    Reached,
+    Ready,
+    Redirect,
+    Refused,
+    ShowStacks,
+    Stacks,
+    Stop,
+    StopAt,
+    Succeeded,
+    Waiting,
+    Welcome,
+)
 from turnout.launcher.model import Exit, Member, Reason, RestartBudget, RoundRecord
-from turnout.launcher.rendezvous import round_lock
-from turnout.launcher.rendezvous.fencing import may_train
+from turnout.launcher.rendezvous import arbiter
 from turnout.launcher.rendezvous.find_coordinator import (
     AskArbiter,
     ConnectTo,
@@ -25,23 +44,7 @@ from turnout.launcher.rendezvous.find_coordinator import (
     record_other_holder,
     record_redirect,
 )
-from turnout.launcher.rendezvous.messages import (
-    Finish,
-    Formed,
-    Join,
-    LastWorld,
-    Leaving,
-    ProcessFailed,
-    Reached,
-    Ready,
-    Redirect,
-    Refused,
-    Stop,
-    StopAt,
-    Succeeded,
-    Waiting,
-    Welcome,
-)
+from turnout.launcher.rendezvous.form_world import may_train
 from turnout.launcher.rendezvous.state_machine import begin, succeed
 
 GREET_S, HOLD_S, FAREWELL_S = 5.0, 3.0, 6.0
@@ -283,7 +286,7 @@ class Agent:
         clear = clear and not conn.broken and not conn.dead
         return clear and conn.host is other.lead is not None and other.lead.peers.get(self.id) is conn
 
-    # The search: launcher/rendezvous/transport/coordinator_search.py.
+    # The search: launcher/rendezvous/transport/coordinator_link.py.
 
     def seeks(self):
         if self.greeting is not None:
@@ -356,34 +359,30 @@ class Agent:
                         self.here == holder or holder in seek.refused or record.coordinator.split("/")[0] == self.name
                     )
                     ours = seek.base.inside and seek.base.round >= record.round
-                    hold_s = round_lock.HOLD_S if ours else network.stranger_s
-                    if not round_lock.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).allowed:
+                    hold_s = arbiter.HOLD_S if ours else network.stranger_s
+                    if not arbiter.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).allowed:
                         self.seek = record_other_holder(seek, holder if holder != self.here else None)
                         self.next_try_s = network.now_s + 0.1
                         return
                     budget = budget.newer(record.budget)
                     more = self.fences(held, dead)
-                granted = round_lock.next_round(held, seek.base.round)
+                granted = arbiter.next_round(held, seek.base.round)
                 held = network.register.claim(RoundRecord("job", granted, self.id, *self.here, budget), held)
-            sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
-            state = begin(
-                self.member,
-                "job",
-                network.terms,
-                network.now_s,
-                granted=granted,
-                sole_coordinator=network.mode == "only",
-            )
-            state = network.wants(
-                succeed(state, self.base, budget, handed_over=seek.handed_over, sought_s=sought_s, **more)
-            )
-            self.lead = Leads(self, state, held)
+            self.lead = Leads(self, self.first_state(granted, budget, more), held)
             network.tell(self.id, f"leads, granted {granted}, base {seek.base}")
             waiting, self.held_at_endpoint = self.held_at_endpoint, []
             for conn, _ in waiting:
                 self.lead.admit(conn, conn.join)
         self.going, self.until_s = self.here, network.now_s + GREET_S
         self.greeting = network.connect(self, self, self.join())
+
+    def first_state(self, granted, budget, more):
+        """Make the state with which this agent begins to lead."""
+        network, seek = self.network, self.seek
+        sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
+        only = network.mode == "only"
+        state = begin(self.member, "job", network.terms, network.now_s, granted=granted, sole_coordinator=only)
+        return network.wants(succeed(state, self.base, budget, handed_over=seek.handed_over, sought_s=sought_s, **more))
 
     def fences(self, held, dead):
         """Until when whoever held the record may train on without us."""
@@ -396,7 +395,7 @@ class Agent:
     def looks(self):
         """The record, and for how long we have seen nothing new of it."""
         held, now_s = self.network.register.look(), self.network.now_s
-        self.sighting = (self.sighting or round_lock.HolderObservation(held.token, now_s)).observe(held.token, now_s)
+        self.sighting = (self.sighting or arbiter.HolderObservation(held.token, now_s)).observe(held.token, now_s)
         return replace(held, quiet_s=now_s - self.sighting.since_s)
 
     # The door: launcher/rendezvous/transport/listener.py.

@@ -6,10 +6,8 @@ and liveness.py.
 
 from dataclasses import replace
 
-from turnout.launcher.health.stack_traces.hang_state import MergeStacks
+from turnout.launcher.coordinator_messages import Formed, Heartbeat, LastWorld, Redirect, Successor, Welcome
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.liveness import excuse_silence, silent_members
-from turnout.launcher.rendezvous.messages import Formed, Heartbeat, LastWorld, Redirect, Successor, Welcome
 from turnout.launcher.rendezvous.state import (
     Claim,
     Denied,
@@ -19,6 +17,7 @@ from turnout.launcher.rendezvous.state import (
     Joined,
     Logged,
     Lost,
+    MergeStacks,
     MessageSent,
     Phase,
     SendMessage,
@@ -27,9 +26,9 @@ from turnout.launcher.rendezvous.state import (
     Unanswered,
     Unfenced,
     Wake,
+    could_grow_by,
 )
-from turnout.launcher.rendezvous.state_machine import steps
-from turnout.launcher.rendezvous.transition import could_grow_by
+from turnout.launcher.rendezvous.state_machine import excuse_silence, silent_members, steps
 
 BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
 

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from turnout.launcher.model import ElasticSpec
-from turnout.launcher.rendezvous.round_lock import HeldRound, StaleRound, record_to_write
+from turnout.launcher.rendezvous.arbiter import HeldRound, StaleRound, record_to_write
 
 TICK_S = 0.5
 DELAY_S = 1.0  # what has lain for so long is delivered by the next tick, where a path is

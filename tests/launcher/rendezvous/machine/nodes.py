@@ -6,13 +6,11 @@ is trouble: who is in it may be blamed, and where faults and trouble are more th
 
 from dataclasses import dataclass, field
 
+from turnout.launcher.coordinator_messages import Finish, Formed, Probe, Probed
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.messages import Probe, Probed
-from turnout.launcher.health.node_check import AGAIN_S, NodeCheckState
-from turnout.launcher.health.stack_traces.hang_state import HangState, MergeStacks, StacksMerged
+from turnout.launcher.health.model import AGAIN_S, NodeCheckState
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.messages import Finish, Formed
-from turnout.launcher.rendezvous.state import Logged, SendMessage
+from turnout.launcher.rendezvous.state import HangState, Logged, MergeStacks, SendMessage, StacksMerged
 
 COMPUTE_S, STAGE_S, MEET_S, ROUND_S = 0.5, 3.0, 4.0, 12.0
 ALONE = ("broken", "stuck", "mute", "unfit")  # shown by the node itself: it fails, never ends, never answers, says so

@@ -6,7 +6,7 @@ import pytest
 
 from tests.launcher.rendezvous.story import Formed, Story, member
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.restore.replica_groups import replica_groups
+from turnout.launcher.rendezvous.restore.replica_placement import replica_groups
 
 
 def world(names, **more):

@@ -19,9 +19,8 @@ from tests.launcher.rendezvous.story import (
     Succeeded,
     member,
 )
+from turnout.launcher.coordinator_messages import ALL, FETCH_DISABLED, DaemonEndpoint, HeldStep, Reached, StopAt
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, DaemonEndpoint
-from turnout.launcher.rendezvous.messages import HeldStep, Reached, StopAt
 from turnout.launcher.rendezvous.restore.restore_plan import choose_restore as choice_of
 from turnout.launcher.rendezvous.restore.restore_plan import ranks_in, runs_of
 

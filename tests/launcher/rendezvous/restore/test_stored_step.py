@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.story import Finish, Formed, LastWorld, Ready, Story
-from turnout.launcher.rendezvous.messages import HeldStep, StoredStepReport
-from turnout.launcher.rendezvous.restore.stored_step import choose_stored
+from turnout.launcher.coordinator_messages import HeldStep, StoredStepReport
+from turnout.launcher.rendezvous.restore.restore_plan import choose_stored
 
 A, B = "/checkpoints/a", "/checkpoints/b"
 

@@ -7,9 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.serving import serving
-from turnout.launcher.framing import FrameSplitter, frame
-from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     NONCE_BYTES,
     VERSION,
     Challenge,
@@ -23,7 +21,9 @@ from turnout.launcher.rendezvous.messages import (
     Welcome,
     encode,
 )
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient, NoAnswer, connect
+from turnout.launcher.framing import FrameSplitter, frame
+from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, NoAnswer, connect
 from turnout.launcher.rendezvous.transport.listener import MOST_STRANGERS_OF_ONE, Listener
 
 pytestmark = pytest.mark.asyncio

@@ -18,8 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingA
 
 from hack.lint.code_blocks import run_by
 from turnout.launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 
 HOME, LAST, BATCHES = sys.argv[1], 10, 4
 

@@ -26,21 +26,33 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     table_at,
     target_bytes,
 )
-from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of
 from turnout.launcher.checkpoint.format.manifest import (
     MOST_COUNT,
     MOST_SHARD_BYTES,
     MOST_WORLD,
+    All,
     Blocks,
+    Every,
+    Latest,
     Manifest,
     ShardNote,
     StoredShard,
     read_note,
+    rule,
     write_note,
 )
 from turnout.launcher.checkpoint.format.memory_budget import Limits, need_bytes, refusal
-from turnout.launcher.checkpoint.format.retention import All, Every, Latest, rule
-from turnout.launcher.checkpoint.format.safetensors_layout import MOST_DATA_BYTES, MOST_HEAD_BYTES, join_head, read_head
+from turnout.launcher.checkpoint.format.shard_file import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
+    MOST_BLOCKS,
+    MOST_DATA_BYTES,
+    MOST_HEAD_BYTES,
+    block_bytes_of,
+    join_head,
+    read_head,
+    sum_of,
+)
 from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, MOST_TEXT_BYTES, flatten, unflatten
 from turnout.launcher.errors import BadCheckpoint, BadMember, BadState, NewerFormat
 from turnout.launcher.rendezvous.restore.replica_placement import replica_holders
