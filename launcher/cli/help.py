@@ -8,8 +8,7 @@ from enum import Enum
 from itertools import groupby
 from textwrap import wrap
 
-from turnout.launcher.cli.options import Effect, Option
-from turnout.launcher.cli.options import OPTIONS
+from turnout.launcher.cli.options import OPTIONS, Effect, Option
 from turnout.launcher.cli.parser import KEYS, Key
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Command, Settings, Warned

@@ -161,7 +161,7 @@ class Session:
             case GetStats():
                 replicated, uncopied = self._daemon.replicator.progress()
                 return self._count(
-                    sealed=rank_store.newest(), in_flight=len(self._saves), replicated=replicated, uncopied=uncopied
+                    sealed=rank_store.newest(), in_flight=len(self._saves), replicated=replicated, skipped_replicas=uncopied
                 )
             case Bye():
                 return None
@@ -201,7 +201,7 @@ class Session:
                 self._send_message(SaveFailed(job.step, "corrupt", job.detail))
             case SaveState.DROPPED:
                 self._log_event("save_overtaken", {"step": job.step, "rank": job.record.rank})
-                self._count(overtaken=self._stats.dropped + 1)
+                self._count(dropped=self._stats.dropped + 1)
                 self._send_message(SaveFailed(job.step, "overtaken", job.detail))
             case SaveState.FAILED:
                 self._count(failures=self._stats.failures + 1)

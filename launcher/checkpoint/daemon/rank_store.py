@@ -100,7 +100,7 @@ class PersistQueue:
 
 
 @dataclass(eq=False, slots=True)
-class _Promise:
+class _Allocation:
     arena: Arena
     generations: int
     size: int
@@ -117,11 +117,11 @@ class Preallocator:
     """Allocates arenas for all ranks of one daemon."""
 
     def __init__(self) -> None:
-        self._promises: dict[_Promise, asyncio.Task[None] | None] = {}
+        self._allocations: dict[_Allocation, asyncio.Task[None] | None] = {}
 
-    def left(self, limits: Limits) -> Limits:
+    def remaining_limits(self, limits: Limits) -> Limits:
         """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
-        promised_bytes = sum(promise.left_bytes for promise in tuple(self._promises))  # the loop changes them meanwhile
+        promised_bytes = sum(promise.left_bytes for promise in tuple(self._allocations))  # the loop changes them meanwhile
         cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
         return replace(
             limits,
@@ -130,29 +130,29 @@ class Preallocator:
             available_bytes=None if available is None else max(available - promised_bytes, 0),
         )
 
-    async def make(self, arena: Arena, generations: int, size: int) -> None:
+    async def allocate(self, arena: Arena, generations: int, size: int) -> None:
         """Allocate the generation that is written first, and the others in the background. `size` is in bytes.
 
         Raises NoMemory for the first. For the others, the save that finds no memory reports it.
         """
         soonest = slot_to_write(arena.slots()[:generations]) or 0
-        promise = _Promise(arena, generations, size)
-        self._promises[promise] = None
+        promise = _Allocation(arena, generations, size)
+        self._allocations[promise] = None
         try:
             await asyncio.to_thread(arena.reserve, soonest, size)
         except BaseException:
-            del self._promises[promise]
+            del self._allocations[promise]
             raise
         others = [generation for generation in range(generations) if generation != soonest]
-        self._promises[promise] = asyncio.get_running_loop().create_task(self._others(promise, others))
+        self._allocations[promise] = asyncio.get_running_loop().create_task(self._allocate_rest(promise, others))
 
-    async def _others(self, promise: _Promise, generations: list[int]) -> None:
+    async def _allocate_rest(self, promise: _Allocation, generations: list[int]) -> None:
         try:
             for generation in generations:
                 with suppress(NoMemory, ValueError):
                     await asyncio.to_thread(promise.arena.reserve, generation, promise.size)
         finally:
-            del self._promises[promise]
+            del self._allocations[promise]
 
 
 Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the path; raises StorageFailed
@@ -240,7 +240,7 @@ class RankStore:
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
             lock_for_daemon(self.arena)
             note_target(self.arena.file, self.read_folder)
-        await self._preallocator.make(self.arena, min(generations, self.arena.identity.count), size)
+        await self._preallocator.allocate(self.arena, min(generations, self.arena.identity.count), size)
         return self.arena
 
     def _check_memory(self, size: int, generations: int) -> None:
@@ -251,7 +251,7 @@ class RankStore:
         need = need_bytes(size, generations, 1, self._replicas)
         need -= sum(min(slot.reserved_bytes, size) for slot in slots)
         need -= min(self._replica_bytes(self._identity.local_rank), need_bytes(size, 0, 1, self._replicas))
-        refused = refusal(need, self._preallocator.left(limits(self._folder)), folder=str(self._folder))
+        refused = refusal(need, self._preallocator.remaining_limits(limits(self._folder)), folder=str(self._folder))
         if refused is not None:
             raise refused
 

@@ -211,9 +211,9 @@ def test_hashes_are_kept_behind_the_data_and_a_new_save_forgets_them(arena):
     with pytest.raises(BadCheckpoint, match="has no sums"):
         arena.sums(0)
     with pytest.raises(ValueError, match="not those of generation 0"):
-        arena.hashed(0, [1, 2])
+        arena.set_hashed(0, [1, 2])
     sums = sums_of(arena.map(0, saved.shard_bytes))
-    arena.hashed(0, sums)
+    arena.set_hashed(0, sums)
     assert (arena.sums(0), arena.slots()[0].state, len(sums)) == (tuple(sums), SlotState.HASHED, 3)
     for step in (2, 3):
         save(arena, step)
@@ -224,7 +224,7 @@ def test_hashes_are_kept_behind_the_data_and_a_new_save_forgets_them(arena):
 
 def test_a_flipped_bit_in_a_sum_is_found(arena):
     save(arena, 1)
-    arena.hashed(0, sums_of(arena.map(0, record(1).shard_bytes)))
+    arena.set_hashed(0, sums_of(arena.map(0, record(1).shard_bytes)))
     arena.map(0, record(1).region_bytes)[record(1).sums_at] ^= 1
     with pytest.raises(BadCheckpoint, match="not what was written"):
         arena.sums(0)
@@ -292,17 +292,17 @@ def test_a_forked_child_neither_writes_nor_holds_the_place_of_its_parent(arena):
 # What memory there is.
 
 SMALL = """
-from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 from turnout.launcher.errors import NoMemory
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
 arena = Arena.make(sys.argv[1], Identity("run", "w", 0, boot_id(), 3))
 def save(step, size):
     try:
-        generation = arena.begin(Record(0, step, 1, 0, 1, 4096, size))
+        generation = arena.begin(ShardRecord(0, step, 1, 0, 1, 4096, size))
     except NoMemory as error:
         return str(error).split("; ")[0].removeprefix(sys.argv[1])
     arena.map(generation, 4096 + size)[:] = bytes([step]) * (4096 + size)
-    arena.seal(generation, Record(0, step, 1, 0, 1, 4096, size))
+    arena.seal(generation, ShardRecord(0, step, 1, 0, 1, 4096, size))
     return generation
 free = lambda: os.statvfs(sys.argv[1]).f_bavail * os.statvfs(sys.argv[1]).f_frsize
 before = free()

@@ -56,7 +56,7 @@ def arena(folder):
 
 
 def had(pages, arena, size, driver=None):
-    pages.have(arena, size, driver)
+    pages.prepare(arena, size, driver)
     pages.wait()
 
 

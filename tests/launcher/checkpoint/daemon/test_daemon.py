@@ -180,7 +180,7 @@ def test_what_all_local_ranks_hold_is_told(daemon):
     for local_rank, arena in enumerate(arenas):
         save(arena, 5, local_rank)
         save(arena, 6, local_rank, round_=1 + local_rank)
-    found = one.meet().ask(GetHeldSteps(2), HeldSteps).held
+    found = one.meet().ask(GetHeldSteps(2), HeldSteps).held_steps
     assert found == (HeldStep(5, 0, 2, 1),)
 
 
@@ -203,11 +203,11 @@ def test_memory_that_changed_is_told_and_thrown_away(daemon, step):
     arena = opened(one.meet())
     for each in (6, 7):
         save(arena, each)
-    assert [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held] == [7, 6]
+    assert [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps] == [7, 6]
     at = next(at for at, slot in enumerate(arena.slots()) if slot.record and slot.record.step == step)
     arena.map(at, record(step).shard_bytes)[50_000] ^= 1
     one.meet().ask(Restore(step), Done)
-    assert step not in [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held]
+    assert step not in [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps]
     until(lambda: f"memory_corrupt step={step}" in one.log.read_text(), "it is told")
 
 
@@ -219,7 +219,7 @@ def test_the_next_daemon_of_the_worker_adopts_what_the_last_has_left(daemon):
     one.process.kill()
     arena.close()
     after = daemon().meet()
-    assert after.ask(GetHeldSteps(1), HeldSteps).held == (HeldStep(7, 0, 2, 1),)
+    assert after.ask(GetHeldSteps(1), HeldSteps).held_steps == (HeldStep(7, 0, 2, 1),)
     found = Arena.open(after.ask(hello(), ArenaAt).path)
     assert newest(found.slots()) == generation
     assert not found.slots()[generation].pinned, "whoever has pinned it is gone"
@@ -234,7 +234,7 @@ def test_a_daemon_that_still_writes_is_waited_for(daemon):
     after = daemon().meet()
     after.say(GetHeldSteps(1))
     one.process.kill()
-    assert after.hear(HeldSteps).held == (HeldStep(7, 0, 2, 1),)
+    assert after.hear(HeldSteps).held_steps == (HeldStep(7, 0, 2, 1),)
 
 
 @pytest.mark.parametrize(("identity", "stays"), [
@@ -283,7 +283,7 @@ def test_a_bad_frame_ends_the_connection_and_nothing_else(daemon, frame):
     connection = one.meet()
     connection.socket.sendall(frame)
     assert connection.closed()
-    assert one.meet().ask(GetHeldSteps(1), HeldSteps).held == ()
+    assert one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps == ()
 
 
 def test_a_fault_is_told_to_its_process_and_the_log_and_others_are_served(tmp_path, request):
@@ -299,4 +299,4 @@ def test_a_fault_is_told_to_its_process_and_the_log_and_others_are_served(tmp_pa
     assert (answer.reason, "No such file" in answer.detail) == ("failed", True)
     assert "request_failed" in (tmp_path / "gone" / "w0.log").read_text()
     (tmp_path / "gone").rename(folder)
-    assert one.meet().ask(GetHeldSteps(1), HeldSteps).held == ()
+    assert one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps == ()

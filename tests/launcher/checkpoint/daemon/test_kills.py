@@ -101,7 +101,7 @@ def read_along(arena, until_s):
         if generation is None or (record := arena.pin(generation)) is None:
             continue
         assert check(arena, generation) == record.step
-        arena.hashed(generation, sums_of(arena.map(generation, record.shard_bytes)))
+        arena.set_hashed(generation, sums_of(arena.map(generation, record.shard_bytes)))
         assert check(arena, generation) == record.step
         arena.unpin(generation)
 

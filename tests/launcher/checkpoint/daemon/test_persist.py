@@ -87,7 +87,7 @@ def test_a_save_without_room_overtakes_the_oldest_that_waits_for_storage(daemon,
     lost = connection.hear(SaveFailed)
     assert (lost.step, lost.reason) == (2, "overtaken")
     until(lambda: "save_overtaken step=2" in one.log.read_text(), "it is logged")
-    assert connection.ask(GetStats(), Stats).overtaken == 1
+    assert connection.ask(GetStats(), Stats).dropped == 1
     save(arena, 4)
     assert {slot.record.step for slot in arena.slots()} == {1, 3, 4}
     assert connection.ask(DropOldestSave(), SaveDropped).step == 3, "the newest is another one now"
@@ -136,12 +136,12 @@ def test_a_restarted_daemon_knows_the_folder_and_sees_commits_of_others(
     one, target = daemon(), tmp_path / "stored"
     store = open_store(str(target))
     store.prepare()
-    connection = one.meet(hello(target=str(target) if writes else "", reads=str(target)))
+    connection = one.meet(hello(target=str(target) if writes else "", read_folder=str(target)))
     save(opened_again(connection), 7)
     world.save_all(store, 9)
     one.process.kill()
     agent = daemon().meet()
-    assert [held.step for held in agent.ask(GetHeldSteps(1), HeldSteps).held] == [7]
+    assert [held.step for held in agent.ask(GetHeldSteps(1), HeldSteps).held_steps] == [7]
     assert agent.ask(FindStored(), StoredStep) == StoredStep(str(target), 9)
 
 
@@ -157,9 +157,9 @@ def test_held_steps_go_nowhere_when_the_world_goes_on_from_a_newer_one(daemon, t
     one.process.kill()
     one = daemon()
     agent = one.meet()
-    assert agent.ask(GetHeldSteps(1), HeldSteps).held[0].round == 1
+    assert agent.ask(GetHeldSteps(1), HeldSteps).held_steps[0].round == 1
     assert agent.ask(Restore(-1, RestorePlace(1, 0, 2, 2), persist_step=9), Done)
-    assert agent.ask(GetHeldSteps(1), HeldSteps).held == ()
+    assert agent.ask(GetHeldSteps(1), HeldSteps).held_steps == ()
     assert not (target / "step-0000000007").exists()
     for local_rank in (0, 1):
         connection = one.meet()

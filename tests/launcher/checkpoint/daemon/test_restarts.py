@@ -85,7 +85,7 @@ async def test_a_training_process_goes_on_with_the_next_daemon_and_loses_nothing
     await worker.kill()
     assert await worker.held() == [3]
     await asyncio.to_thread(worker.seal, arena, 4)
-    await asyncio.to_thread(worker.trainer.unheard)
+    await asyncio.to_thread(worker.trainer.wait_pinned)
     assert await worker.held() == [4, 3]
 
 
@@ -94,7 +94,7 @@ async def test_a_save_of_which_the_dead_daemon_was_told_is_told_to_the_next(work
     os.kill(worker.pid, signal.SIGSTOP)
     await asyncio.to_thread(worker.seal, arena, 3)
     await worker.kill()
-    await asyncio.to_thread(worker.trainer.unheard)
+    await asyncio.to_thread(worker.trainer.wait_pinned)
     assert await worker.held() == [3]
 
 

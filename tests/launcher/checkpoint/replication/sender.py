@@ -18,7 +18,7 @@ async def main(folder, port, step):
     await daemon.round(RestorePlace(1, 0, 1, 2, replica_group=replica_group))
     while True:
         await daemon.save(step)
-        await until(lambda: daemon.copies.progress()[0] == step)  # noqa: B023 -- it is over before the next one
+        await until(lambda: daemon.replicator.progress()[0] == step)  # noqa: B023 -- it is over before the next one
         print(step, flush=True)
         step += 1
 

@@ -119,7 +119,7 @@ async def test_what_does_not_fit_is_refused_before_a_byte_is_taken(job):
     assert "checkpoints in memory need 1024.00 GiB" in str(error.value)
     ((what, told),) = job[1].told
     assert (what, told["owner"], told["step"]) == ("replica_refused", "w7", 5)
-    assert job[1].copies.replica_store.arenas() == ()
+    assert job[1].replicator.replica_store.arenas() == ()
 
 
 async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job):
@@ -135,7 +135,7 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
         await follower.send(Copied(step, "kept"))
     follower.close()
     assert job[0].words() == ["replica_refused"]
-    assert job[1].copies.replica_store.arenas() == ()
+    assert job[1].replicator.replica_store.arenas() == ()
 
 
 @pytest.mark.parametrize("message", [SendShard(), ShardKept(), Refusal("busy")])
@@ -181,7 +181,7 @@ async def test_a_byte_that_is_another_one_when_it_arrives_is_found(job, at):
     assert job[1].kept(job[0]) == []
     for step in (5, 6):
         await job.save(step)
-        await until(lambda step=step: job[0].copies.done()[0] == step, lambda: job.told)
+        await until(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
     assert job[1].kept(job[0])[0] == 6
     await wire.close()
 
@@ -199,7 +199,7 @@ async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
     assert job[1].kept(job[0]) == [5]
     wire.cut = None
     await job.save(7)
-    await until(lambda: job[0].copies.done()[0] == 7, lambda: job.told)
+    await until(lambda: job[0].replicator.progress()[0] == 7, lambda: job.told)
     assert job[1].kept(job[0]) == [7, 5]
     await wire.close()
 
@@ -226,7 +226,7 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         told = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
-        await until(lambda: not daemon.copies.busy(), "what was begun ends")
+        await until(lambda: not daemon.replicator.busy(), "what was begun ends")
         steps = daemon.kept(owner)
         assert steps[0] >= max(map(int, told), default=newest)
         torn += len(steps) < 2
@@ -249,6 +249,6 @@ async def test_the_parts_of_the_stream_are_where_they_are_thought_to_be(job):
     wire = Wire(job[1].endpoint.port)
     await job.form(wires={1: await wire.open()})
     await job.save(4)
-    await until(lambda: job[0].copies.done()[0] == 4)
+    await until(lambda: job[0].replicator.progress()[0] == 4)
     assert wire.sent == GREET_BYTES + OFFER_BYTES + SUMS_BYTES + len(bytes_of(4, 0)) + PROOF_BYTES
     await wire.close()
