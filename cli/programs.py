@@ -76,7 +76,7 @@ def dlrover_run() -> int:
 
 def xpu_timer_launch() -> int:
     """Become a program that is watched, under the guide's name. Source: DL-112"""
-    return start("xpu_timer_launch", "turnout.launcher.health.hang_monitor.launch", "launcher")
+    return start("xpu_timer_launch", "turnout.launcher.health.hang_monitor.prepare_process", "launcher")
 
 
 def xpu_timer_stacktrace_viewer() -> int:

@@ -9,21 +9,19 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from turnout.launcher.agent.bootstrap import run_agent
-from turnout.launcher.agent.can_start import check_command, check_metrics
 from turnout.launcher.agent.coordinator_only import run_coordinator
-from turnout.launcher.agent.identity import CannotListen
-from turnout.launcher.cli.explain import explain
+from turnout.launcher.agent.start_agent import CannotListen, check_command, check_metrics, run_agent
+from turnout.launcher.cli.help import explain
 from turnout.launcher.cli.to_settings import Answer, read
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.event_log import into
+from turnout.launcher.event_log import log_to
 from turnout.launcher.model import Exit
-from turnout.launcher.rendezvous.round_lock import LockRefused
+from turnout.launcher.rendezvous.arbiter import LockRefused
 from turnout.launcher.settings import Settings
 from turnout.launcher.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
-say = into(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
+say = log_to(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:

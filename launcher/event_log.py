@@ -12,25 +12,27 @@ EventLog: TypeAlias = Callable[[str, Mapping[str, object]], None]
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}  # a log record's own names
 
 
-def into(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = False) -> EventLog:
+def log_to(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = False) -> EventLog:
     """Make an event log that writes one line per event to this log.
 
     quiet: words that are logged for debugging only. foreign: the lines are formatted elsewhere, so their text repeats
     the facts.
     """
 
-    def say(what: str, fields: Mapping[str, object]) -> None:
+    def log_event(what: str, fields: Mapping[str, object]) -> None:
         extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
         text = " ".join([what, *(f"{name}={value}" for name, value in fields.items())]) if foreign else what
         log.log(logging.DEBUG if what in quiet else logging.INFO, text, extra=extra)
 
-    return say
+    return log_event
 
 
 SELDOM_S = 10.0
 
 
-def seldom(say: EventLog, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic) -> EventLog:
+def rate_limited(
+    log_event: EventLog, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic
+) -> EventLog:
     """Limit an event log to one line per word in `every_s` seconds; the next line counts those left out.
 
     It is for events that anybody on the network can cause.
@@ -44,6 +46,6 @@ def seldom(say: EventLog, every_s: float = SELDOM_S, now_s: Callable[[], float] 
             return
         told_s[what] = now_s()
         since = left_out.pop(what, 0)
-        say(what, {**fields, "left_out": since} if since else fields)
+        log_event(what, {**fields, "left_out": since} if since else fields)
 
     return rarely

@@ -57,9 +57,9 @@ class Reason(StrEnum):
 class ElasticSpec:
     """A job's requirements for its world, the same on every member."""
 
-    least: int = 1  # members, at least 1
-    most: int = 1  # members, at least `least`
-    unit: int = 1  # a world's size is a multiple of it
+    min_nodes: int = 1  # members, at least 1
+    max_nodes: int = 1  # members, at least `least`
+    node_unit: int = 1  # a world's size is a multiple of it
     max_restarts: int = 0  # of processes, for the whole job, 0 or more
     last_call_s: float = 30.0
     join_timeout_s: float = 600.0
@@ -67,26 +67,28 @@ class ElasticSpec:
     keeps_order: bool = False  # ranks follow the workers' indexes, not the fabric: a mesh is placed by them
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most <= MOST_MEMBERS:
+        if not 1 <= self.min_nodes <= self.max_nodes <= MOST_MEMBERS:
             raise BadElasticSpec(
-                f"min and max are {self.least}:{self.most}: 1 <= min <= max <= {MOST_MEMBERS} is needed"
+                f"min and max are {self.min_nodes}:{self.max_nodes}: 1 <= min <= max <= {MOST_MEMBERS} is needed"
             )
-        if self.unit < 1 or self.most < self.unit:
-            raise BadElasticSpec(f"the unit is {self.unit}: at least 1 and at most {self.most}, the max, is needed")
+        if self.node_unit < 1 or self.max_nodes < self.node_unit:
+            raise BadElasticSpec(
+                f"the unit is {self.node_unit}: at least 1 and at most {self.max_nodes}, the max, is needed"
+            )
         if not 0 <= self.max_restarts <= MOST_COUNT:
             raise BadElasticSpec(f"max_restarts is {self.max_restarts}: 0 or more is needed")
         if not all(0 <= each <= MOST_S for each in (self.last_call_s, self.join_timeout_s, self.settle_s)):
             raise BadElasticSpec(f"a time of the rendezvous is outside 0 to {MOST_S:g} s")
 
     @property
-    def floor(self) -> int:
+    def smallest_world(self) -> int:
         """Return the size of the smallest world: the first multiple of the unit from `least` on."""
-        return -(-self.least // self.unit) * self.unit
+        return -(-self.min_nodes // self.node_unit) * self.node_unit
 
-    def size(self, there: int) -> int:
+    def world_size(self, present: int) -> int:
         """Return the size of the largest world of so many members: a multiple of the unit within the bounds, else 0."""
-        size = min(there, self.most) // self.unit * self.unit
-        return size if size >= self.least else 0
+        size = min(present, self.max_nodes) // self.node_unit * self.node_unit
+        return size if size >= self.min_nodes else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +102,21 @@ class Member:
     port: int = 0  # at which its own coordinator would listen
     processes: int = 1  # how many it starts
     path: tuple[str, ...] = ()  # switches from the root to above its host, () if unknown
-    order: int | None = None  # its index if the job numbers its workers
-    born_s: float = 0.0  # when it began, in seconds since 1970: the oldest leads
+    index: int | None = None  # its index if the job numbers its workers
+    started_s: float = 0.0  # when it began, in seconds since 1970: the oldest leads
     master_port: int = 0  # a free port on its host, for the next round's processes
-    keeper: int = 0  # the port at which its checkpoint daemon listens, 0 for none
+    daemon_port: int = 0  # the port at which its checkpoint daemon listens, 0 for none
 
     def __post_init__(self) -> None:
         if not self.id or len(self.id) > 128 or not self.name or len(self.name) > 253:
             raise BadMember(self.name, "an id of 1 to 128 and a name of 1 to 253 characters are needed")
         if not 1 <= self.processes <= MOST_PROCESSES:
             raise BadMember(self.name, f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
-        if not all(0 <= port < 65_536 for port in (self.port, self.master_port, self.keeper)):
+        if not all(0 <= port < 65_536 for port in (self.port, self.master_port, self.daemon_port)):
             raise BadMember(self.name, "a port is outside 0 to 65535")
-        if self.order is not None and not 0 <= self.order <= MOST_COUNT:
-            raise BadMember(self.name, f"its index is {self.order}: 0 or more is needed")
-        if not math.isfinite(self.born_s):
+        if self.index is not None and not 0 <= self.index <= MOST_COUNT:
+            raise BadMember(self.name, f"its index is {self.index}: 0 or more is needed")
+        if not math.isfinite(self.started_s):
             raise BadMember(self.name, "the time when it began is no time")
         if len(self.path) > 16:
             raise BadMember(self.name, f"a path of {len(self.path)} switches: 16 at most")
@@ -122,7 +124,7 @@ class Member:
     @property
     def age(self) -> tuple[float, int, str, str]:
         """Return the sort key of succession: the oldest first, then the lowest index, then the name."""
-        return (self.born_s, MOST_MEMBERS if self.order is None else self.order, self.name, self.id)
+        return (self.started_s, MOST_MEMBERS if self.index is None else self.index, self.name, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class World:
 
     round: int
     members: tuple[Member, ...] = ()
-    seats: Mapping[str, RankAssignment] = field(default_factory=dict)  # by member id
+    assignments: Mapping[str, RankAssignment] = field(default_factory=dict)  # by member id
 
     @classmethod
     def of(cls, round_: int, members: tuple[Member, ...]) -> World:
@@ -184,7 +186,7 @@ class RestartBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RoundRecord:
     """The record that an arbiter keeps of a job: its newest round, its coordinator, and its restart budget."""
 
     run: str  # the job's id; records of other runs are ignored

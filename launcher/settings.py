@@ -2,7 +2,7 @@
 built.
 
 The command line is read in cli/. What depends on the machine stays open here: the number of GPUs, the host's name, the
-token's text. launcher/agent/bootstrap.py finds those out.
+token's text. launcher/agent/start_agent.py finds those out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import isfinite
 
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.node_check import NodeChecks
+from turnout.launcher.health.model import NodeChecks
 from turnout.launcher.model import MOST_PROCESSES, PORT, ElasticSpec
 
 MOST_PATH = 16  # switches above a host, as in Member
@@ -75,7 +75,7 @@ class Warned(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class StartNote:
     """A note for the user when the agent starts."""
 
     about: str  # an option or variable in the user's spelling
@@ -120,7 +120,7 @@ class RendezvousSettings:
     is_host: bool | None = None  # this member is the first coordinator; None: the one to which the address belongs
     store_port: int = 0  # of a single worker: where its processes meet, 0 for any
     standalone: bool = False
-    wanted: int | None = None  # how many workers the job has now; None if unknown
+    worker_count: int | None = None  # how many workers the job has now; None if unknown
     arbiter: LockKind = LockKind.MAJORITY
     lease: str = ""  # namespace/name
     round_dir: str = ""  # a folder that all members share
@@ -131,8 +131,8 @@ class RendezvousSettings:
         for port in (self.port, self.store_port):
             if not 0 <= port < 65_536:
                 raise BadSettings(f"port {port} is outside 0 to 65535")
-        if self.wanted is not None and self.wanted < 1:
-            raise BadSettings(f"wanted is {self.wanted}: at least 1 worker is needed")
+        if self.worker_count is not None and self.worker_count < 1:
+            raise BadSettings(f"wanted is {self.worker_count}: at least 1 worker is needed")
         if self.lease and (self.lease.count("/") != 1 or not all(self.lease.split("/"))):
             raise BadSettings(f"the lease is {self.lease!r}: it must be namespace/name")
         if self.arbiter is LockKind.LEASE and not self.lease:
@@ -185,7 +185,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartSettings:
     """Says how processes are started."""
 
     fork: bool = True  # from a parent that has imported torch and `preload`; else each is a fresh interpreter
@@ -215,27 +215,29 @@ class Settings:
     """All settings of one agent."""
 
     command: Command
-    terms: ElasticSpec = field(default_factory=ElasticSpec)
+    elastic_spec: ElasticSpec = field(default_factory=ElasticSpec)
     processes: int | Devices = 1
-    meeting: RendezvousSettings = RendezvousSettings()
+    rendezvous: RendezvousSettings = RendezvousSettings()
     place: PlaceSettings = PlaceSettings()
     timing: Timing = Timing()
-    start: Start = Start()
+    start: StartSettings = StartSettings()
     output: Output = Output()
     checks: NodeChecks = field(default_factory=NodeChecks)
     hangs: HangPolicy = field(default_factory=HangPolicy)
     strategy: str = ""  # how the job trains, "" if not told
     explain: bool = False  # only print what was understood
     coordinates: bool = False  # serve the rendezvous and run nothing
-    heard: tuple[str, ...] = ()  # options and variables as given
-    notes: tuple[Note, ...] = ()  # for the user, once
+    given_options: tuple[str, ...] = ()  # options and variables as given
+    notes: tuple[StartNote, ...] = ()  # for the user, once
 
     def __post_init__(self) -> None:
         if not self.command.program and not self.explain and not self.coordinates:
             raise BadSettings("nothing to run: give a script after the options")
-        if self.coordinates and (self.meeting.standalone or not self.meeting.host or not self.meeting.port):
+        if self.coordinates and (self.rendezvous.standalone or not self.rendezvous.host or not self.rendezvous.port):
             raise BadSettings("--coordinator-only needs --rdzv-endpoint HOST:PORT, where it is to listen")
         if isinstance(self.processes, int) and not 1 <= self.processes <= MOST_PROCESSES:
             raise BadSettings(f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
-        if self.meeting.standalone and self.terms.most != 1:
-            raise BadSettings(f"--standalone is for one worker, not for {self.terms.least}:{self.terms.most}")
+        if self.rendezvous.standalone and self.elastic_spec.max_nodes != 1:
+            raise BadSettings(
+                f"--standalone is for one worker, not for {self.elastic_spec.min_nodes}:{self.elastic_spec.max_nodes}"
+            )

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from turnout.launcher.versions import OLDEST_TORCH
+from turnout.launcher.torch_version import OLDEST_TORCH
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "hack" / "locks"

@@ -13,7 +13,7 @@ from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
-    from turnout.launcher.health.stack_traces.model import Gathered
+    from turnout.launcher.health.stack_traces.stack_tree import WorldStacks
 
 _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
 
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 def _stacks(args: argparse.Namespace) -> int:
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.hang_monitor.stack_files import StackFolder
+    from turnout.launcher.health.hang_monitor.stack_capture import StackFolder
     from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
     try:
@@ -49,12 +49,11 @@ def _stacks(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gathered(folder: Path) -> Gathered:
+def _gathered(folder: Path) -> WorldStacks:
     """Read all files of the folder. One that cannot be read is told, and its rank is silent."""
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.rank_sets import MOST_RANKS
-    from turnout.launcher.health.stack_traces.model import Gathered, Showing
     from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read
+    from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, WorldStacks
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:
@@ -65,7 +64,7 @@ def _gathered(folder: Path) -> Gathered:
     (world,) = worlds
     if not 0 < world <= MOST_RANKS or int(names[-1][:5]) >= world:
         raise BadStacks(f"{names[-1]}: there is no such rank or world")
-    showings, why = dict[int, Showing](), dict[int, str]()
+    showings, why = dict[int, RankStacks](), dict[int, str]()
     for name in names:
         rank = int(name[:5])
         try:
@@ -74,4 +73,4 @@ def _gathered(folder: Path) -> Gathered:
             showings[rank] = read(raw)
         except (BadStacks, OSError) as error:
             why[rank] = str(error)
-    return Gathered(world, showings, why)
+    return WorldStacks(world, showings, why)

@@ -45,9 +45,7 @@ PRIVATE = {
     "yard": "local cluster",
 }
 # Names that keep such a word, each with its reason.
-ALLOWED: dict[str, str] = {
-    "keeper": "a field of Member, whose name is in the messages between agents",
-}
+ALLOWED: dict[str, str] = {}
 MOST_TEST_NAME = 70  # characters: a rule that is longer than this wants to be said more plainly
 NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/crds/", "deploy/crds/")
 

@@ -1,8 +1,9 @@
-"""The agent: one member of a job, from its first contact to its exit code. It obeys the coordinator, and may be the
-coordinator.
+"""The agent: one member of a job, from its first contact to its exit code.
+
+It obeys the coordinator, and may be the coordinator.
 
 All events go into one inbox and are handled in order. Which coordinator a member may believe is decided in
-rendezvous/fencing.py, and where it looks for one in rendezvous/find_coordinator.py.
+rendezvous/form_world.py, and where it looks for one in rendezvous/find_coordinator.py.
 """
 
 from __future__ import annotations
@@ -11,48 +12,143 @@ import asyncio
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from turnout.launcher.addresses import free_port
-from turnout.launcher.agent.coordinator_session import CoordinatorSession
-from turnout.launcher.agent.events import CoordinatorFound, MessageReceived, SignalReceived, TimerFired, WorkersExited
-from turnout.launcher.agent.member_tasks import TASKS, MemberTasks
+from turnout.launcher.agent.coordinator_session import (
+    CoordinatorFound,
+    CoordinatorSession,
+    MessageReceived,
+    SignalReceived,
+    TimerFired,
+    WorkersExited,
+)
 from turnout.launcher.agent.switch_path import SwitchPath
 from turnout.launcher.checkpoint.daemon.agent_client import FetchFailed
-from turnout.launcher.errors import LauncherError
-from turnout.launcher.event_log import EventLog
-from turnout.launcher.model import Exit, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.checkpoint_messages import ShardsAdopted
-from turnout.launcher.rendezvous.fencing import accepts
-from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Seek
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     VERSION,
-    Ask,
-    Failed,
     Finish,
     Formed,
+    GetRoster,
     Handover,
     Heartbeat,
     HeldStep,
+    Hung,
     Join,
+    Judged,
     LastWorld,
     Leaving,
     Message,
+    Probe,
+    ProcessFailed,
     Reached,
     Ready,
     Redirect,
     Refused,
+    ShardsAdopted,
+    ShowStacks,
+    Stacks,
     Stop,
     StopAt,
     Succeeded,
+    ToCoordinator,
     Waiting,
 )
-from turnout.launcher.rendezvous.state import Over, StepDown
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
-from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.errors import LauncherError
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
+from turnout.launcher.health.model import NodeChecks
+from turnout.launcher.health.probes.runner import ProbeRunner
+from turnout.launcher.model import Exit, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
+from turnout.launcher.rendezvous.form_world import may_train
+from turnout.launcher.rendezvous.state import JobOver, StepDown
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, CoordinatorSearch
 from turnout.launcher.rendezvous.transport.leadership import Leadership
+from turnout.launcher.rendezvous.transport.merge_stacks import pack
 from turnout.launcher.settings import Settings
-from turnout.launcher.workers.worker_backend import WorkerBackend
-from turnout.launcher.workers.worker_group import told
+from turnout.launcher.workers.worker_group import first_failure
+from turnout.launcher.workers.worker_spec import WorkerBackend
+
+MOST_WHY = 1_000  # characters
+
+
+class StackResponder:
+    """Reports the hangs of one agent's processes. send: sends a message to the current coordinator."""
+
+    def __init__(self, backend: WorkerBackend, send: Callable[[Hung | Stacks], None]) -> None:
+        self._backend, self._send = backend, send
+        self._reported: tuple[object, int, dict[int, str]] = (None, 0, {})
+        self._task: asyncio.Task[None] | None = None
+
+    def report(self, link: object, round_: int) -> None:
+        """Report changes of hangs. For a new link or a new round, report all hanging processes."""
+        hung = dict(self._backend.hanging())
+        reported = self._reported[2] if self._reported[:2] == (link, round_) else {}
+        for local_rank in sorted(hung.keys() - reported.keys()):
+            self._send(Hung(round_, local_rank, hung[local_rank][:MOST_WHY]))
+        for local_rank in sorted(reported.keys() - hung.keys()):
+            self._send(Hung(round_, local_rank))
+        self._reported = (link, round_, hung)
+
+    def begin(self, order: ShowStacks) -> None:
+        """Send the stack traces of this order, and stop an earlier one."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._show(order))
+
+    async def _show(self, order: ShowStacks) -> None:
+        for local_rank, stack in sorted((await self._backend.capture_stacks()).items()):
+            self._send(await asyncio.to_thread(partial(_answer, order, local_rank, stack)))
+
+    async def close(self) -> None:
+        """Stop sending stack traces, until there is another order."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def _answer(order: ShowStacks, local_rank: int, stack: CapturedStack) -> Stacks:
+    packed = pack(stack.file)
+    if len(packed) > order.most_bytes:
+        why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"
+        return Stacks(order.number, local_rank, b"", why)
+    return Stacks(order.number, local_rank, packed)
+
+
+TASKS = Probe | Judged | ShowStacks
+
+
+class MemberTasks:
+    """Runs the tasks of one agent. send: sends a message to the current coordinator."""
+
+    def __init__(
+        self, checks: NodeChecks, backend: WorkerBackend, send: Callable[[ToCoordinator], None], log_event: EventLog
+    ) -> None:
+        self._checks, self._showing = ProbeRunner(checks, send, log_event), StackResponder(backend, send)
+
+    def begin(self, me: Member, order: Probe | Judged | ShowStacks) -> None:
+        """Start this task; it replaces an earlier one of its kind."""
+        match order:
+            case Probe() | Judged():
+                self._checks.obey(me, order)
+            case ShowStacks():
+                self._showing.begin(order)
+
+    def report_hangs(self, link: object, round_: int) -> None:
+        """Report new hangs. Called at intervals and for each new link."""
+        self._showing.report(link, round_)
+
+    async def close(self) -> None:
+        """Stop all tasks, until there is another order."""
+        await self._checks.close()
+        await self._showing.close()
+
+    async def end(self) -> None:
+        """Stop all tasks as this member leaves, but first finish writing its pod annotation."""
+        await self._checks.end()
+        await self._showing.close()
 
 
 class Agent:
@@ -61,23 +157,31 @@ class Agent:
     def __init__(
         self,
         settings: Settings,
-        me: Member,
+        member: Member,
         token: bytes,
-        training: WorkerBackend,
-        leading: Leadership,
-        seek: Seek,
-        say: EventLog,
+        workers: WorkerBackend,
+        leadership: Leadership,
+        seek: Search,
+        log_event: EventLog,
         where: Callable[[], SwitchPath],
     ) -> None:
-        self._settings, self.me, self._token, self._say, self._where = settings, me, token, say, where
+        self._settings, self.member, self._token, self._log_event, self._read_switch_path = (
+            settings,
+            member,
+            token,
+            log_event,
+            where,
+        )
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self._base, self._budget, self._training, self._leading = LastWorld(), RestartBudget(), training, leading
-        self._held: tuple[HeldStep, ...] = ()
-        self._report: Failed | Succeeded | None = None
-        self._leave: float | None = None  # deadline for the agent's exit, by the loop's clock
-        finder = CoordinatorSearch(self._new_link, leading.lead, (me.address, me.port), leading.arbiter, say)
-        self._contact = CoordinatorSession(seek, finder, leading, self._inbox.put_nowait, say)
-        self._tasks = MemberTasks(settings.checks, training, self._contact.send, say)
+        self._base, self._budget, self._workers, self._leadership = LastWorld(), RestartBudget(), workers, leadership
+        self._held_steps: tuple[HeldStep, ...] = ()
+        self._report: ProcessFailed | Succeeded | None = None
+        self._leave_by_s: float | None = None  # deadline for the agent's exit, by the loop's clock
+        finder = CoordinatorSearch(
+            self._new_link, leadership.lead, (member.address, member.port), leadership.arbiter, log_event
+        )
+        self._session = CoordinatorSession(seek, finder, leadership, self._inbox.put_nowait, log_event)
+        self._tasks = MemberTasks(settings.checks, workers, self._session.send, log_event)
         self._watch: asyncio.Task[None] | None = None  # starts the processes, and waits for their end
         self._exit: tuple[Exit, Reason, str] | None = None
 
@@ -87,36 +191,40 @@ class Agent:
 
     async def run(self, signals: Collection[signal.Signals] = ()) -> Exit:
         """Take part in the job until it is over; nothing is left running. signals: those that this agent handles."""
-        loop, ours = asyncio.get_running_loop(), tuple(signals)
-        for sig in ours:
+        loop, handled = asyncio.get_running_loop(), tuple(signals)
+        for sig in handled:
             loop.add_signal_handler(sig, self._inbox.put_nowait, SignalReceived(sig))
-        self._leading.budget = lambda: self._budget
-        self._leading.on_end = lambda how: self._inbox.put_nowait(how)
+        self._leadership.budget = lambda: self._budget
+        self._leadership.on_end = lambda how: self._inbox.put_nowait(how)
         try:
-            await self._training.warm()
-            self._held = await self._training.held()
-            self._contact.search(self._base)
+            await self._workers.warm()
+            self._held_steps = await self._workers.held_steps()
+            self._session.search(self._base)
             while self._exit is None:
-                await self._take(await self._inbox.get())
+                await self._handle(await self._inbox.get())
             exit_, reason, detail = self._exit
-            self._say("agent_ended", {"exit": int(exit_), "reason": reason.value, "detail": detail})
+            self._log_event("agent_ended", {"exit": int(exit_), "reason": reason.value, "detail": detail})
             return exit_
         finally:
-            for sig in ours:
+            for sig in handled:
                 loop.remove_signal_handler(sig)
             if self._watch is not None:
                 self._watch.cancel()
             await self._tasks.end()
-            await self._training.close(done=(self._exit or [None])[0] is Exit.DONE, by_s=self._leave)
-            self._contact.close()
-            await self._leading.close()
+            await self._workers.close(done=(self._exit or [None])[0] is Exit.DONE, by_s=self._leave_by_s)
+            self._session.close()
+            await self._leadership.close()
 
     def _new_link(self) -> CoordinatorClient:
-        run, wanted, terms = self._settings.meeting.run, self._settings.meeting.wanted or 0, self._settings.terms
+        run, worker_count, elastic_spec = (
+            self._settings.rendezvous.run,
+            self._settings.rendezvous.worker_count or 0,
+            self._settings.elastic_spec,
+        )
 
         def join(nonce: bytes, proof: bytes) -> Join:
-            own, left_s = (self._base, self._budget, wanted, self._held), self._training.importing_s()
-            return Join(VERSION, run, nonce, proof, self.me, terms, *own, left_s)
+            own, left_s = (self._base, self._budget, worker_count, self._held_steps), self._workers.importing_s()
+            return Join(VERSION, run, nonce, proof, self.member, elastic_spec, *own, left_s)
 
         put = self._inbox.put_nowait
         return CoordinatorClient(
@@ -127,56 +235,56 @@ class Agent:
             lambda link, why: put(MessageReceived(link, None, why)),
         )
 
-    async def _take(self, item: object) -> None:
+    async def _handle(self, item: object) -> None:
         match item:
             case CoordinatorFound(found=GiveUp(reason=reason, detail=detail)):
-                await self._training.stop()
-                self._exit = (Exit.DRAINED if self._leave is not None else Exit.FAILED, reason, detail)
+                await self._workers.stop()
+                self._exit = (Exit.DRAINED if self._leave_by_s is not None else Exit.FAILED, reason, detail)
             case CoordinatorFound(found=(link, address)):
-                await self._linked(link, address)
+                await self._on_coordinator(link, address)
             case MessageReceived(message=None):
-                await self._lost(item)
-            case MessageReceived(link=link) if link is not self._contact.link:
-                self._contact.early(item)
+                await self._on_link_lost(item)
+            case MessageReceived(link=link) if link is not self._session.link:
+                self._session.keep_early(item)
             case MessageReceived(message=message):
-                await self._obey(self._contact.heard(message))
+                await self._obey(self._session.handle(message))
             case WorkersExited(unfetched=True, round=round_) if round_ == self._base.round:
                 # Act as on a Stop message: Ready ends the round.
                 await self._obey(Stop(round_, Reason.MEMBER_LOST.value, 0.0))
             case WorkersExited():
                 await self._processes_ended(item)
             case SignalReceived(signal=number):
-                await self._asked_to_go(number)
+                await self._on_signal(number)
             case TimerFired():
-                await self._late(item)
-            case StepDown() | Over():
-                await self._led(item)
+                await self._on_timer(item)
+            case StepDown() | JobOver():
+                await self._on_coordinator_ended(item)
 
-    async def _linked(self, link: CoordinatorClient, address: Address) -> None:
-        early = self._contact.made(link, address)
-        if self._leave is not None:
-            link.say(Leaving(max(self._leave - asyncio.get_running_loop().time(), 0.0)))
+    async def _on_coordinator(self, link: CoordinatorClient, address: Address) -> None:
+        early = self._session.adopt_link(link, address)
+        if self._leave_by_s is not None:
+            link.send_message(Leaving(max(self._leave_by_s - asyncio.get_running_loop().time(), 0.0)))
         if self._report is not None:
-            link.say(self._report)
-        if link.claimed.busy and not self._base.busy:  # the member was fenced while its Join was on its way
-            link.say(Ready(self._base.round, self.me.master_port, self.me.path, self._held))
+            link.send_message(self._report)
+        if link.reported_world.busy and not self._base.busy:  # the member was fenced while its Join was on its way
+            link.send_message(Ready(self._base.round, self.member.master_port, self.member.path, self._held_steps))
         self._tell_steps()
-        for came in early:
-            await self._take(came)
+        for received in early:
+            await self._handle(received)
 
-    async def _lost(self, came: MessageReceived) -> None:
-        if came.link is self._contact.link:
-            self._contact.lost(came)
-            if came.reason is Reason.MEMBER_SILENT:
+    async def _on_link_lost(self, received: MessageReceived) -> None:
+        if received.link is self._session.link:
+            self._session.handle_loss(received)
+            if received.reason is Reason.MEMBER_SILENT:
                 await self._fence()
-            self._contact.search(self._base)
+            self._session.search(self._base)
 
     async def _fence(self) -> None:
         """Stop the processes, since others may train without this member once it has been without a coordinator for too
         long.
         """
         if self._base.busy:
-            self._say("processes_fenced", {"round": self._base.round})
+            self._log_event("processes_fenced", {"round": self._base.round})
             await self._stop(0.0)
 
     def _trains(self) -> bool:
@@ -185,8 +293,8 @@ class Agent:
     async def _stop(self, grace_s: float) -> None:
         if self._watch is not None and self._watch.cancel():
             await asyncio.wait([self._watch])  # it starts no more processes
-        await self._training.stop(min(grace_s, self._settings.timing.shutdown_s))
-        self._held = await self._training.held()
+        await self._workers.stop(min(grace_s, self._settings.timing.shutdown_s))
+        self._held_steps = await self._workers.held_steps()
         self._report, self._base = None, self._base.idle()
 
     async def _obey(self, message: Message | None) -> None:
@@ -195,60 +303,64 @@ class Agent:
                 await self._start(message)
             case Stop(round=round_, grace_s=grace_s):
                 await self._stop(grace_s)
-                path = (await asyncio.to_thread(self._where)).path or self.me.path  # the map may have changed
-                port = self._settings.meeting.store_port or free_port(self.me.address)
-                self.me = replace(self.me, master_port=port, path=path)
-                self._contact.send(Ready(max(round_, self._base.round), self.me.master_port, self.me.path, self._held))
-            case StopAt(round=round_, step=step, sure=sure) if round_ == self._base.round:
-                farthest = self._training.stop_at(step, sure=sure)
+                path = (
+                    await asyncio.to_thread(self._read_switch_path)
+                ).path or self.member.path  # the map may have changed
+                port = self._settings.rendezvous.store_port or free_port(self.member.address)
+                self.member = replace(self.member, master_port=port, path=path)
+                self._session.send(
+                    Ready(max(round_, self._base.round), self.member.master_port, self.member.path, self._held_steps)
+                )
+            case StopAt(round=round_, step=step, confirmed=sure) if round_ == self._base.round:
+                farthest = self._workers.stop_at(step, sure=sure)
                 if not sure:
-                    self._contact.send(Reached(round_, max(farthest, 0)))
+                    self._session.send(Reached(round_, max(farthest, 0)))
             case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._trains():
                 self._base, self._report = LastWorld(new, size, False), None
-                self._contact.succeed(message.successors)
-                self._say("spare", {"round": new, "reason": message.reason, "detail": message.detail})
+                self._session.set_successors(message.successors)
+                self._log_event("spare", {"round": new, "reason": message.reason, "detail": message.detail})
             case Finish(exit=code, reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
-                await self._training.carry(message.carry)
-                await self._leading.finished(wait=code != Exit.DRAINED)
+                await self._workers.persist(message.persist_step)
+                await self._leadership.wait_finished(wait=code != Exit.DRAINED)
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
-                self._moved(message)
+                self._move_to(message)
             case _ if isinstance(message, TASKS):
-                self._tasks.begin(self.me, message)
+                self._tasks.begin(self.member, message)
             case Handover(round=round_) if not self._trains():
-                await self._training.hand_over(message)
-                if message.take:
-                    self._held = await self._training.held()
-                    self._contact.send(ShardsAdopted(round_, self._held))
+                await self._workers.hand_over(message)
+                if message.shards:
+                    self._held_steps = await self._workers.held_steps()
+                    self._session.send(ShardsAdopted(round_, self._held_steps))
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
                 self._exit = (Exit.FAILED, Reason(reason), detail)
 
-    def _moved(self, to: Redirect) -> None:
-        if handed := (to.size > 0 and to.id == self.me.id):
+    def _move_to(self, to: Redirect) -> None:
+        if handed := (to.size > 0 and to.id == self.member.id):
             self._base = LastWorld(self._base.round, to.size, self._base.inside, self._base.busy)
-        self._contact.moved(to, handed)
-        self._contact.search(self._base)
+        self._session.move_to(to, handed)
+        self._session.search(self._base)
 
     async def _start(self, formed: Formed) -> None:
-        if not accepts(self._base, formed):
-            self._say("round_refused", {"round": formed.round, "base": formed.base, "ours": self._base.round})
-            self._moved(Redirect("", self.me.address, 0))
+        if not may_train(self._base, formed):
+            self._log_event("round_refused", {"round": formed.round, "base": formed.base, "ours": self._base.round})
+            self._move_to(Redirect("", self.member.address, 0))
             return
         if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = LastWorld(formed.round, formed.group_size, True, True), formed.budget
-        self._contact.formed(formed.successors)
+        self._session.set_formed(formed.successors)
         await self._tasks.close()  # a probe may still wait for a peer that failed
         self._report = None
-        self._say(
+        self._log_event(
             "processes_started",
             {
                 "round": formed.round,
                 "reason": formed.reason,
                 "group_rank": formed.group_rank,
-                "ranks": f"{formed.first_rank}..{formed.first_rank + self.me.processes - 1} of {formed.ranks}",
+                "ranks": f"{formed.first_rank}..{formed.first_rank + self.member.processes - 1} of {formed.ranks}",
                 "master": f"{formed.master_address}:{formed.master_port}",
                 "restarts": formed.budget.total,
             },
@@ -258,69 +370,69 @@ class Agent:
     async def _train(self, formed: Formed) -> None:
         """Start the processes and wait for their end, as a background task."""
         try:
-            await self._training.start(formed, self._contact.named)
+            await self._workers.start(formed, self._session.agree_stored)
         except (LauncherError, OSError) as error:
             self._inbox.put_nowait(
                 WorkersExited(formed.round, fault=str(error), unfetched=isinstance(error, FetchFailed))
             )
             return
-        self._inbox.put_nowait(WorkersExited(formed.round, await self._training.ended()))
+        self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.ended()))
 
     async def _processes_ended(self, ended: WorkersExited) -> None:
         if ended.round != self._base.round:
             return
-        self._tell_steps(again=False)
+        self._tell_steps(repeat=False)
         if ended.fault or any(each.failed for each in ended.exited):
-            rank, how = (0, ended.fault) if ended.fault else told(ended.exited)
-            self._say("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
-            self._report = Failed(ended.round, rank, how[:1_000])
+            rank, how = (0, ended.fault) if ended.fault else first_failure(ended.exited)
+            self._log_event("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
+            self._report = ProcessFailed(ended.round, rank, how[:1_000])
         else:
-            self._say("processes_done", {"round": ended.round})
-            self._held = await self._training.held(if_stopped=True)
+            self._log_event("processes_done", {"round": ended.round})
+            self._held_steps = await self._workers.held_steps(if_stopped=True)
             # After a reconnect the coordinator finds this rank unchanged, until all are done.
-            self._report = Succeeded(ended.round, self._held)
-        self._contact.send(self._report)
+            self._report = Succeeded(ended.round, self._held_steps)
+        self._session.send(self._report)
 
-    def _tell_steps(self, again: bool = True) -> None:
+    def _tell_steps(self, repeat: bool = True) -> None:
         """Pass the steps and reports for the next heartbeat to the link."""
-        if (link := self._contact.link) is not None:
-            link.tells(*self._training.steps(), self._training.importing_s())
-            self._tasks.tell(link, self._base.round)
-        if again:
-            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._contact.link))
+        if (link := self._session.link) is not None:
+            link.report(*self._workers.steps(), self._workers.importing_s())
+            self._tasks.report_hangs(link, self._base.round)
+        if repeat:
+            asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
 
-    async def _asked_to_go(self, number: int) -> None:
+    async def _on_signal(self, number: int) -> None:
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
         if number == signal.SIGUSR1:
-            self._contact.send(Ask())
+            self._session.send(GetRoster())
             return
-        if number != signal.SIGTERM or self._leave is not None:
-            await self._training.stop(0.0 if self._leave is not None else None)
-            leaves = number == signal.SIGTERM or self._leave is not None
+        if number != signal.SIGTERM or self._leave_by_s is not None:
+            await self._workers.stop(0.0 if self._leave_by_s is not None else None)
+            leaves = number == signal.SIGTERM or self._leave_by_s is not None
             self._exit = (Exit.DRAINED, Reason.DRAINED, "") if leaves else (Exit.INTERRUPTED, Reason.MEMBER_LEFT, "")
             return
-        self._leave = loop.time() + grace_s
-        self._say("leave_asked", {"grace_s": grace_s})
+        self._leave_by_s = loop.time() + grace_s
+        self._log_event("leave_asked", {"grace_s": grace_s})
         loop.call_later(grace_s, self._inbox.put_nowait, TimerFired("leave"))
-        if self._contact.link is not None:
-            self._contact.send(Heartbeat(*self._training.steps()))  # the stop step lies ahead of where we are now
-            self._contact.send(Leaving(grace_s))
+        if self._session.link is not None:
+            self._session.send(Heartbeat(*self._workers.steps()))  # the stop step lies ahead of where we are now
+            self._session.send(Leaving(grace_s))
         elif not self._trains():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
-    async def _late(self, late: TimerFired) -> None:
+    async def _on_timer(self, late: TimerFired) -> None:
         if late.what == "leave":
-            await self._training.stop(0.0)
+            await self._workers.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")
-        elif late.what == "coordinator" and self._contact.misses(late.link):
+        elif late.what == "coordinator" and self._session.has_lost(late.link):
             await self._fence()
-        elif late.what == "steps" and late.link is self._contact.link:
+        elif late.what == "steps" and late.link is self._session.link:
             self._tell_steps()
 
-    async def _led(self, how: Over | StepDown) -> None:
+    async def _on_coordinator_ended(self, how: JobOver | StepDown) -> None:
         """Handle the end of the coordinator in this agent."""
-        if (newest := await self._leading.end()).round > self._base.round:
+        if (newest := await self._leadership.end()).round > self._base.round:
             self._base = LastWorld(newest.round, newest.size, False, self._base.busy)
-        if isinstance(how, StepDown) and self._contact.link:
-            self._contact.roam(not how.to.coordinator)
-            self._moved(Redirect(how.to.coordinator, how.to.address, how.to.port))
+        if isinstance(how, StepDown) and self._session.link:
+            self._session.roam(not how.to.coordinator)
+            self._move_to(Redirect(how.to.coordinator, how.to.address, how.to.port))

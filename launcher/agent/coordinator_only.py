@@ -11,39 +11,38 @@ import signal
 from collections.abc import Callable
 
 from turnout.launcher.addresses import resolved
-from turnout.launcher.agent.bootstrap import arbiter_of, node_checks
-from turnout.launcher.agent.identity import CannotListen, member_of, token_of
+from turnout.launcher.agent.start_agent import CannotListen, arbiter_of, member_of, node_checks, token_of
+from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason
-from turnout.launcher.rendezvous.find_coordinator import Seek
+from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
+from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
-from turnout.launcher.rendezvous.messages import Join, Redirect, ToCoordinator
-from turnout.launcher.rendezvous.round_lock import LockRefused, LockUnreachable
-from turnout.launcher.rendezvous.state import Over, StepDown
+from turnout.launcher.rendezvous.state import JobOver, StepDown
 from turnout.launcher.rendezvous.transport.leadership import Leadership
-from turnout.launcher.rendezvous.transport.listener import Listener, PeerConnection
+from turnout.launcher.rendezvous.transport.listener import Listener, MemberConnection
 from turnout.launcher.settings import Settings
 
 
-async def run_coordinator(settings: Settings, say: EventLog) -> Exit:
+async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
     """Serve the rendezvous until the job is over; return how it ended. SIGTERM ends it with Exit.DRAINED.
 
     Raises BadSettings, CannotListen and LockRefused.
     """
-    meeting = settings.meeting
-    if (address := await resolved(meeting.host)) is None:
-        raise BadSettings(f"--coordinator-only cannot listen at {meeting.host}: the name is not known")
-    token = token_of(meeting, address)
+    rendezvous = settings.rendezvous
+    if (address := await resolved(rendezvous.host)) is None:
+        raise BadSettings(f"--coordinator-only cannot listen at {rendezvous.host}: the name is not known")
+    token = token_of(rendezvous, address)
     arbiter = await arbiter_of(settings)
-    listener = Listener(token, meeting.run, say)
+    listener = Listener(token, rendezvous.run, log_event)
     try:
-        port = await listener.open(address, meeting.port)
+        port = await listener.open(address, rendezvous.port)
     except OSError as error:
-        raise CannotListen(f"cannot listen at {address}:{meeting.port}: {error.strerror}") from error
+        raise CannotListen(f"cannot listen at {address}:{rendezvous.port}: {error.strerror}") from error
     me = member_of(settings.place, address, port, 1, ())
-    say("coordinator_waits", {"at": f"{address}:{port}", "run": meeting.run})
-    reception = Reception(settings, me, listener, arbiter, say)
+    log_event("coordinator_waits", {"at": f"{address}:{port}", "run": rendezvous.run})
+    reception = Reception(settings, me, listener, arbiter, log_event)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, reception.leave)
     try:
@@ -60,25 +59,31 @@ class Reception:
     """
 
     def __init__(
-        self, settings: Settings, me: Member, listener: Listener, arbiter: RoundLock | None, say: EventLog
+        self, settings: Settings, member: Member, listener: Listener, arbiter: RoundLock | None, log_event: EventLog
     ) -> None:
-        self._settings, self._me, self._listener, self._arbiter, self._say = settings, me, listener, arbiter, say
-        self._leading: Leadership | None = None
-        self._waiting: list[tuple[PeerConnection, Join]] = []
+        self._settings, self._me, self._listener, self._arbiter, self._log_event = (
+            settings,
+            member,
+            listener,
+            arbiter,
+            log_event,
+        )
+        self._current_leadership: Leadership | None = None
+        self._waiting: list[tuple[MemberConnection, Join]] = []
         self._beginning: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         listener.lead(self)
 
-    def admit(self, peer: PeerConnection, join: Join) -> None:
+    def admit(self, peer: MemberConnection, join: Join) -> None:
         """Keep a worker until the coordinator has begun."""
         self._waiting.append((peer, join))
         if self._beginning is None:
-            self._beginning = asyncio.get_running_loop().create_task(self._begin(join.terms))
+            self._beginning = asyncio.get_running_loop().create_task(self._begin(join.elastic_spec))
 
-    def heard(self, peer: PeerConnection, message: ToCoordinator) -> None:
+    def on_message(self, peer: MemberConnection, message: ToCoordinator) -> None:
         """A worker says nothing before it is welcomed."""
 
-    def gone(self, peer: PeerConnection) -> None:
+    def on_closed(self, peer: MemberConnection) -> None:
         """Forget a worker that has closed its connection."""
         self._waiting = [each for each in self._waiting if each[0] is not peer]
 
@@ -86,49 +91,49 @@ class Reception:
         """End before the job has, since the pod is deleted."""
         self._end(Exit.DRAINED)
 
-    async def _begin(self, terms: ElasticSpec) -> None:
+    async def _begin(self, elastic_spec: ElasticSpec) -> None:
         """Lead if the arbiter allows it; else send the workers to the member that leads."""
-        leading = self._leading or self._leadership(terms)
-        self._leading = leading
-        seek = Seek(self._me.id, None, True, self._arbiter is not None, terms.join_timeout_s)
+        leadership = self._current_leadership or self._leadership(elastic_spec)
+        self._current_leadership = leadership
+        seek = Search(self._me.id, None, True, self._arbiter is not None, elastic_spec.join_timeout_s)
         leads, holder = False, None
         try:
-            leads, holder = await leading.lead(seek)
+            leads, holder = await leadership.lead(seek)
         except LockUnreachable as error:
-            self._say("arbiter_unreachable", {"detail": error.why})
+            self._log_event("arbiter_unreachable", {"detail": error.why})
         except LockRefused as error:
-            self._say("arbiter_refused", {"detail": str(error)})
+            self._log_event("arbiter_refused", {"detail": str(error)})
         self._beginning = None
         waiting, self._waiting = self._waiting, []
-        self._listener.elsewhere = _always(Redirect("", *holder) if holder is not None else None)
+        self._listener.redirect_target = _always(Redirect("", *holder) if holder is not None else None)
         for peer, join in waiting:
-            if leads and leading.coordinator is not None:
-                leading.coordinator.admit(peer, join)
+            if leads and leadership.coordinator is not None:
+                leadership.coordinator.admit(peer, join)
             else:
-                self._listener.send_on(peer)
+                self._listener.redirect(peer)
 
-    def _leadership(self, terms: ElasticSpec) -> Leadership:
+    def _leadership(self, elastic_spec: ElasticSpec) -> Leadership:
         settings = self._settings
-        made = Leadership(
+        leadership = Leadership(
             self._me,
-            settings.meeting.run,
-            terms,
+            settings.rendezvous.run,
+            elastic_spec,
             settings.timing,
             self._listener,
-            self._say,
+            self._log_event,
             arbiter=self._arbiter,
             hangs=settings.hangs,
-            wanted=settings.meeting.wanted or 0,
-            checking=node_checks(settings),
-            member=False,
+            worker_count=settings.rendezvous.worker_count or 0,
+            node_checks=node_checks(settings),
+            is_member=False,
         )
-        made.on_end = self._over
-        return made
+        leadership.on_end = self._over
+        return leadership
 
-    def _over(self, how: Over | StepDown) -> None:
+    def _over(self, how: JobOver | StepDown) -> None:
         if isinstance(how, StepDown):
             at = f"{how.to.address}:{how.to.port}"
-            self._say("coordinator_moved", {"coordinator": how.to.coordinator, "at": at})
+            self._log_event("coordinator_moved", {"coordinator": how.to.coordinator, "at": at})
         elif how.exit is Exit.DONE or (how.exit is Exit.FAILED and how.reason is not Reason.JOIN_TIMEOUT):
             self._end(how.exit)
             return
@@ -136,9 +141,9 @@ class Reception:
         self._beginning = asyncio.get_running_loop().create_task(self._step_down())
 
     async def _step_down(self) -> None:
-        assert self._leading is not None
-        await self._leading.end()
-        self._leading = self._beginning = None
+        assert self._current_leadership is not None
+        await self._current_leadership.end()
+        self._current_leadership = self._beginning = None
         self._listener.lead(self)  # the next worker that comes makes it ask the arbiter who leads now
 
     def _end(self, how: Exit) -> None:
@@ -152,8 +157,8 @@ class Reception:
             await asyncio.wait([self._beginning])
         for peer, _ in self._waiting:
             peer.abort()
-        if self._leading is not None:
-            await self._leading.close()
+        if self._current_leadership is not None:
+            await self._current_leadership.close()
         else:
             await self._listener.close()
             if self._arbiter is not None:

@@ -1,19 +1,68 @@
-"""Keeps a member's link to its coordinator, searches for the next one, and remembers where to look."""
+"""Keeps a member's link to its coordinator, searches for the next one, and defines the events of the agent's inbox."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from turnout.launcher.agent.events import CoordinatorFound, MessageReceived, TimerFired
+from turnout.launcher.coordinator_messages import (
+    LastWorld,
+    Message,
+    Redirect,
+    Roster,
+    StoredStepReport,
+    Successor,
+    ToCoordinator,
+)
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.find_coordinator import Address, Seek
-from turnout.launcher.rendezvous.messages import LastWorld, Message, Redirect, Roster, Stored, Successor, ToCoordinator
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
-from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, CoordinatorSearch
 from turnout.launcher.rendezvous.transport.leadership import Leadership
+from turnout.launcher.workers.worker_spec import Exited
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A message on a link, or None if the link is lost for this reason."""
+
+    link: CoordinatorClient
+    message: Message | None
+    reason: Reason = Reason.MEMBER_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorFound:
+    """The search for a coordinator has ended."""
+
+    found: tuple[CoordinatorClient, Address] | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersExited:
+    """The processes of a round have ended."""
+
+    round: int
+    exited: tuple[Exited, ...] = ()
+    fault: str = ""  # why the processes could not be started
+    unfetched: bool = False  # the memory to restore could not be fetched; not a fault of the processes
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal asked this agent to act."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """An event in the agent's inbox: a timer that the agent set has run out."""
+
+    what: str  # "leave", "coordinator" or "steps"
+    link: CoordinatorClient | None = None
+
 
 MOST_KNOWN = 16
 
@@ -22,21 +71,28 @@ class CoordinatorSession:
     """Connects one agent to its coordinator. put: adds an event to the agent's inbox."""
 
     def __init__(
-        self, seek: Seek, finder: CoordinatorSearch, leading: Leadership, put: Callable[[object], None], say: EventLog
+        self,
+        seek: Search,
+        finder: CoordinatorSearch,
+        leadership: Leadership,
+        put: Callable[[object], None],
+        log_event: EventLog,
     ) -> None:
-        self._seek, self._finder, self._leading, self._put, self._say = seek, finder, leading, put, say
+        self._seek, self._finder, self._leading, self._put, self._log_event = seek, finder, leadership, put, log_event
         self.link: CoordinatorClient | None = None
         self._last: CoordinatorClient | None = None
         self._early: list[MessageReceived] = []
         self._searching: asyncio.Task[None] | None = None
-        self._nowhere = False  # redirected without a target: the search goes on
-        self._naming: tuple[Stored, asyncio.Future[Stored]] | None = None
+        self._without_target = False  # redirected without a target: the search goes on
+        self._awaited_report: tuple[StoredStepReport, asyncio.Future[StoredStepReport]] | None = None
 
     def search(self, base: LastWorld) -> None:
         """Start the search for a coordinator, with the last world known. Its result goes to the inbox."""
 
         async def search() -> None:
-            since_s = self._seek.since_s if self._seek.roams or self._nowhere else asyncio.get_running_loop().time()
+            since_s = (
+                self._seek.since_s if self._seek.roams or self._without_target else asyncio.get_running_loop().time()
+            )
             self._seek = seek = replace(self._seek, since_s=since_s, base=base)
             self._put(CoordinatorFound(await self._finder.find(seek)))
 
@@ -44,103 +100,109 @@ class CoordinatorSession:
             self._searching.cancel()
         self._searching = asyncio.get_running_loop().create_task(search())
 
-    def early(self, came: MessageReceived) -> None:
+    def keep_early(self, received: MessageReceived) -> None:
         """Keep a message from a link whose discovery has not been handled yet."""
-        self._early.append(came)
+        self._early.append(received)
 
-    def made(self, link: CoordinatorClient, address: Address) -> list[MessageReceived]:
+    def adopt_link(self, link: CoordinatorClient, address: Address) -> list[MessageReceived]:
         """Adopt the link that the search found; return the messages received on it meanwhile."""
         assert link.welcome is not None
         self.link = link
-        self._leading.elsewhere(Redirect(link.welcome.coordinator, *address))
+        self._leading.set_redirect(Redirect(link.welcome.coordinator, *address))
         # Keep known successors too, so that parts of a world can meet.
         ids = {each.id for each in link.welcome.successors}
         known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
         self._seek = replace(
-            self._seek, last=address, hint=None, handed=False, silent=frozenset(), successors=known[:MOST_KNOWN]
+            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MOST_KNOWN]
         )
-        self._nowhere = False
-        self._say("coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"})
-        if self._naming is not None:
-            link.say(self._naming[0])
+        self._without_target = False
+        self._log_event(
+            "coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"}
+        )
+        if self._awaited_report is not None:
+            link.send_message(self._awaited_report[0])
         early, self._early = self._early, []
-        return [came for came in early if came.link is link]
+        return [received for received in early if received.link is link]
 
-    def lost(self, came: MessageReceived) -> None:
+    def handle_loss(self, received: MessageReceived) -> None:
         """Handle the loss of the link. Training must stop after its silence limit, unless another coordinator is found
         by then.
         """
-        self._say("coordinator_lost", {"reason": came.reason.value})
-        self._gone()
-        if came.reason is Reason.MEMBER_SILENT:
+        self._log_event("coordinator_lost", {"reason": received.reason.value})
+        self._drop_link()
+        if received.reason is Reason.MEMBER_SILENT:
             if self._seek.last is not None:  # trying that address again would wait for the same failure
                 self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
         else:
-            self._miss(came.link)
+            self._start_silence_timer(received.link)
 
-    def moved(self, to: Redirect, handed: bool = False) -> None:
+    def move_to(self, to: Redirect, handed: bool = False) -> None:
         """Go to another coordinator. handed: the last coordinator chose this member."""
         assert self.link is not None
-        self._say("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
+        self._log_event("coordinator_moved", {"coordinator": to.id, "at": f"{to.address}:{to.port}"})
         link = self.link
         link.leave()
-        self._gone()
-        self._miss(link)
-        self._nowhere = not to.port
-        self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed=handed)
+        self._drop_link()
+        self._start_silence_timer(link)
+        self._without_target = not to.port
+        self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed_over=handed)
 
     def roam(self, roams: bool) -> None:
         """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""
         self._seek = replace(self._seek, roams=roams)
 
-    def formed(self, successors: tuple[Successor, ...]) -> None:
+    def set_formed(self, successors: tuple[Successor, ...]) -> None:
         """Record that this member's world has formed, and the successors of its coordinator."""
         self._seek = replace(self._seek, successors=successors, roams=False)
 
-    def succeed(self, successors: tuple[Successor, ...]) -> None:
+    def set_successors(self, successors: tuple[Successor, ...]) -> None:
         """Record that a world without this member has formed, and the successors of its coordinator if given."""
         self._seek = replace(self._seek, successors=successors or self._seek.successors)
 
-    def misses(self, link: CoordinatorClient | None) -> bool:
+    def has_lost(self, link: CoordinatorClient | None) -> bool:
         """True if this was the last link, and no other has been found."""
         return self.link is None and link is self._last
 
-    def _miss(self, link: CoordinatorClient) -> None:
+    def _start_silence_timer(self, link: CoordinatorClient) -> None:
         asyncio.get_running_loop().call_later(link.silence_s, self._put, TimerFired("coordinator", link))
 
-    def _gone(self) -> None:
+    def _drop_link(self) -> None:
         self.link, self._last = None, self.link
-        self._leading.elsewhere(None)
+        self._leading.set_redirect(None)
 
     def send(self, message: ToCoordinator) -> None:
         """Send a message to the coordinator. It is dropped if there is none."""
         if self.link is not None:
-            self.link.say(message)
+            self.link.send_message(message)
 
-    async def named(self, seen: Stored) -> Stored:
+    async def agree_stored(self, report: StoredStepReport) -> StoredStepReport:
         """Report the stored step that this worker sees, and again on each new link. Return the step that all members
         read.
         """
-        self._naming = seen, asyncio.get_running_loop().create_future()
-        self.send(seen)
+        self._awaited_report = report, asyncio.get_running_loop().create_future()
+        self.send(report)
         try:
-            return await self._naming[1]
+            return await self._awaited_report[1]
         finally:
-            self._naming = None
+            self._awaited_report = None
 
-    def heard(self, message: Message | None) -> Message | None:
+    def handle(self, message: Message | None) -> Message | None:
         """Handle a message from the coordinator; return it if it is for the agent.
 
         A Roster is logged, and a Stored answer ends the wait in `named`.
         """
         if isinstance(message, Roster):
-            there = [f"{each.name} {each.address}" for each in message.members]
-            self._say("roster", {"round": message.round, "members": there})
+            members = [f"{each.name} {each.address}" for each in message.members]
+            self._log_event("roster", {"round": message.round, "members": members})
             return None
-        if not isinstance(message, Stored):
+        if not isinstance(message, StoredStepReport):
             return message
-        if self._naming is not None and self._naming[0].round == message.round and not self._naming[1].done():
-            self._naming[1].set_result(message)
+        if (
+            self._awaited_report is not None
+            and self._awaited_report[0].round == message.round
+            and not self._awaited_report[1].done()
+        ):
+            self._awaited_report[1].set_result(message)
         return None
 
     def close(self) -> None:

@@ -52,8 +52,8 @@ class Metrics:
         self._spawned = counter("rounds_spawned", "Rounds in which this agent could not fork its processes.")
         self._left = counter("coordinators_lost", "Coordinators that this agent has lost.", "reason")
         self._hangs = gauge("rank_hangs", "1 for a training process that has stopped making progress.", "rank")
-        told = "1 for a rank that others wait for in a hang. The coordinator tells."
-        self._apart = gauge("rank_stands_apart", told, "rank")
+        suspect_text = "1 for a rank that others wait for in a hang. The coordinator tells."
+        self._suspects = gauge("rank_stands_apart", suspect_text, "rank")
         self._waited_s = Histogram(
             "turnout_launcher_round_wait_seconds",
             "From the end of a round, or the first knock, to the next world.",
@@ -61,11 +61,11 @@ class Metrics:
             buckets=_WAITED_S,
             registry=registry,
         )
-        self._heard = self._hears(run)
+        self._handlers = self._make_handlers(run)
         self._coordinates.labels(run).set(0)
         self._failed.labels(run)
 
-    def _hears(self, run: str) -> dict[str, Callable[[Mapping[str, Any]], None]]:
+    def _make_handlers(self, run: str) -> dict[str, Callable[[Mapping[str, Any]], None]]:
         return {
             "world_formed": self._formed,
             "processes_started": self._started,
@@ -74,7 +74,7 @@ class Metrics:
             "process_hung": lambda fields: self._hangs.labels(run, fields["rank"]).set(1),
             "process_moved": lambda fields: self._hangs.labels(run, fields["rank"]).set(0),
             "stacks_gathered": self._gathered,
-            "hang_over": lambda fields: self._apart.clear(),
+            "hang_over": lambda fields: self._suspects.clear(),
             "processes_spawned": lambda fields: self._spawned.labels(run).inc(),
             "coordinator_lost": lambda fields: self._left.labels(run, fields["reason"]).inc(),
             "coordinator_begun": lambda fields: self._coordinates.labels(run).set(1),
@@ -82,18 +82,18 @@ class Metrics:
             "handed_over": lambda fields: self._coordinates.labels(run).set(0),
         }
 
-    def told(self, what: str, fields: Mapping[str, object]) -> None:
+    def count_event(self, event: str, fields: Mapping[str, object]) -> None:
         """Count one event."""
-        if (hear := self._heard.get(what)) is not None:
+        if (hear := self._handlers.get(event)) is not None:
             hear(fields)
 
     def _gathered(self, fields: Mapping[str, Any]) -> None:
         for rank in fields["apart"]:
-            self._apart.labels(self._run, rank).set(1)
+            self._suspects.labels(self._run, rank).set(1)
 
     def _formed(self, fields: Mapping[str, Any]) -> None:
         run = self._run
-        self._apart.clear()  # the ranks belong to new processes now
+        self._suspects.clear()  # the ranks belong to new processes now
         self._members.labels(run).set(fields["members"])
         self._ranks.labels(run).set(fields["ranks"])
         self._crossings.labels(run).set(fields["crossings"])

@@ -6,6 +6,8 @@ and leaves the place unknown; it never stops training.
 
 from __future__ import annotations
 
+import logging
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,21 +15,26 @@ from re import compile as pattern
 from re import sub
 
 from turnout.topology.names import TEXT_KEY, YAML_KEY
-from turnout.topology.switch_paths import BadPath, Path, read_path
+from turnout.topology.switch_paths import BadPath, Path, path_text, read_path
 
 PATH_ENV = "TURNOUT_SWITCH_PATH"
 # Environment variables that name the host as a map may; NODE_IP is DLRover's.
 HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")
+
 MAP_KEYS = (TEXT_KEY, YAML_KEY)
+
 MOST_FILE_BYTES = 1 << 16
+
 MOST_MAP_BYTES = 1 << 20  # the limit of a ConfigMap
 
 _ANNOTATION = pattern(r'([A-Za-z0-9][A-Za-z0-9./_-]*)="((?:[^"\\]|\\.)*)"\Z')
+
 _ESCAPE = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))"
+
 _PLAIN_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-class Source(StrEnum):
+class PathSource(StrEnum):
     """Names where a worker's switch path was read from."""
 
     GIVEN = "given"  # the command line, or the environment
@@ -41,7 +48,7 @@ class SwitchPath:
     """A worker's place on the fabric: the switches above its host, and the source that named them."""
 
     path: Path = ()  # switches from the root to above its host, () if unknown
-    source: Source = Source.NOBODY
+    source: PathSource = PathSource.NOBODY
     faults: tuple[str, ...] = ()  # why sources could not be read, most trusted first
 
 
@@ -62,7 +69,7 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
     annotation: the name of the pod's annotation. Raises nothing.
     """
     faults = list(texts.faults)
-    for source, text in ((Source.GIVEN, texts.given), (Source.FILE, of_file(texts.file, annotation))):
+    for source, text in ((PathSource.GIVEN, texts.given), (PathSource.FILE, of_file(texts.file, annotation))):
         try:
             path = read_path(text)
         except BadPath as error:
@@ -72,8 +79,8 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
             return SwitchPath(path, source, tuple(faults))
     path, fault = of_map(dict(texts.map), texts.hosts)
     if fault:
-        faults.append(f"{Source.MAP}: {fault}")
-    return SwitchPath(path, Source.MAP if path else Source.NOBODY, tuple(faults))
+        faults.append(f"{PathSource.MAP}: {fault}")
+    return SwitchPath(path, PathSource.MAP if path else PathSource.NOBODY, tuple(faults))
 
 
 def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -117,3 +124,72 @@ def _character(byte: str | None, short: str | None, long: str | None, plain: str
     if code is None:
         return _PLAIN_ESCAPES.get(plain or "", plain or "")
     return chr(min(int(code, 16), 0x10FFFF))
+
+
+log = logging.getLogger("turnout.launcher")
+
+
+class SwitchPathReader:
+    """Reads the worker's place on the fabric. A source given as "" is not read.
+
+    environ: of the agent. path: from the command line; it overrides the environment.
+    path_file: written by the downward API. map_folder: the mount of the topology ConfigMap.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        path: Sequence[str] = (),
+        path_file: str = "",
+        map_folder: str = "",
+    ) -> None:
+        self._given, self._hosts = path_text(path) or environ.get(PATH_ENV, ""), hosts(environ)
+        self._file = pathlib.Path(path_file) if path_file else None
+        self._map = pathlib.Path(map_folder) if map_folder else None
+        self._texts: PodTexts | None = None
+        self._sighting = SwitchPath()
+
+    def look(self) -> SwitchPath:
+        """Read the current place. Blocks while it reads small files; raises nothing."""
+        from turnout.kube.labels import SWITCH_PATH
+
+        texts = self._read()
+        if texts == self._texts:  # parse the map of a large cluster once only
+            return self._sighting
+        before, self._sighting, self._texts = self._sighting, find_path(texts, SWITCH_PATH), texts
+        now = self._sighting
+        for fault in now.faults:
+            if fault not in before.faults:
+                log.warning("switch_path_unreadable", extra={"why": fault})
+        if (now.path, now.source) != (before.path, before.source):
+            log.info("switch_path_seen", extra={"path": path_text(now.path), "source": now.source.value})
+        return now
+
+    def _read(self) -> PodTexts:
+        faults: list[str] = []
+        file = _text(self._file, MOST_FILE_BYTES, faults) if self._file else ""
+        data = []
+        if self._map:
+            data = [(key, _text(self._map / key, MOST_MAP_BYTES, faults)) for key in MAP_KEYS]
+        return PodTexts(self._given, file, tuple(data), self._hosts, tuple(faults))
+
+
+def _text(file: pathlib.Path, most_bytes: int, faults: list[str]) -> str:
+    """Return a file's text, "" if it does not exist or cannot be read. A read error is added to `faults`."""
+    try:
+        if not file.exists():
+            return ""
+        if not file.is_file():
+            faults.append(f"{file} is no file")
+            return ""
+        with file.open("rb") as stream:
+            found = stream.read(most_bytes + 1)
+        if len(found) > most_bytes:
+            faults.append(f"{file} is larger than {most_bytes} bytes")
+            return ""
+        return found.decode()
+    except FileNotFoundError:
+        return ""  # the kubelet is exchanging the file right now
+    except (OSError, ValueError) as error:
+        faults.append(f"{file} cannot be read: {str(error)[:200]}")
+        return ""

@@ -1,16 +1,17 @@
-"""Writes the options as pages: the help, a shell completion, and docs/launcher-options.md."""
+"""Writes the options as pages: the help, a shell completion, docs/launcher-options.md, and what --explain prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from itertools import groupby
 from textwrap import wrap
 
-from turnout.launcher.cli.option import Effect, Option
-from turnout.launcher.cli.parser import OPTIONS
-from turnout.launcher.cli.rdzv_conf import KEYS, Key
+from turnout.launcher.cli.options import OPTIONS, Effect, Option
+from turnout.launcher.cli.parser import KEYS, Key
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Warned
+from turnout.launcher.settings import Command, Settings, Warned
 
 EXITS = {
     Exit.DONE: "all workers have finished; they exit together",
@@ -20,6 +21,7 @@ EXITS = {
     Exit.FAULTY: "this node is faulty; a job controller should start the worker elsewhere",
     Exit.DRAINED: "asked to leave by SIGTERM, and drained",
 }
+
 WARNINGS = {
     Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; the reason follows",
     Warned.NO_ADDRESS: "there are several workers and no rendezvous address: only those of this machine can meet",
@@ -54,7 +56,7 @@ def usage(program: str) -> str:
         for option in options:
             names = ", ".join(reversed(option.strings))
             lines.append(f"  {names} {option.value}".rstrip())
-            lines += _paragraph(_told(option))
+            lines += _paragraph(_option_text(option))
     lines += ["", "keys of --rdzv-conf:"]
     for key in KEYS:
         lines += [f"  {key.name}", *_paragraph(_key(key))]
@@ -88,7 +90,7 @@ def markdown() -> str:
     """Return the whole page docs/launcher-options.md."""
     parts = [_HEAD]
     for origin, options in groupby(OPTIONS, lambda option: option.origin):
-        rows = [(_names(option), _variables(option), _told(option), _fields(option.sets)) for option in options]
+        rows = [(_names(option), _variables(option), _option_text(option), _fields(option.sets)) for option in options]
         parts.append(_table(f"## Options of {origin.value}", ("option", "also read", "here", "sets"), rows))
     keys = [(f"`{key.name}`", _key(key), _fields(key.sets)) for key in KEYS]
     parts.append(_table("## Keys of rdzv-conf", ("key", "here", "sets"), keys))
@@ -99,7 +101,7 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _told(option: Option) -> str:
+def _option_text(option: Option) -> str:
     return f"{Effect.NONE.value}: {option.text}" if option.effect is Effect.NONE else option.text
 
 
@@ -128,3 +130,31 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> s
     lines = [title, "", f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
     lines += [f"| {' | '.join(cell.replace(' | ', ' ') for cell in row)} |" for row in rows]
     return "\n".join([*lines, ""])
+
+
+_APART = ("given_options", "notes")
+
+
+def explain(settings: Settings) -> str:
+    """Write the explanation: first the given words, then changed fields, last the notes."""
+    usual = dict(flat(Settings(Command("script"))))
+    lines = [f"given: {' '.join(settings.given_options) or 'nothing'}"]
+    lines += [f"{name} = {value}" for name, value in flat(settings) if value != usual[name] and name != "explain"]
+    return "\n".join([*lines, *(f"note: {note}" for note in settings.notes)])
+
+
+def flat(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Give every field as text with its dotted name, except the given words and the notes."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in _APART:
+            continue
+        if not is_dataclass(value):
+            yield field.name, _text(value)
+            continue
+        for inner in fields(value):
+            yield f"{field.name}.{inner.name}", _text(getattr(value, inner.name))
+
+
+def _text(value: object) -> str:
+    return str(value.value) if isinstance(value, Enum) else str(value)

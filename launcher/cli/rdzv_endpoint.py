@@ -12,7 +12,7 @@ from typing import Any
 from turnout.launcher.cli import value_types
 from turnout.launcher.cli.parser import BadCommand, Given
 from turnout.launcher.model import MOST_MEMBERS, PORT
-from turnout.launcher.settings import Backend, LockKind, Note, RendezvousSettings, Warned
+from turnout.launcher.settings import Backend, LockKind, RendezvousSettings, StartNote, Warned
 
 STATIC_PORT = 29_500  # torchrun's default, for an address without --rdzv-endpoint
 LOCAL = "127.0.0.1"
@@ -50,7 +50,7 @@ def meet(
         is_host=is_host,
         store_port=chosen.get("master-port", 0) if _meets_nobody(chosen, backend, most) else 0,
         standalone=chosen.get("standalone", False),
-        wanted=chosen.get("wanted"),
+        worker_count=chosen.get("wanted"),
         arbiter=arbiter,
         lease=chosen.get("lease", ""),
         round_dir=chosen.get("round-dir", ""),
@@ -76,11 +76,11 @@ def _address(
     if "rdzv-endpoint" in chosen and backend not in _ETCD:
         host, port = chosen["rdzv-endpoint"]
         return host, port
-    said = environ.get("MASTER_ADDR", "")
+    master_address = environ.get("MASTER_ADDR", "")
     if "master-addr" in chosen or "master-port" in chosen:
-        return chosen.get("master-addr") or said or LOCAL, chosen.get("master-port", _env_port(environ))
-    if said:
-        return said, _env_port(environ)
+        return chosen.get("master-addr") or master_address or LOCAL, chosen.get("master-port", _env_port(environ))
+    if master_address:
+        return master_address, _env_port(environ)
     if arbiter in (LockKind.LEASE, LockKind.FILE):
         return "", PORT
     if first := re.fullmatch(r"(.+-)[0-9]{1,5}", environ.get("POD_NAME", "")):
@@ -111,9 +111,9 @@ def _env_port(environ: Mapping[str, str]) -> int:
 
 
 def _arbiter(chosen: Mapping[str, Any], most: int) -> LockKind:
-    wanted = chosen.get("arbiter", "auto")
-    if wanted != "auto":
-        return LockKind(wanted)
+    arbiter = chosen.get("arbiter", "auto")
+    if arbiter != "auto":
+        return LockKind(arbiter)
     if "lease" in chosen:
         return LockKind.LEASE
     if "round-dir" in chosen:
@@ -132,25 +132,27 @@ def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
     return int(found[1]) if found and int(found[1]) < MOST_MEMBERS else None
 
 
-def notes(given: Mapping[str, Given], meeting: RendezvousSettings, bounds: tuple[int, int]) -> tuple[Note, ...]:
+def notes(given: Mapping[str, Given], rendezvous: RendezvousSettings, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List the notes about rendezvous options that are used differently from how they were given."""
-    told: list[Note] = []
-    if meeting.standalone and "nnodes" in given and given["nnodes"].value != bounds:
-        told.append(Note(given["nnodes"].source, Warned.NO_EFFECT, "a standalone worker is the whole world"))
+    found: list[StartNote] = []
+    if rendezvous.standalone and "nnodes" in given and given["nnodes"].value != bounds:
+        found.append(StartNote(given["nnodes"].source, Warned.NO_EFFECT, "a standalone worker is the whole world"))
     backend, endpoint = given.get("rdzv-backend"), given.get("rdzv-endpoint")
-    asked = backend.text if backend else Backend.STATIC.value
-    if meeting.backend.value != asked:
+    requested = backend.text if backend else Backend.STATIC.value
+    if rendezvous.backend.value != requested:
         about = backend.source if backend else "--nnodes"
         why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
-        told.append(Note(about, Warned.OTHER_BACKEND, why))
-    if endpoint and meeting.standalone:
-        told.append(Note(endpoint.source, Warned.NO_EFFECT, "a standalone worker meets nobody"))
-    elif endpoint and meeting.backend in _ETCD:
-        told.append(Note(endpoint.source, Warned.NO_EFFECT, "the server of etcd is not asked: members meet each other"))
-    if bounds[1] > 1 and (meeting.host, meeting.port) == (LOCAL, PORT) and not _named(given):
+        found.append(StartNote(about, Warned.OTHER_BACKEND, why))
+    if endpoint and rendezvous.standalone:
+        found.append(StartNote(endpoint.source, Warned.NO_EFFECT, "a standalone worker meets nobody"))
+    elif endpoint and rendezvous.backend in _ETCD:
+        found.append(
+            StartNote(endpoint.source, Warned.NO_EFFECT, "the server of etcd is not asked: members meet each other")
+        )
+    if bounds[1] > 1 and (rendezvous.host, rendezvous.port) == (LOCAL, PORT) and not _named(given):
         nnodes = given["nnodes"].source if "nnodes" in given else "--nnodes"
-        told.append(Note(nnodes, Warned.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
-    return tuple(told)
+        found.append(StartNote(nnodes, Warned.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
+    return tuple(found)
 
 
 def _named(given: Mapping[str, Given]) -> bool:

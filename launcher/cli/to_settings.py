@@ -5,34 +5,63 @@ The command line overrides PET_* variables, which override other variables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from turnout.launcher.cli import help, rdzv_conf, rdzv_endpoint
-from turnout.launcher.cli.option import Effect
+from turnout.launcher.cli import help, parser, rdzv_endpoint
+from turnout.launcher.cli.options import Effect
 from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, strangers, take_apart
 from turnout.launcher.cli.value_types import BadValue, some
-from turnout.launcher.elastic.strategy import resizable
 from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
 from turnout.launcher.health.hang_detector import HangAction, HangPolicy
-from turnout.launcher.health.model import Rule, StragglerLimits
-from turnout.launcher.health.node_check import NodeChecks
-from turnout.launcher.health.probe_messages import ProbePolicy
+from turnout.launcher.health.model import NodeChecks, ProbePolicy, SlowRule, StragglerLimits
 from turnout.launcher.model import ElasticSpec, Exit
 from turnout.launcher.settings import (
     Command,
     Devices,
     Kind,
-    Note,
     Output,
     PlaceSettings,
     Settings,
-    Start,
+    StartNote,
+    StartSettings,
     Streams,
     Timing,
     Warned,
 )
+
+_ANY_SIZE = frozenset(["", "none", "single", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"])
+
+# Why a strategy cannot be resized, by the prefix of its name.
+_SHARDED = "every rank holds a shard of the state; save it with torch.distributed.checkpoint, which loads in any world"
+
+_ZERO = "ZeRO's checkpoints are of one world size; convert them to universal ones before each resize"
+
+_GROUPS = "tensor and pipeline parallelism take whole groups of ranks; let the unit be a whole number of groups"
+
+_WHY = {"fsdp": _SHARDED, "fullysharded": _SHARDED, "deepspeed": _ZERO, "zero": _ZERO, "megatron": _GROUPS}
+
+_WHY_NOT = "it is not known to load its state in a world of another size"
+
+
+def resizable(strategy: str, least: int, most: int) -> str | None:
+    """Return the warning for an elastic job with this strategy, or None if there is none.
+
+    strategy: as the job declares it, in any case and punctuation; "" if it declares none. least, most: numbers of
+    workers.
+    Source: DLRover's guide, DL-91: resizing is promised for DDP of torch alone
+    """
+    name = re.sub(r"[^a-z0-9]", "", strategy.lower())
+    if least == most or name in _ANY_SIZE:
+        return None
+    why = next((why for begins, why in _WHY.items() if name.startswith(begins)), _WHY_NOT)
+    return (
+        f"strategy {strategy} with {least} to {most} workers: resizing is promised for DDP only. "
+        f"Here {why}. To be safe, give min and max the same number."
+    )
+
 
 Chosen: TypeAlias = Mapping[str, Any]  # values by the names of options
 
@@ -73,13 +102,13 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     given = {**look_up(environ), **line.given}
     chosen: Chosen = {name: each.value for name, each in given.items()}
     bounds = _bounds(chosen, environ)
-    said = given.get("rdzv-conf")
-    keys, conf_notes = rdzv_conf.understand(said.text, said.source) if said else ({}, ())
+    conf = given.get("rdzv-conf")
+    keys, conf_notes = parser.understand(conf.text, conf.source) if conf else ({}, ())
     settings = Settings(
         command=_command(line, chosen, environ),
-        terms=_terms(chosen, keys, bounds),
+        elastic_spec=_terms(chosen, keys, bounds),
         processes=_processes(chosen),
-        meeting=rdzv_endpoint.meet(chosen, keys, bounds, environ),
+        rendezvous=rdzv_endpoint.meet(chosen, keys, bounds, environ),
         place=_place(chosen, environ),
         timing=_timing(chosen, keys),
         start=_start(chosen),
@@ -89,10 +118,10 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         strategy=chosen.get("strategy", ""),
         explain=chosen.get("explain", False),
         coordinates=chosen.get("coordinator-only", False),
-        heard=tuple(str(each) for each in given.values()),
+        given_options=tuple(str(each) for each in given.values()),
     )
-    notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.meeting, bounds))
-    unknown = (Note(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
+    notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.rendezvous, bounds))
+    unknown = (StartNote(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
     return replace(settings, notes=(*notes, *unknown))
 
 
@@ -136,9 +165,9 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
 def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
     default = ElasticSpec()
     return ElasticSpec(
-        least=bounds[0],
-        most=bounds[1],
-        unit=chosen.get("node-unit", 1),
+        min_nodes=bounds[0],
+        max_nodes=bounds[1],
+        node_unit=chosen.get("node-unit", 1),
         max_restarts=chosen.get("max-restarts", 0),
         last_call_s=chosen.get("last-call-s", keys.get("last_call_timeout", default.last_call_s)),
         join_timeout_s=keys.get("join_timeout", default.join_timeout_s),
@@ -168,9 +197,9 @@ def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
     )
 
 
-def _start(chosen: Chosen) -> Start:
-    default = Start()
-    return Start(
+def _start(chosen: Chosen) -> StartSettings:
+    default = StartSettings()
+    return StartSettings(
         fork=not chosen.get("no-fork") and chosen.get("start-method") != "spawn",
         preload=chosen.get("preload", default.preload),
         numa=chosen.get("numa-binding", "node" if chosen.get("numa-affinity") else ""),
@@ -205,7 +234,7 @@ def _checks(chosen: Chosen) -> NodeChecks:
         min_bandwidth_mb_per_s=chosen.get("min-bandwidth", default.min_bandwidth_mb_per_s),
         min_channels=chosen.get("min-channels", default.min_channels),
         limits=StragglerLimits(
-            Rule(chosen.get("slow-rule", Rule.MEAN)),
+            SlowRule(chosen.get("slow-rule", SlowRule.MEAN)),
             compute_s=chosen.get("slow-compute-s"),
             collective_s=chosen.get("slow-collective-s"),
         ),
@@ -226,12 +255,12 @@ def _hangs(chosen: Chosen) -> HangPolicy:
     )
 
 
-def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[Note, ...]:
+def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List notes about options without effect, and about the risk of a resize."""
     nothing = [
-        Note(each.source, Warned.NO_EFFECT, each.option.text)
+        StartNote(each.source, Warned.NO_EFFECT, each.option.text)
         for each in given.values()
         if each.option.effect is Effect.NONE and each.value is not False
     ]
     risky = resizable(chosen.get("strategy", ""), *bounds)
-    return (*nothing, Note(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)
+    return (*nothing, StartNote(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)

@@ -124,7 +124,7 @@ class ElasticSampler:
         if state["length"] != self.length:
             raise OtherData(f"the sampler's state is of {state['length']} samples, the data set has {self.length}")
         if state["seed"] != self._key:
-            raise OtherData(f"the sampler's state has {_said(state['seed'])}, the sampler {_said(self._key)}")
+            raise OtherData(f"the sampler's state has {_key_text(state['seed'])}, the sampler {_key_text(self._key)}")
         if state["epoch"] < 0 or not 0 <= state["cursor"] <= self.length:
             raise OtherData(
                 f"the sampler's state is outside its data: epoch {state['epoch']}, cursor {state['cursor']}"
@@ -136,7 +136,7 @@ class ElasticSampler:
         return self.seed if self.shuffle else NOT_SHUFFLED
 
 
-def _said(key: int) -> str:
+def _key_text(key: int) -> str:
     return "no shuffling" if key == NOT_SHUFFLED else f"seed {key}"
 
 
@@ -169,9 +169,9 @@ class Plan:
 
     def _shares(self, cursor: int) -> Iterator[tuple[int, tuple[MicroStep, ...]]]:
         size, length = self.batch.global_batch, self.sampler.length
-        whole = self.batch.share(self.world, self.rank)
+        batch_share = self.batch.share(self.world, self.rank)
         for first in range(cursor, length - size + 1, size):
-            yield first, whole
+            yield first, batch_share
         rest = (length - cursor) % size
         if rest and not self.drop_last:
             yield length - rest, self.batch.share(self.world, self.rank, rest)

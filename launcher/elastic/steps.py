@@ -1,7 +1,7 @@
 """`Steps` for the training loop: tells the agent which step is done, and tells the loop when all ranks stop.
 
-The numbers are in a shared memory file, which the agent reads through step_counters.py. Without an agent nothing
-happens.
+The numbers are in a shared memory file, which the agent reads through launcher/health/hang_monitor/progress.py.
+Without an agent nothing happens.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-from turnout.launcher.health.hang_monitor.heartbeat import beats
-from turnout.launcher.health.hang_monitor.instrument import be_seen
-from turnout.launcher.health.hang_monitor.shared_counters import (
+from turnout.launcher.health.hang_monitor.prepare_process import make_traceable
+from turnout.launcher.health.hang_monitor.progress import (
     DONE,
     PROGRESS,
     SAVED,
@@ -21,6 +20,7 @@ from turnout.launcher.health.hang_monitor.shared_counters import (
     SURE,
     WAITS,
     SharedCounters,
+    progress_reporter,
 )
 
 _LOOK_S = 0.001
@@ -35,9 +35,9 @@ class Steps:
     def __init__(self) -> None:
         path = os.environ.get(PROGRESS, "")
         self._words = SharedCounters(path) if path else None
-        self._beats = beats()
+        self._beats = progress_reporter()
         with suppress(OSError):  # training works without it
-            be_seen()
+            make_traceable()
 
     def count(self, start: int = 0) -> Iterator[int]:
         """Give start, start + 1, and so on."""
@@ -59,7 +59,7 @@ class Steps:
         if self._words is None or self._beats is None:
             return False
         self._words.write(DONE, step)
-        self._beats.mark()
+        self._beats.count_step()
         if not 0 <= self._words.read(STOP) <= step:
             return False
         with self._beats.phase(_AGREES):

@@ -2,7 +2,7 @@
 
 Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves to memory, and only rank 0
 to disk. Users import it from launcher/flash_checkpoint/. The files are known in
-launcher/checkpoint/engine/torch_files.py.
+launcher/checkpoint/engine/torch_file.py.
 Source: DL-43 to DL-51, DL-65, DL-66; docs/facts/dlrover.md 6.4
 """
 
@@ -17,15 +17,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnout.launcher.checkpoint.engine import torch_files
-from turnout.launcher.checkpoint.engine.broadcast import connections, told_by_first
+from turnout.launcher.checkpoint.engine import torch_file
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
-from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, broadcast_pair, is_connected
 from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, StorageType, copies_of, keep_and_every
-from turnout.launcher.checkpoint.format.daemon_messages import Failed, Persisted, Save, ToClient
+from turnout.launcher.checkpoint.format.daemon_messages import Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
 _OTHERS_S, _LOOK_S = 60.0, 0.01  # seconds for local rank 0 to save the step that this rank has passed
@@ -99,7 +98,7 @@ class DdpCheckpointer:
     def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Save | None:
         if self._rank.rank:
             return None
-        file = self.checkpoint_dir / path if str(path) else torch_files.default_path(self.checkpoint_dir, step)
+        file = self.checkpoint_dir / path if str(path) else torch_file.default_path(self.checkpoint_dir, step)
         if storage_type is StorageType.DISK:
             self._to_disk = step
             self._failed.pop(step, None)
@@ -115,7 +114,7 @@ class DdpCheckpointer:
         """
         found = self._from_memory()
         if found is None and str(resume_path):
-            found = torch_files.load(Path(resume_path))
+            found = torch_file.load(Path(resume_path))
         if found is None:
             found = self._from_files()
         if found is None:
@@ -126,12 +125,12 @@ class DdpCheckpointer:
 
     def _from_memory(self) -> object | None:
         rank = self._rank
-        if not rank.beside and rank.world > 1:
+        if not rank.has_agent and rank.world > 1:
             return None  # what the other ranks hold is unknown
         if self._newest >= 0:
             step = self._await(self._newest)
-        elif rank.restore is not None:
-            step = rank.restore
+        elif rank.restore_step is not None:
+            step = rank.restore_step
         else:
             step = self._opened().newest()
         if step < 0:
@@ -147,7 +146,7 @@ class DdpCheckpointer:
     def _await(self, step: int) -> int:
         """Wait until the step that all ranks saved last is hashed, since local rank 0 may be slightly behind."""
         memory, until_s = self._opened(), time.monotonic() + _OTHERS_S
-        while step not in [each.step for each in memory.client.settle(1)]:
+        while step not in [each.step for each in memory.client.held_steps(1)]:
             if time.monotonic() > until_s:
                 raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_OTHERS_S:g} s")
             time.sleep(_LOOK_S)
@@ -158,28 +157,28 @@ class DdpCheckpointer:
 
         If ranks can communicate, rank 0 chooses it, since files may appear meanwhile.
         """
-        if not connections(self._rank.world):
-            newest = torch_files.newest(self.checkpoint_dir, _say)
+        if not is_connected(self._rank.world):
+            newest = torch_file.newest(self.checkpoint_dir, _log_warning)
             return newest[1] if newest is not None else None
         if self._rank.rank == 0:
             return self._choose()
-        number, step = told_by_first((_NOTHING, 0))
+        number, step = broadcast_pair((_NOTHING, 0))
         if number == _BROKEN:
             raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
         if number == _NOTHING:
             return None
-        for each in torch_files.kept(self.checkpoint_dir):
+        for each in torch_file.list_files(self.checkpoint_dir):
             if (each.number, each.step) == (number, step):
-                return torch_files.load(each.path, each.versions)
+                return torch_file.load(each.path, each.versions)
         raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
 
     def _choose(self) -> object | None:
         choice = (_BROKEN, 0)
         try:
-            newest = torch_files.newest(self.checkpoint_dir, _say)
+            newest = torch_file.newest(self.checkpoint_dir, _log_warning)
             choice = (newest[0].number, newest[0].step) if newest is not None else (_NOTHING, 0)
         finally:
-            told_by_first(choice)
+            broadcast_pair(choice)
         return newest[1] if newest is not None else None
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
@@ -204,19 +203,19 @@ class DdpCheckpointer:
                 generations=_GENERATIONS,
                 replicated=True,
                 threads=_THREADS,
-                told=self._told,
+                on_message=self._on_daemon_message,
             )
             atexit.register(self.close)
         return self._memory
 
-    def _told(self, message: ToClient) -> None:
+    def _on_daemon_message(self, message: ToClient) -> None:
         match message:
             case Persisted(step=step):
                 self._failed.pop(step, None)
-            case Failed(step=step, reason=reason, detail=detail) if step == self._to_disk:
+            case SaveFailed(step=step, reason=reason, detail=detail) if step == self._to_disk:
                 self._failed[step] = detail
                 log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
 
 
-def _say(word: str, fields: Mapping[str, object]) -> None:
+def _log_warning(word: str, fields: Mapping[str, object]) -> None:
     log.warning(word, extra=dict(fields))

@@ -17,14 +17,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from turnout.launcher.checkpoint.dcp.reader import here
+from turnout.launcher.checkpoint.dcp.reader import process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
-from turnout.launcher.checkpoint.engine.broadcast import connections, told_by_first
+from turnout.launcher.checkpoint.engine.process_info import broadcast_pair, is_connected
 from turnout.launcher.checkpoint.engine.state_dict import flatten
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.checkpoint.storage.store import MOST_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
-from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 _NOTHING, _FOUND, _BROKEN = range(3)
 log = logging.getLogger("turnout.checkpoint")
@@ -138,7 +138,7 @@ class FsdpShardCheckpointer:
         It may serve several loads of that step. All ranks call it and get the same step. Raises BadCheckpoint if steps
         exist but none can be read, and StorageFailed.
         """
-        if not connections(here(str(self.checkpoint_dir), self._environ).world):
+        if not is_connected(process_info(str(self.checkpoint_dir), self._environ).world):
             return self._newest()
         if torch.distributed.get_rank() == 0:
             choice, found = (_BROKEN, 0), None
@@ -146,9 +146,9 @@ class FsdpShardCheckpointer:
                 found = self._newest()
                 choice = (_FOUND, found.step or 0) if found is not None else (_NOTHING, 0)
             finally:
-                told_by_first(choice)
+                broadcast_pair(choice)
             return found
-        kind, step = told_by_first((_NOTHING, 0))
+        kind, step = broadcast_pair((_NOTHING, 0))
         if kind == _BROKEN:
             raise BadCheckpoint("rank 0 could read none of the steps that there are")
         return self._at(step) if kind == _FOUND else None
@@ -178,8 +178,8 @@ class FsdpShardCheckpointer:
     def _candidates(self) -> Iterator[tuple[int, Path]]:
         """Give steps and their folders: the one in memory, then those that may be in storage, newest first."""
         stored = sorted(self._stored(), key=lambda each: (-each[0], each[1]))
-        rank = here(str(self.checkpoint_dir), self._environ)
-        restore = rank.restore if rank.parts is None else rank.parts.step
+        rank = process_info(str(self.checkpoint_dir), self._environ)
+        restore = rank.restore_step if rank.resharded_step is None else rank.resharded_step.step
         if restore is not None and restore >= 0:
             yield restore, next((folder for step, folder in stored if step == restore), self._folder(restore, ""))
         yield from stored

@@ -1,10 +1,208 @@
-"""For Hugging Face's Trainer; transformers has to be installed.
+"""`FlashCkptTrainer` is Hugging Face's Trainer with its checkpoints in memory, and now and then in storage.
 
-from turnout.launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
+    trainer = FlashCkptTrainer(model, arguments, train_dataset=data, storage_steps=500)
+    trainer.train(resume_from_checkpoint=True)
+
+The Trainer decides when it saves (`save_strategy`, `save_steps`) and how it resumes. What it would write to files and
+read from them becomes parts as in named_parts.py. Source: DL-63; docs/facts/dlrover.md 6.4
 """
 
 from __future__ import annotations
 
-from turnout.launcher.checkpoint.adapters.hugging_face import FlashCkptTrainer, FlashSaves
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from turnout.launcher.checkpoint.engine import rng
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
+from turnout.launcher.checkpoint.engine.storage_type import copies_of
+from turnout.launcher.elastic.steps import Steps
+from turnout.launcher.errors import BadCheckpoint, NotUsable
+from turnout.launcher.flash_checkpoint.named_parts import Parts, Step
+from turnout.launcher.health.hang_monitor.progress import EVALUATES, progress_reporter
 
 __all__ = ["FlashCkptTrainer", "FlashSaves"]
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise NotUsable("transformers", "with Trainer is not there") from error
+
+_STATE = "trainer_state.json"
+
+_BUFFERS = "model/buffers"
+
+_REPLICATED = ("model", _BUFFERS, "optimizer", "scheduler", "scaler", "trainer")
+
+
+class FlashSaves:
+    """Adds memory checkpoints to a class of Trainer, as its first base: `class Mine(FlashSaves, SFTTrainer)`.
+
+    storage_steps: saves at multiples of this step count go to storage in the background, and the last save too; 0 for
+    all. The others go there only if training resumes from them after a failure.
+    flash_folder: the folder in storage, `output_dir` by default. `save_total_limit` is how many of the newest stay
+    there.
+    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none. environ: of this
+    process.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        storage_steps: int = 0,
+        flash_folder: str | os.PathLike[str] = "",
+        replica_count: int = 0,
+        environ: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        trainer: Any = self
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise NotImplementedError(
+                "a Trainer with DeepSpeed or FSDP: use DeepSpeedCheckpointer, FsdpShardCheckpointer"
+            )
+        if trainer.args.load_best_model_at_end:
+            raise NotImplementedError("load_best_model_at_end reads files of transformers' own")
+        if storage_steps < 0:
+            raise ValueError(f"storage_steps is {storage_steps}: 0 or more")
+        folder = flash_folder or trainer.args.output_dir
+        keep, copies = trainer.args.save_total_limit or 0, copies_of(replica_count)
+        self.flash = Parts(folder, keep=keep, replicas=copies, environ=environ)
+        self._storage_steps = storage_steps
+        self._loaded: Step | None = None
+        self._loaded_at = ""
+        trainer.add_callback(_Progress())
+
+    def _save_checkpoint(self, model: Any, trial: Any, *more: Any, **named: Any) -> None:
+        """Save a checkpoint in memory in place of transformers' files. Raises BadState, NoMemory."""
+        trainer: Any = self
+        if trial is None and trainer.hp_search_backend is None:
+            trainer.store_flos()
+        step = trainer.state.global_step
+        every = self._storage_steps or 1
+        last = step >= trainer.state.max_steps or trainer.control.should_training_stop
+        self.flash.save(step, self._trainer_state(), disk=last or step % every == 0, own={_BUFFERS})
+
+    def _trainer_state(self) -> dict[str, object]:
+        trainer: Any = self
+        for each in (*trainer.callback_handler.callbacks, trainer.control):
+            if isinstance(each, ExportableState):
+                callback_states, name = trainer.state.stateful_callbacks, type(each).__name__
+                if isinstance(callback_states.get(name), list):
+                    callback_states[name].append(each.state())
+                else:
+                    callback_states[name] = each.state()
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        weights = named(model)
+        parts: dict[str, object] = {
+            "model": dict(weights),
+            _BUFFERS: buffers(model, weights),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scheduler": trainer.lr_scheduler.state_dict(),
+            "trainer": json.dumps(dataclasses.asdict(trainer.state)),
+            "random": rng.encode_state(self.flash.rank),
+        }
+        scaler = trainer.accelerator.scaler
+        return parts if scaler is None else parts | {"scaler": scaler.state_dict()}
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *more: Any, **named: Any) -> Any:
+        """Train like transformers' Trainer, but True resumes from the newest step in memory or storage, or starts fresh
+        without one.
+
+        A path resumes from transformers' own files. Raises BadCheckpoint and StorageFailed.
+        """
+        inherited: Any = super()
+        if resume_from_checkpoint is not True:
+            return inherited.train(resume_from_checkpoint, *more, **named)
+        self._loaded = self.flash.load(lambda name: name in _REPLICATED)
+        if self._loaded is None:
+            return inherited.train(None, *more, **named)
+        with tempfile.TemporaryDirectory(prefix="turnout-") as folder:  # the Trainer reads its own state from a path
+            Path(folder, _STATE).write_text(self._text("trainer"))
+            self._loaded_at = folder
+            try:
+                return inherited.train(folder, *more, **named)
+            finally:
+                self._loaded, self._loaded_at = None, ""
+
+    def _text(self, name: str) -> str:
+        found = self._part(name)
+        if not isinstance(found, str):
+            raise BadCheckpoint(f"the part {name!r} is no text")
+        return found
+
+    def _part(self, name: str) -> Any:
+        if self._loaded is None or name not in self._loaded.parts:
+            raise BadCheckpoint(f"the checkpoint has no part {name!r}")
+        return self._loaded.parts[name]
+
+    def _is_ours(self, path: object) -> bool:
+        return bool(self._loaded_at) and path == self._loaded_at
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        trainer: Any = self
+        inherited: Any = super()
+        if not self._is_ours(resume_from_checkpoint):
+            inherited._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        own = self._part(_BUFFERS) if self._loaded and _BUFFERS in self._loaded.parts else {}  # an older step has none
+        load_module(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        trainer: Any = self
+        inherited: Any = super()
+        if not self._is_ours(checkpoint):
+            inherited._load_optimizer_and_scheduler(checkpoint)
+            return
+        trainer.optimizer.load_state_dict(self._part("optimizer"))
+        trainer.lr_scheduler.load_state_dict(self._part("scheduler"))
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        trainer: Any = self
+        inherited: Any = super()
+        if not self._is_ours(checkpoint):
+            inherited._load_scaler(checkpoint)
+        elif trainer.accelerator.scaler is not None:
+            trainer.accelerator.scaler.load_state_dict(self._part("scaler"))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        inherited: Any = super()
+        if not self._is_ours(checkpoint):
+            inherited._load_rng_state(checkpoint)
+        elif self._loaded is not None and self._loaded.same_world:
+            rng.restore(self._text("random"), self.flash.rank)
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Reports the step to the agent. When all ranks have to stop, it makes the Trainer save and leave its loop."""
+
+    def __init__(self) -> None:
+        self._steps, self._evaluates = Steps(), False
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Report to the agent that an evaluation or predict() runs, at its first step."""
+        if not self._evaluates and (ours := progress_reporter()) is not None:
+            self._evaluates = True
+            ours.enter(EVALUATES)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Report to the agent that the evaluation has ended."""
+        if self._evaluates and (ours := progress_reporter()) is not None:
+            self._evaluates = False
+            ours.leave(EVALUATES)
+
+    on_predict = on_evaluate
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        if self._steps.done(state.global_step):
+            control.should_save = control.should_training_stop = True
+        return control
+
+
+class FlashCkptTrainer(FlashSaves, Trainer):  # type: ignore[misc, unused-ignore]
+    """Hugging Face's Trainer with memory checkpoints, under the name that scripts know from DLRover."""

@@ -1,11 +1,341 @@
-"""For Megatron-LM, which has to be installed.
+"""Collects the state of one Megatron-LM rank as named parts: its version, its place in the grid, and its states.
 
-from turnout.launcher.flash_checkpoint.megatron import load_checkpoint, save_checkpoint
+get_args() is in `megatron` up to 0.5, and in `megatron.training` since then. megatron-core alone, without the training
+scripts, has no arguments; callers then name their folder.
 """
 
 from __future__ import annotations
 
-from turnout.launcher.checkpoint.adapters.megatron import load_checkpoint, save_checkpoint, wait_latest_checkpoint
-from turnout.launcher.checkpoint.engine.storage_type import StorageType
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from turnout.launcher.checkpoint.dcp.reader import named
+from turnout.launcher.checkpoint.engine import rng
+from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
+from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
+from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
+from turnout.launcher.torch_version import counts_operations, too_old_megatron
 
 __all__ = ["StorageType", "load_checkpoint", "save_checkpoint", "wait_latest_checkpoint"]
+
+# Ways to get and set a distributed optimizer's own shard, newest first.
+_SHARDS = (
+    ("get_parameter_state_dp_reshardable", "load_parameter_state_from_dp_reshardable"),
+    ("get_parameter_state_fs_bucket_space", "load_parameter_state_from_fs_bucket_space"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Megatron:
+    """Describes the Megatron that is installed, and this rank's place in it."""
+
+    version: str
+    grid: tuple[int, int, int]  # tensor, pipeline, expert
+    place: str  # of this rank in the grid, without data parallelism
+    data_rank: int
+
+    @classmethod
+    def of_process(cls) -> Megatron:
+        """Find the installed Megatron. Raises NotUsable if it is missing or too old."""
+        core = _module("megatron.core")
+        if core is None:
+            old = _module("megatron")
+            raise NotUsable("megatron-core", "is not there" if old is None else "is not there: Megatron is too old")
+        version = str(
+            getattr(core, "__version__", None) or getattr(_module("megatron.core.package_info"), "__version__", "")
+        )
+        if why := too_old_megatron(version):
+            raise NotUsable("megatron-core", why)
+        state: Any = _module("megatron.core.parallel_state")
+        tensor, pipeline = state.get_tensor_model_parallel_rank(), state.get_pipeline_model_parallel_rank()
+        expert = getattr(state, "get_expert_model_parallel_rank", lambda: 0)()  # since version 0.5
+        experts = getattr(state, "get_expert_model_parallel_world_size", lambda: 1)()
+        grid = state.get_tensor_model_parallel_world_size(), state.get_pipeline_model_parallel_world_size(), experts
+        try:
+            data = state.get_data_parallel_rank(with_context_parallel=True)
+        except TypeError:  # a version without context parallelism
+            data = state.get_data_parallel_rank()
+        return cls(version, grid, f"tp{tensor:02}-pp{pipeline:03}-ep{expert:03}", data)
+
+    def arguments(self) -> Any:
+        """Return Megatron's arguments, or an empty namespace if it has none."""
+        with suppress(AssertionError):  # "args is not initialized."
+            if get := _first("get_args"):
+                return get()
+        return SimpleNamespace()
+
+    def told_samples(self, consumed: int) -> None:
+        """Tell Megatron how many samples were consumed, so that a growing batch size continues at its size."""
+        if update := _first("update_num_microbatches"):
+            with suppress(AttributeError):  # megatron-core without its own calculator of micro batches
+                update(consumed_samples=consumed, consistency_check=False)
+
+    def names(self) -> frozenset[str]:
+        """List the parts that this rank needs if the world has another size."""
+        kinds = ("model", "optimizer", "scheduler", "tracker", f"shard{self.data_rank:05}")
+        return frozenset(f"{self.place}/{kind}" for kind in kinds)
+
+    def models(self, model: Any) -> dict[str, object]:
+        """Collect the model chunks of this rank: one, or several with interleaved pipelines."""
+        return {f"{self.place}/model": [_state_of(each) for each in _chunks(model)]}
+
+    def load_models(self, model: Any, parts: Mapping[str, object], strict: bool) -> None:
+        """Load the model chunks of this rank. Raises BadCheckpoint."""
+        found, chunks = self._part(parts, "model"), list(_chunks(model))
+        if not isinstance(found, list) or len(found) != len(chunks):
+            raise BadCheckpoint(f"the model of this rank is saved in other than {len(chunks)} chunks")
+        for chunk, state in zip(chunks, found, strict=True):
+            chunk.load_state_dict(state, strict=strict)
+
+    def optimizers(self, optimizer: Any, scheduler: Any) -> dict[str, object]:
+        """Collect the states of optimizer and scheduler. Raises BadState if a distributed optimizer cannot return its
+        own shard.
+        """
+        parts: dict[str, object] = {}
+        if optimizer is not None:
+            parts[f"{self.place}/optimizer"] = plain(optimizer.state_dict(), {}, "optimizer")
+            shards = [each for each in map(_shard, _links(optimizer)) if each is not None]
+            if shards:
+                parts[f"{self.place}/shard{self.data_rank:05}"] = plain([get() for get, _ in shards], {}, "optimizer")
+        if scheduler is not None:
+            parts[f"{self.place}/scheduler"] = plain(scheduler.state_dict(), {}, "opt_param_scheduler")
+        return parts
+
+    def load_optimizers(self, optimizer: Any, scheduler: Any, parts: Mapping[str, object]) -> None:
+        """Load the states of optimizer and scheduler. Raises BadCheckpoint, and BadState as `optimizers` does."""
+        if optimizer is not None:
+            optimizer.load_state_dict(decode_object(self._part(parts, "optimizer"), {}))
+            shards = [each for each in map(_shard, _links(optimizer)) if each is not None]
+            if shards:
+                found = decode_object(self._part(parts, f"shard{self.data_rank:05}"), {})
+                for (_, give), shard in zip(shards, found, strict=True):
+                    give(_without_padding(shard))
+        if scheduler is not None:
+            scheduler.load_state_dict(decode_object(self._part(parts, "scheduler"), {}))
+
+    def tracked(self) -> dict[str, object]:
+        """Collect the random number generators of tensor parallelism, if there are any."""
+        states = {name: _dice(each) for name, each in _tracker().get_states().items()}
+        return {f"{self.place}/tracker": states} if states else {}
+
+    def load_tracked(self, parts: Mapping[str, object]) -> None:
+        """Load the random number generators of tensor parallelism. Raises BadCheckpoint."""
+        found = parts.get(f"{self.place}/tracker", {})
+        if not isinstance(found, dict):
+            raise BadCheckpoint("the random numbers of tensor parallelism are no dict")
+        tracker = _tracker()
+        known = tracker.get_states()
+        for name, each in found.items():
+            if isinstance(known.get(name), torch.Generator):
+                known[name].set_state(each)
+            else:
+                known[name] = each
+        if found:
+            tracker.set_states(known)
+
+    def _part(self, parts: Mapping[str, object], kind: str) -> Any:
+        name = f"{self.place}/{kind}"
+        if name not in parts:
+            raise BadCheckpoint(f"there is no {name}: it was saved without, or in a world of another size")
+        return parts[name]
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _first(function: str) -> Callable[..., Any] | None:
+    """Find a function in the module where this Megatron version has it. None if it is in none."""
+    for name in ("megatron.core.num_microbatches_calculator", "megatron.training", "megatron"):
+        if found := getattr(_module(name), function, None):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def _chunks(model: Any) -> Iterator[Any]:
+    """Give each model chunk without its wrappers for data parallelism or half precision."""
+    for each in model if isinstance(model, list | tuple) else [model]:
+        bare = each
+        while isinstance(getattr(bare, "module", None), torch.nn.Module):
+            bare = bare.module
+        yield bare
+
+
+def _state_of(chunk: Any) -> object:
+    get = getattr(chunk, "state_dict_for_save_checkpoint", chunk.state_dict)
+    return plain(get(), {}, "model")
+
+
+def _links(optimizer: Any) -> Iterator[Any]:
+    """Give the single optimizers; Megatron chains those of dense and expert parameters."""
+    chain = getattr(optimizer, "chained_optimizers", None)
+    yield from [optimizer] if chain is None else chain
+
+
+def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+    """Return the functions that get and set an optimizer's own shard; None if it is not distributed.
+
+    Raises BadState.
+    """
+    for get, give in _SHARDS:
+        if hasattr(optimizer, get) and hasattr(optimizer, give):
+            return getattr(optimizer, get), getattr(optimizer, give)
+    if hasattr(optimizer, "load_parameter_state"):
+        raise BadState("optimizer", "the distributed optimizer of this Megatron cannot tell its own shard: 0.6 can")
+    return None
+
+
+def _without_padding(shard: Any) -> Any:
+    """Add the missing "padding" flags: Megatron's getter omits padding, but its loader asks for the flag."""
+    for each in shard.values() if isinstance(shard, dict) else ():
+        for buckets in each.values() if isinstance(each, dict) else ():
+            for tensors in (found for bucket in buckets for found in bucket):
+                tensors.setdefault("padding", False)
+    return shard
+
+
+def _tracker() -> Any:
+    random: Any = _module("megatron.core.tensor_parallel.random") or _module("megatron.core.tensor_parallel")
+    get = getattr(random, "get_cuda_rng_tracker", None)
+    return get() if get else SimpleNamespace(get_states=dict, set_states=lambda states: None)
+
+
+def _dice(state: Any) -> torch.Tensor:
+    found: torch.Tensor = state.get_state() if isinstance(state, torch.Generator) else state
+    return found
+
+
+_SAMPLES = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
+
+_ONLY_NONE = ("pipeline_rank", "expert_rank", "tensor_rank", "pipeline_parallel", "expert_parallel")
+
+_IDLE = ("checkpointing_context", "train_data_iterator", "preprocess_common_state_dict_fn", "prune_state_dict_func")
+
+_IDLE_AT_LOAD = ("ft_client", "checkpointing_context")
+
+_parts: dict[tuple[str, int], Parts] = {}
+
+
+def save_checkpoint(
+    iteration: int,
+    model: Any,
+    optimizer: Any,
+    opt_param_scheduler: Any,
+    num_floating_point_operations_so_far: float = 0,
+    checkpointing_context: Any = None,
+    *,
+    storage_type: StorageType = StorageType.DISK,
+    non_persistent_ckpt: bool = False,
+    replica_count: int = 0,
+    comm_backend: str = "",
+    checkpoint_dir: str | os.PathLike[str] = "",
+    **megatrons: Any,
+) -> None:
+    """Save this iteration in memory; training may go on when this returns. All ranks have to call it.
+
+    DISK also stores it in the background. MEMORY, and what Megatron calls a non-persistent checkpoint, is stored only
+    if training resumes from it after a failure.
+    num_floating_point_operations_so_far: 0 before Megatron 0.5, which has no count. checkpoint_dir: --save by default.
+    replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none; the same at each save.
+    comm_backend: ignored. megatrons: Megatron's own. Raises BadState, NoMemory, NotUsable, NotImplementedError.
+    """
+    _refuse(megatrons, _IDLE)
+    if not isinstance(storage_type, StorageType):
+        raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
+    megatron = Megatron.of_process()
+    arguments = megatron.arguments()
+    flops = num_floating_point_operations_so_far if counts_operations(megatron.version) else 0
+    samples = {name: getattr(arguments, name) for name in _SAMPLES if hasattr(arguments, name)}
+    files = _of(checkpoint_dir or getattr(arguments, "save", None), "--save", copies_of(replica_count))
+    state: dict[str, object] = {
+        "common": {"iteration": int(iteration), "operations": flops, "samples": samples, "grid": megatron.grid},
+        **megatron.models(model),
+    }
+    if not getattr(arguments, "no_save_optim", False):
+        state |= megatron.optimizers(optimizer, opt_param_scheduler)
+    if not getattr(arguments, "no_save_rng", False):
+        state |= {"random": rng.encode_state(files.rank)} | megatron.tracked()
+    files.save(int(iteration), state, disk=storage_type is StorageType.DISK and not non_persistent_ckpt)
+
+
+def load_checkpoint(
+    model: Any,
+    optimizer: Any,
+    opt_param_scheduler: Any,
+    load_arg: str = "load",
+    strict: bool = True,
+    *,
+    replica_count: int = 0,
+    comm_backend: str = "",
+    checkpoint_dir: str | os.PathLike[str] = "",
+    **megatrons: Any,
+) -> tuple[int, float]:
+    """Load the newest iteration into all three objects: from memory if all ranks hold it, else from storage.
+
+    Returns the iteration and the count of floating-point operations (0 before Megatron 0.5), or (0, 0) if nothing is
+    stored. checkpoint_dir: --load by default. --finetune, --no-load-optim and --no-load-rng are obeyed.
+    The sizes of tensor, pipeline and expert parallelism must equal the save's; with a distributed optimizer, data too.
+    Raises BadCheckpoint, StorageFailed, NotUsable, NotImplementedError.
+    """
+    _refuse(megatrons, _IDLE_AT_LOAD)
+    megatron = Megatron.of_process()
+    arguments = megatron.arguments()
+    files = _of(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
+    found = files.load(lambda name: name == "common" or name in megatron.names())
+    if found is None:
+        return 0, 0
+    common = _common(found.parts, megatron)
+    megatron.load_models(model, found.parts, strict)
+    if getattr(arguments, "finetune", False):
+        return 0, 0
+    if not getattr(arguments, "no_load_optim", False):
+        megatron.load_optimizers(optimizer, opt_param_scheduler, found.parts)
+    if not getattr(arguments, "no_load_rng", False):
+        if found.same_world and "random" in found.parts:
+            rng.restore(str(found.parts["random"]), files.rank)
+        megatron.load_tracked(found.parts)
+    for name, value in common["samples"].items():
+        setattr(arguments, name, value)
+    megatron.told_samples(common["samples"].get(_SAMPLES[0], 0))
+    return common["iteration"], common["operations"] if counts_operations(megatron.version) else 0
+
+
+def _common(parts: Mapping[str, object], megatron: Megatron) -> dict[str, Any]:
+    common = parts.get("common")
+    if not isinstance(common, dict):
+        raise BadCheckpoint("this is no checkpoint of Megatron: it has no part 'common'")
+    if common["grid"] != megatron.grid:
+        raise BadCheckpoint(f"tensor, pipeline, expert parallelism: {common['grid']} when saved, {megatron.grid} now")
+    return common
+
+
+def wait_latest_checkpoint(timeout: float = 1800) -> None:
+    """Wait until this rank's part of the last saves has reached its target, and on rank 0 the whole saves. Raises
+    TimeoutError.
+    """
+    for each in _parts.values():
+        each.wait(timeout)
+
+
+def _of(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Parts:
+    if not folder:
+        raise ValueError(f"Megatron was started without {option}: where do checkpoints go? Give it, or checkpoint_dir")
+    return _parts.setdefault((named(folder), copies), Parts(folder, replicas=copies))
+
+
+def _refuse(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
+    for name, value in megatrons.items():
+        if name not in (*idle, *_ONLY_NONE):
+            raise TypeError(f"{name}: this is known neither here nor to Megatron's own")
+        if name in _ONLY_NONE and value is not None:
+            raise NotImplementedError(f"{name} is for tools that convert checkpoints: use Megatron's own for these")

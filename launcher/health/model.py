@@ -1,23 +1,59 @@
-"""Defines the nouns of a node check: measurements of groups, the state of a check, and its verdict.
+"""Defines the nouns of node checks: a job's settings, measurements of groups, the state of a check, its verdict.
 
-A node is named by the id of its member. What counts as slow is decided in stragglers.py, and which node is at fault in
-evidence.py.
+A node is named by the id of its member. What counts as slow, and which node is at fault, is decided in judge_nodes.py;
+rendezvous/diagnosis/ runs the check. Whether the links between a node's GPUs and its switchbox are fast enough is
+decided here: a link goes from GPU A over the switchbox to GPU B; below the minimum bandwidth it is broken, and a node
+with too few working links is faulty. Source: the guide, DL-32 to DL-35, DL-96
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from turnout.launcher.errors import BadCheck
+from turnout.launcher.coordinator_messages import Probed
+from turnout.launcher.errors import BadCheck, BadSettings
+from turnout.launcher.model import Member, Reason
+
+Pair: TypeAlias = tuple[int, int]  # GPU numbers, as in --box-pairs
+
+Bandwidths: TypeAlias = tuple[tuple[Pair, float | None], ...]  # MB/s of 10^6 bytes; None if nothing came through
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The result of judging a node's links."""
+
+    broken: tuple[Pair, ...] = ()
+    faulty: bool = False  # the node must not train
+    why: str = ""
+
+
+def judge(found: Bandwidths, least_mb_per_s: int, least_channels: int) -> Box:
+    """Judge the links of one node. Without links nothing is broken."""
+    broken = tuple(pair for pair, mb_per_s in found if mb_per_s is None or mb_per_s < least_mb_per_s)
+    working = len(found) - len(broken)
+    if not broken:
+        return Box()
+    named = ", ".join(_link_text(pair, mb_per_s) for pair, mb_per_s in found if pair in broken)
+    why = f"{working} of {len(found)} links reach {least_mb_per_s} MB/s, {least_channels} are needed: {named}"
+    return Box(broken, working < least_channels, why)
+
+
+def _link_text(pair: Pair, mb_per_s: float | None) -> str:
+    return f"{pair[0]}:{pair[1]} {'failed' if mb_per_s is None else f'has {mb_per_s:.0f}'}"
+
 
 Group: TypeAlias = tuple[str, ...]
+Groups: TypeAlias = tuple[Group, ...]
+
 Link: TypeAlias = tuple[str, str]  # sorted pair of nodes
 
 
-class Rule(StrEnum):
+class SlowRule(StrEnum):
     """Says to what a node's time is compared."""
 
     MEAN = "mean"  # of the other nodes: the guide's rule; many slow nodes raise it
@@ -25,7 +61,7 @@ class Rule(StrEnum):
     SPREAD = "spread"  # the median plus the usual spread of nodes
 
 
-class Cause(StrEnum):
+class FaultCause(StrEnum):
     """Says what is wrong with a node or a link: the same word in the verdict, the log and the evidence."""
 
     COMPUTE_FAILED = "compute_failed"
@@ -40,7 +76,7 @@ class Cause(StrEnum):
 class StragglerLimits:
     """Limits above which a time counts as slow."""
 
-    rule: Rule = Rule.MEAN
+    rule: SlowRule = SlowRule.MEAN
     factor: float = 2.0  # for MEAN and MEDIAN: times that of the others
     spreads: float = 6.0  # for SPREAD: median absolute deviations above the median
     least_factor: float = 1.25  # for SPREAD: also at least this times the median
@@ -104,7 +140,7 @@ class Finding:
     """One node, or the two ends of one link, with the fault and its evidence."""
 
     nodes: Group
-    cause: Cause
+    cause: FaultCause
     why: str
 
 
@@ -133,3 +169,121 @@ class Verdict:
     def clean(self) -> bool:
         """True if the check found nothing."""
         return self == Verdict()
+
+
+MOST_STAGE_S = 86_400.0
+GRACE_S = 2.0  # seconds beyond a stage's limit in which a probe may report its own failure
+
+
+class ProbeStage(StrEnum):
+    """The stage that a probe has reached."""
+
+    BEGUN = "begun"  # started; it imports torch
+    ROOM = "room"  # checks its disks and its device's memory
+    SWITCHBOX = "switchbox"
+    COMPUTE = "compute"
+    MEETING = "meeting"  # waits for the other members
+    COLLECTIVE = "collective"
+    BANDWIDTH = "bandwidth"
+    CLOCK = "clock"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePolicy:
+    """A job's settings for probes, as in Plan. Raises BadCheck for values that no probe could obey."""
+
+    meet_s: float = 120.0
+    stage_s: float = 60.0
+    matmul: int | None = None
+    reduce_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.meet_s <= MOST_STAGE_S and 0 < self.stage_s <= MOST_STAGE_S):
+            raise BadCheck(f"a stage of a probe takes more than 0 s and {MOST_STAGE_S:g} s at most")
+        if self.matmul == 0 or self.reduce_bytes == 0:
+            raise BadCheck("a probe that measures nothing: a size above 0 is needed")
+
+    @property
+    def round_s(self) -> float:
+        """Return the longest time of a round of groups, in seconds. A probe that reports its stages in time is never
+        slower.
+        """
+        return 2 * self.meet_s + (len(ProbeStage) - 2) * self.stage_s + GRACE_S * len(ProbeStage)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChecks:
+    """The node checks before each start. Source: the guide, DL-30..35"""
+
+    network: bool = False
+    performance: bool = False  # also measure the speed of all members together
+    exclude_straggler: bool = False
+    switchbox: bool = False  # also measure links from a switchbox to the GPUs
+    box_pairs: tuple[tuple[int, int], ...] = ((0, 1), (2, 4), (3, 5), (6, 7))  # GPU numbers at the ends of those links
+    min_bandwidth_mb_per_s: int = 10_000  # a link below it is broken
+    min_channels: int = 2  # a node with fewer working links is faulty
+    limits: StragglerLimits = field(default_factory=StragglerLimits)  # when a node is slow
+    verdicts: bool = False  # write the result on the worker's own pod
+    probing: ProbePolicy = field(default_factory=ProbePolicy)  # how much is measured, and how long it may take
+
+    def __post_init__(self) -> None:
+        for flag, given in (
+            ("--node-verdicts", self.verdicts),
+            ("--exclude-straggler", self.exclude_straggler),
+            ("--switchbox-check", self.switchbox),
+            ("--comm-perf-test", self.performance),
+        ):
+            if given and not self.network:
+                raise BadSettings(f"{flag} needs --network-check: it is a part of that check")
+        if self.switchbox and self.min_channels > len(self.box_pairs):
+            raise BadSettings(f"--min-channels {self.min_channels} of {len(self.box_pairs)} --box-pairs: none passes")
+
+
+# Seconds of exclusion, first and at most; the autoscaler taints as long: docs/faulty-nodes.md.
+AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedNode:
+    """A worker that a node check has excluded. Until `until_s` no world stops for it, and it is not tested."""
+
+    member: Member
+    reason: Reason
+    why: str
+    until_s: float
+    times: int = 1  # exclusions in a row
+    unreachable_peer: str = ""  # the worker that it cannot reach, if the link is bad
+
+    def is_of(self, other: Member) -> bool:
+        """True if this is the same worker in the same place. If the host is named like its pod, the address decides."""
+        was = self.member
+        same = other.name == was.name or (other.index is not None and other.index == was.index)
+        node = not was.name.startswith(was.host)
+        return same and other.host == was.host and (node or other.address == was.address)
+
+    def describe(self, now_s: float) -> str:
+        """Describe the exclusion in words."""
+        again_s = max(self.until_s - now_s, 0.0)
+        next_test = f"it is tested again after {again_s:.0f} s, or where too few are there without it"
+        return f"{next_test}; left out, {self.times} times so far: {self.why}"[:1_000]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheckState:
+    """The settings of node checks, and the check in progress if there is one."""
+
+    limits: StragglerLimits = field(default_factory=StragglerLimits)
+    leaves_slow: bool = False  # slow nodes are excluded too
+    all_together: bool = False  # also measure the speed of all that passed
+    round_s: float = ProbePolicy().round_s  # the longest time of one round of groups
+    number: int = 0  # of the newest order
+    check: Check | None = None
+    groups: Groups = ()  # that measure now
+    verdict: Verdict | None = None  # of the groups, while all are measured together
+    results: Mapping[str, Probed] = field(default_factory=dict)  # results by member
+    unfit: Mapping[str, str] = field(default_factory=dict)  # members that report themselves unfit, and why
+    passed: frozenset[str] = frozenset()  # members that may train next
+    excluded: tuple[ExcludedNode, ...] = ()  # excluded nodes that have not passed since
+    began_s: float = 0.0
+    until_s: float = 0.0

@@ -8,21 +8,16 @@ anybody's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import msgspec
 
-from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.gpu_links import Bandwidths, Pair
-from turnout.launcher.health.model import Group, Measured
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.health.model import Bandwidths, Group, Measured, Pair, ProbeStage
 
 MOST_BYTES = 16 << 10  # of a plan or a report
 MOST_FAULT = 500  # characters
 MOST_PAIRS = 64  # links of a switchbox
-MOST_STAGE_S = 86_400.0
-GRACE_S = 2.0  # seconds beyond a stage's limit in which a probe may report its own failure
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
@@ -30,21 +25,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 ShortText = Annotated[str, msgspec.Meta(max_length=1_024)]
 
 
-class Stage(StrEnum):
-    """The stage that a probe has reached."""
-
-    BEGUN = "begun"  # started; it imports torch
-    ROOM = "room"  # checks its disks and its device's memory
-    SWITCHBOX = "switchbox"
-    COMPUTE = "compute"
-    MEETING = "meeting"  # waits for the other members
-    COLLECTIVE = "collective"
-    BANDWIDTH = "bandwidth"
-    CLOCK = "clock"
-    DONE = "done"
-
-
-class Sizes(msgspec.Struct, frozen=True):
+class ProbeSizes(msgspec.Struct, frozen=True):
     """How much a probe measures: sizes of its matrix product and messages, and repetitions."""
 
     matmul: Some = 512  # rows of a square matrix
@@ -56,34 +37,13 @@ class Sizes(msgspec.Struct, frozen=True):
     warm_up: Count = 3  # runs before each timing
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePolicy:
-    """A job's settings for probes, as in Plan. Raises BadCheck for values that no probe could obey."""
-
-    meet_s: float = 120.0
-    stage_s: float = 60.0
-    matmul: int | None = None
-    reduce_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (0 < self.meet_s <= MOST_STAGE_S and 0 < self.stage_s <= MOST_STAGE_S):
-            raise BadCheck(f"a stage of a probe takes more than 0 s and {MOST_STAGE_S:g} s at most")
-        if self.matmul == 0 or self.reduce_bytes == 0:
-            raise BadCheck("a probe that measures nothing: a size above 0 is needed")
-
-    @property
-    def round_s(self) -> float:
-        """Return the longest time of a round of groups, in seconds. A probe that reports its stages in time is never
-        slower.
-        """
-        return 2 * self.meet_s + (len(Stage) - 2) * self.stage_s + GRACE_S * len(Stage)
+ON_CPU = ProbeSizes()
+ON_DEVICE = ProbeSizes(
+    16_384, 100, 64 << 20, 40, 64 << 20, 10
+)  # about 1.5 s on an H100; the sizes of DLRover's node check
 
 
-ON_CPU = Sizes()
-ON_DEVICE = Sizes(16_384, 100, 64 << 20, 40, 64 << 20, 10)  # about 1.5 s on an H100; the sizes of DLRover's node check
-
-
-class Plan(msgspec.Struct, frozen=True):
+class ProbePlan(msgspec.Struct, frozen=True):
     """Tells one probe what to measure, with which other processes, and how long each stage may take."""
 
     rank: Count
@@ -92,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
     address: ShortText  # where the first process listens
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
     device: ShortText = ""  # torch's name; "" for the accelerator of its number, else the CPU
-    sizes: Sizes | None = None  # None for those that suit the device
+    sizes: ProbeSizes | None = None  # None for those that suit the device
     matmul: Some | None = None  # overrides sizes
     reduce_bytes: Some | None = None  # overrides sizes
     meet_s: Seconds = 120.0  # for all to start and to meet
@@ -111,22 +71,22 @@ class Plan(msgspec.Struct, frozen=True):
         """Return the number of processes of each member."""
         return self.processes // self.members
 
-    def measures(self, usual: Sizes) -> Sizes:
-        """Return the sizes to measure. usual: those that suit the device."""
-        asked = {"matmul": self.matmul, "reduce_bytes": self.reduce_bytes}
+    def measures(self, default: ProbeSizes) -> ProbeSizes:
+        """Return the sizes to measure. default: those that suit the device."""
+        overrides = {"matmul": self.matmul, "reduce_bytes": self.reduce_bytes}
         return msgspec.structs.replace(
-            self.sizes or usual, **{name: size for name, size in asked.items() if size is not None}
+            self.sizes or default, **{name: size for name, size in overrides.items() if size is not None}
         )
 
-    def within_s(self, stage: Stage) -> float:
+    def within_s(self, stage: ProbeStage) -> float:
         """Return the longest time of a stage in seconds."""
-        return self.meet_s if stage in (Stage.BEGUN, Stage.MEETING) else self.stage_s
+        return self.meet_s if stage in (ProbeStage.BEGUN, ProbeStage.MEETING) else self.stage_s
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """A probe's results so far. None: not measured or failed."""
 
-    stage: Stage = Stage.BEGUN
+    stage: ProbeStage = ProbeStage.BEGUN
     compute_s: Seconds | None = None  # median time of one matrix product
     collective_s: Seconds | None = None  # median time of one all-reduce of reduce_bytes
     reduce_bytes: Count = 0
@@ -143,15 +103,15 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _T = TypeVar("_T")
-_plan, _report = msgspec.json.Decoder(Plan), msgspec.json.Decoder(Report)
+_plan, _report = msgspec.json.Decoder(ProbePlan), msgspec.json.Decoder(Report)
 
 
-def encode(message: Plan | Report) -> bytes:
+def encode(message: ProbePlan | Report) -> bytes:
     """Encode a message as one line, without its line end."""
     return msgspec.json.encode(message)
 
 
-def read_plan(data: bytes) -> Plan:
+def read_plan(data: bytes) -> ProbePlan:
     """Decode a plan. Raises BadFrame."""
     return _read(_plan, data)
 
@@ -172,7 +132,7 @@ def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
 
 def of_member(reports: Sequence[Report]) -> Report:
     """Combine the reports of one member's processes: the worst values, and the words of the earliest stage."""
-    last = min(reports, key=lambda report: (list(Stage).index(report.stage), not report.fault))
+    last = min(reports, key=lambda report: (list(ProbeStage).index(report.stage), not report.fault))
 
     def most(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]

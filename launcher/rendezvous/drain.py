@@ -15,135 +15,149 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from turnout.launcher.coordinator_messages import ALL, MOST_LOCATIONS, AdoptShards, Finish, Handover, Heartbeat, StopAt
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, MOST_LOCATIONS, AdoptShards
-from turnout.launcher.rendezvous.messages import Finish, Handover, Heartbeat, StopAt
-from turnout.launcher.rendezvous.restore.replica_placement import heirs
-from turnout.launcher.rendezvous.restore.restore_plan import SavedState, ShardRun, endpoint_of, ranks_in, runs_of
-from turnout.launcher.rendezvous.restore.stored_step import carried
-from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase
-from turnout.launcher.rendezvous.transition import Transition
+from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs
+from turnout.launcher.rendezvous.restore.restore_plan import (
+    SavedState,
+    ShardRun,
+    endpoint_of,
+    ranks_in,
+    runs_of,
+    step_to_persist,
+)
+from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase, Transition
 
-AHEAD = 2  # steps between the farthest one known and the one at which all stop
+STEPS_AHEAD = 2  # steps between the farthest one known and the one at which all stop
 GROWTH_GRACE_S = 60.0  # seconds for a growing world to reach its stop step and save
 STEP_SHARE = 0.8  # of the remaining time, for the agreed stop; the rest is for killing processes
-HAND_SHARE = 0.8  # of what remains then, for handing shards over; the rest is for leavers to exit
+HANDOVER_SHARE = 0.8  # of what remains then, for handing shards over; the rest is for leavers to exit
 _STOPS = (Phase.DRAINING, Phase.STOPPING, Phase.HANDING)
 _MOST_ENDPOINTS = 4
 
 
-def leaving(transition: Transition, id_: str, known: MemberState, grace_s: float) -> None:
+def mark_leaving(transition: Transition, id_: str, known: MemberState, grace_s: float) -> None:
     """Record that a member was asked to leave within `grace_s` seconds."""
     if known.leave_s is not None:
         return
-    transition.know(id_, replace(known, leave_s=transition.now_s + grace_s))
-    transition.told("member_leaving", Reason.DRAINED, member=known.member.name, grace_s=grace_s)
-    phase = transition.at.phase
-    if phase is Phase.GATHERING and known.held and transition.inside(id_):
-        transition.at = replace(transition.at, phase=Phase.HANDING)
-    elif not known.busy and not (phase in _STOPS and transition.inside(id_)):
-        transition.tell((id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.at.checkpoints.carry))
+    transition.set_member(id_, replace(known, leave_s=transition.now_s + grace_s))
+    transition.log_event("member_leaving", Reason.DRAINED, member=known.member.name, grace_s=grace_s)
+    phase = transition.state.phase
+    if phase is Phase.GATHERING and known.held_steps and transition.is_in_world(id_):
+        transition.state = replace(transition.state, phase=Phase.HANDING)
+    elif not known.busy and not (phase in _STOPS and transition.is_in_world(id_)):
+        transition.send(
+            (id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.state.checkpoints.persist_step)
+        )
         return
     # Its shards go to those who stay, together with those of other leavers.
-    transition.at = replace(transition.at, checkpoints=replace(transition.at.checkpoints, handing=None))
+    transition.state = replace(transition.state, checkpoints=replace(transition.state.checkpoints, handover=None))
     if phase is Phase.DRAINING:
-        until_s = min(transition.at.ending.until_s, transition.now_s + grace_s * STEP_SHARE)
-        transition.at = replace(transition.at, ending=replace(transition.at.ending, until_s=until_s))
+        until_s = min(transition.state.ending.until_s, transition.now_s + grace_s * STEP_SHARE)
+        transition.state = replace(transition.state, ending=replace(transition.state.ending, until_s=until_s))
 
 
-def farewell(transition: Transition, id_: str) -> Finish:
+def finish_message(transition: Transition, id_: str) -> Finish:
     """Make the message for a member that leaves after training has stopped: drained, or faulty."""
-    if (why := transition.at.hanging.leaves.get(id_)) is not None:
-        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, transition.at.checkpoints.carry)
-    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.at.checkpoints.carry)
+    if (why := transition.state.hanging.excluded.get(id_)) is not None:
+        return Finish(int(Exit.FAULTY), Reason.NODE_FAULTY.value, why, transition.state.checkpoints.persist_step)
+    return Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.state.checkpoints.persist_step)
 
 
-def wants_drain(transition: Transition) -> tuple[Reason, str] | None:
+def drain_reason(transition: Transition) -> tuple[Reason, str] | None:
     """Return the reason why a healthy world should end its round, or None."""
-    at = transition.at
+    at = transition.state
     if at.world is None:
         return None
-    leavers = [known for id_ in at.world.seats if (known := transition.members.get(id_)) and known.leave_s is not None]
+    leavers = [
+        known for id_ in at.world.assignments if (known := transition.members.get(id_)) and known.leave_s is not None
+    ]
     if leavers:
         return Reason.MEMBER_LEFT, ", ".join(known.member.name for known in leavers)
-    new = [id_ for id_, known in transition.members.items() if known.leave_s is None and not transition.inside(id_)]
-    new_s = [transition.ready_s(id_) for id_ in new]
+    newcomers = [
+        id_ for id_, known in transition.members.items() if known.leave_s is None and not transition.is_in_world(id_)
+    ]
+    new_s = [transition.ready_s(id_) for id_ in newcomers]
     ready_s = [at_s for at_s in new_s if at_s <= transition.now_s]
     if len(ready_s) < len(new_s):
         transition.wake(min(at_s for at_s in new_s if at_s > transition.now_s))
-    there = sum(id_ in transition.members for id_ in at.world.seats) + len(ready_s)
-    if at.job.terms.size(there) <= len(at.world.members):
+    present = sum(id_ in transition.members for id_ in at.world.assignments) + len(ready_s)
+    if at.job.elastic_spec.world_size(present) <= len(at.world.members):
         return None
-    settled_s = max(at.gathering.joined_s, *ready_s) + at.job.terms.settle_s
-    if transition.now_s < settled_s and there < min(at.job.terms.most, at.gathering.wanted or at.job.terms.most):
+    settled_s = max(at.gathering.joined_s, *ready_s) + at.job.elastic_spec.settle_s
+    if transition.now_s < settled_s and present < min(
+        at.job.elastic_spec.max_nodes, at.gathering.worker_count or at.job.elastic_spec.max_nodes
+    ):
         transition.wake(settled_s)
         return None
-    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.job.terms.size(there)} workers"
+    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.job.elastic_spec.world_size(present)} workers"
 
 
-def beats(transition: Transition, id_: str, known: MemberState, beat: Heartbeat) -> None:
+def record_heartbeat(transition: Transition, id_: str, known: MemberState, beat: Heartbeat) -> None:
     """Record a heartbeat: the member's step, the newest saved step, and whether it can start processes."""
-    at = transition.at
+    at = transition.state
     ready = not beat.importing_s and known.ready_s > transition.now_s
     if ready or beat.step != known.step:
-        transition.know(id_, replace(known, step=beat.step, ready_s=transition.now_s if ready else known.ready_s))
-    if ready and at.phase is Phase.TRAINING and not transition.inside(id_):
-        transition.told("member_ready", Reason.MEMBER_JOINED, member=known.member.name)
+        transition.set_member(id_, replace(known, step=beat.step, ready_s=transition.now_s if ready else known.ready_s))
+    if ready and at.phase is Phase.TRAINING and not transition.is_in_world(id_):
+        transition.log_event("member_ready", Reason.MEMBER_JOINED, member=known.member.name)
     if beat.saved > at.budget.saved_step:
-        transition.at = replace(at, budget=at.budget.saved(beat.saved))
+        transition.state = replace(at, budget=at.budget.saved(beat.saved))
 
 
 def drain(transition: Transition) -> None:
     """Bring all ranks to stop after the same step. End the processes if time is up or if they report no steps."""
-    at = transition.at
+    at = transition.state
     if not any(
-        transition.inside(id_) for id_ in transition.busy()
+        transition.is_in_world(id_) for id_ in transition.busy_members()
     ):  # the others were told to stop, and agree on no step
-        if at.world is not None and not at.ending.sure and at.ending.done >= at.world.seats.keys():
+        if at.world is not None and not at.ending.confirmed and at.ending.done >= at.world.assignments.keys():
             transition.finish(
                 Exit.DONE, Reason.ALL_DONE, f"round {at.round}"
             )  # nobody was told to stop: they have finished
             return
-        transition.at = replace(at, phase=Phase.STOPPING)
+        transition.state = replace(at, phase=Phase.STOPPING)
         return
     if at.ending.stop_step is None:
         _propose_first(transition)
         return
     if transition.now_s >= at.ending.until_s:
-        transition.told("stop_step_missed", at.cause.why, round=at.round, step=at.ending.stop_step)
+        transition.log_event("stop_step_missed", at.cause.reason, round=at.round, step=at.ending.stop_step)
         transition.end_processes(_left_s(transition))
         return
     transition.wake(at.ending.until_s)
-    answers = [known.reached for id_, known in transition.members.items() if known.busy and transition.inside(id_)]
-    if at.ending.sure or any(answer is None for answer in answers):
+    answers = [known.reached for id_, known in transition.members.items() if known.busy and transition.is_in_world(id_)]
+    if at.ending.confirmed or any(answer is None for answer in answers):
         return
     farthest = max(answer for answer in answers if answer is not None)
     if farthest > at.ending.stop_step:
-        _propose(transition, farthest + AHEAD)
+        _propose(transition, farthest + STEPS_AHEAD)
     else:
-        transition.at = replace(at, ending=replace(at.ending, sure=True))
-        transition.tell(transition.busy(), StopAt(transition.world_round, at.ending.stop_step, True))
+        transition.state = replace(at, ending=replace(at.ending, confirmed=True))
+        transition.send(transition.busy_members(), StopAt(transition.world_round, at.ending.stop_step, True))
 
 
 def _propose_first(transition: Transition) -> None:
-    farthest = max((known.step for id_, known in transition.members.items() if transition.inside(id_)), default=-1)
+    farthest = max((known.step for id_, known in transition.members.items() if transition.is_in_world(id_)), default=-1)
     left_s = _left_s(transition)
     if farthest < 0:
         transition.end_processes(left_s)  # no steps are reported: SIGTERM lets the job's own hook save
         return
-    transition.at = replace(
-        transition.at, ending=replace(transition.at.ending, until_s=transition.now_s + left_s * STEP_SHARE)
+    transition.state = replace(
+        transition.state, ending=replace(transition.state.ending, until_s=transition.now_s + left_s * STEP_SHARE)
     )
-    _propose(transition, farthest + AHEAD)
-    transition.wake(transition.at.ending.until_s)
+    _propose(transition, farthest + STEPS_AHEAD)
+    transition.wake(transition.state.ending.until_s)
 
 
 def _propose(transition: Transition, step: int) -> None:
     for id_, known in transition.members.items():
         if known.reached is not None:
-            transition.know(id_, replace(known, reached=None))
-    transition.at = replace(transition.at, ending=replace(transition.at.ending, stop_step=step, sure=False))
-    transition.tell(transition.busy(), StopAt(transition.world_round, step, False))
+            transition.set_member(id_, replace(known, reached=None))
+    transition.state = replace(
+        transition.state, ending=replace(transition.state.ending, stop_step=step, confirmed=False)
+    )
+    transition.send(transition.busy_members(), StopAt(transition.world_round, step, False))
 
 
 def _left_s(transition: Transition) -> float:
@@ -156,79 +170,83 @@ def _left_s(transition: Transition) -> float:
     return max(min(left, default=GROWTH_GRACE_S), 0.0)
 
 
-def reached(transition: Transition, id_: str, known: MemberState, step: int) -> None:
+def record_reached(transition: Transition, id_: str, known: MemberState, step: int) -> None:
     """Record the step that one member's processes have reached."""
-    transition.know(id_, replace(known, reached=step))
+    transition.set_member(id_, replace(known, reached=step))
 
 
-def stopped(transition: Transition) -> None:
+def end_training(transition: Transition) -> None:
     """Handle the end of training: charge a fault to the restart budget, then start the handover."""
-    at = transition.at = replace(
-        transition.at, checkpoints=replace(transition.at.checkpoints, carry=carried(transition))
+    at = transition.state = replace(
+        transition.state, checkpoints=replace(transition.state.checkpoints, persist_step=step_to_persist(transition))
     )
     if at.cause.fault and not at.cause.lost:
-        if at.budget.used >= at.job.terms.max_restarts:
-            detail = f"{at.budget.used} of {at.job.terms.max_restarts} restarts are used; {at.cause.fault}"
+        if at.budget.used >= at.job.elastic_spec.max_restarts:
+            detail = f"{at.budget.used} of {at.job.elastic_spec.max_restarts} restarts are used; {at.cause.fault}"
             transition.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
             return
         at = replace(at, budget=at.budget.charged())
     staying = sum(known.leave_s is None for known in transition.members.values())
-    expected, call_s = (0, 0.0) if at.job.terms.size(staying) else (at.fencing.base_size, at.job.terms.settle_s)
-    transition.at = replace(
+    expected, call_s = (
+        (0, 0.0) if at.job.elastic_spec.world_size(staying) else (at.fencing.base_size, at.job.elastic_spec.settle_s)
+    )
+    transition.state = replace(
         at,
         phase=Phase.HANDING,
         cause=replace(at.cause, fault="", lost=False, since_s=transition.now_s),
         gathering=replace(at.gathering, expected=expected, call_s=call_s),
-        checkpoints=replace(at.checkpoints, handing=None),
+        checkpoints=replace(at.checkpoints, handover=None),
     )
 
 
-def hand(transition: Transition) -> None:
+def hand_over(transition: Transition) -> None:
     """Run the handover, then dismiss the leavers and gather the next world, at once if nothing is to be handed over."""
     leavers = {id_: known for id_, known in transition.members.items() if known.leave_s is not None}
-    handing = transition.at.checkpoints.handing
+    handing = transition.state.checkpoints.handover
     if leavers and handing is None:
         left_s = min(known.leave_s - transition.now_s for known in leavers.values() if known.leave_s is not None)
-        handing = _begun(transition, leavers, transition.now_s + HAND_SHARE * left_s)
-        transition.at = replace(transition.at, checkpoints=replace(transition.at.checkpoints, handing=handing))
+        handing = _begin_handover(transition, leavers, transition.now_s + HANDOVER_SHARE * left_s)
+        transition.state = replace(
+            transition.state, checkpoints=replace(transition.state.checkpoints, handover=handing)
+        )
     if handing is not None and handing.awaits & transition.members.keys() and transition.now_s < handing.until_s:
         transition.wake(handing.until_s)
         return
     for id_ in leavers:
-        transition.tell((id_,), farewell(transition, id_))
-    transition.at = replace(
-        transition.at, phase=Phase.GATHERING, checkpoints=replace(transition.at.checkpoints, handing=None)
+        transition.send((id_,), finish_message(transition, id_))
+    transition.state = replace(
+        transition.state, phase=Phase.GATHERING, checkpoints=replace(transition.state.checkpoints, handover=None)
     )
 
 
-def _begun(transition: Transition, leavers: Mapping[str, MemberState], until_s: float) -> HandoverState:
+def _begin_handover(transition: Transition, leavers: Mapping[str, MemberState], until_s: float) -> HandoverState:
     """Send the handover orders, and have leavers store their shards meanwhile. Nobody is awaited if no shard is to be
     adopted.
     """
-    at, state, takes = transition.at, *handed(transition)
+    at, state, takes = transition.state, *plan_handover(transition)
     left_s = until_s - transition.now_s
     if state is None or not takes or left_s <= 0:
         return HandoverState()
     step, origin, ranks = state
     for id_ in sorted(leavers.keys() | takes.keys()):
-        transition.tell((id_,), Handover(at.round, step, origin, ranks, left_s, takes.get(id_, ())))
+        transition.send((id_,), Handover(at.round, step, origin, ranks, left_s, takes.get(id_, ())))
     names = {transition.members[id_].member.name: len(takes[id_]) for id_ in sorted(takes)}
-    transition.told("shards_handed_over", Reason.MEMBER_LEFT, round=at.round, step=step, ranks=ranks, to=names)
+    transition.log_event("shards_handed_over", Reason.MEMBER_LEFT, round=at.round, step=step, ranks=ranks, to=names)
     return HandoverState(frozenset(takes), until_s)
 
 
-def handed(transition: Transition) -> tuple[SavedState | None, dict[str, tuple[AdoptShards, ...]]]:
+def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, tuple[AdoptShards, ...]]]:
     """Choose the newest step that is complete in memory, and which of the leavers' shards each staying member adopts.
 
     A step that only a world of its size can read is handed over only if the next world may have that size.
     """
     members = {id_: known.member for id_, known in transition.members.items()}
-    held = {id_: known.held for id_, known in transition.members.items()}
+    held_steps = {id_: known.held_steps for id_, known in transition.members.items()}
     staying = [id_ for id_, known in transition.members.items() if known.leave_s is None and not known.busy]
     for state in sorted(
-        {(each.step, each.round, each.ranks) for holds in held.values() for each in holds}, reverse=True
+        {(each.step, each.round, each.ranks) for holds in held_steps.values() for each in holds}, reverse=True
     ):
-        runs = runs_of(state, held, members)
+        runs = runs_of(state, held_steps, members)
         if state[0] < 0:
             break
         if state[2] == ALL:
@@ -237,35 +255,37 @@ def handed(transition: Transition) -> tuple[SavedState | None, dict[str, tuple[A
             continue
         if ranks_in(runs) < set(range(state[2])):
             continue
-        if not all(run.parts for run in runs) and _shrinks(transition, len(staying)):
+        if not all(run.reshardable for run in runs) and _shrinks(transition, len(staying)):
             break
-        return state, _takes(transition, runs, staying)
+        return state, _assign_shards(transition, runs, staying)
     return None, {}
 
 
 def _shrinks(transition: Transition, staying: int) -> bool:
     """True if the next world will be smaller than the last."""
-    size = transition.at.job.terms.size(staying)
-    return transition.at.world is not None and 0 < size < len(transition.at.world.members)
+    size = transition.state.job.elastic_spec.world_size(staying)
+    return transition.state.world is not None and 0 < size < len(transition.state.world.members)
 
 
-def _takes(
+def _assign_shards(
     transition: Transition, runs: tuple[ShardRun, ...], staying: list[str]
 ) -> dict[str, tuple[AdoptShards, ...]]:
     """Choose what each staying member adopts."""
     endpoints = {
         run.id: endpoint for run in runs if (endpoint := endpoint_of(transition.members[run.id].member)) is not None
     }
-    there, theirs = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
+    held_ranks, leaver_runs = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
     for number, run in enumerate(run for run in runs if run.id not in staying and run.id in endpoints):
-        if not there.issuperset(run.ranks):
-            there |= {*run.ranks}
-            theirs[f"{number}"] = run
-    takers = [(id_, transition.members[id_].member.path) for id_ in staying if transition.members[id_].member.keeper]
-    chosen = heirs([(key, transition.members[run.id].member.path) for key, run in theirs.items()], takers)
+        if not held_ranks.issuperset(run.ranks):
+            held_ranks |= {*run.ranks}
+            leaver_runs[f"{number}"] = run
+    takers = [
+        (id_, transition.members[id_].member.path) for id_ in staying if transition.members[id_].member.daemon_port
+    ]
+    chosen = assign_heirs([(key, transition.members[run.id].member.path) for key, run in leaver_runs.items()], takers)
     found: dict[str, list[AdoptShards]] = defaultdict(list)
     for key, heir in chosen.items():
-        run = theirs[key]
+        run = leaver_runs[key]
         givers = [endpoints[each.id] for each in runs if each.ranks == run.ranks and each.id in endpoints]
         owner = (
             transition.members[run.id].member.name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"

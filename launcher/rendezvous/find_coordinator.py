@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from turnout.launcher.coordinator_messages import LastWorld, Redirect, Successor
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.messages import LastWorld, Redirect, Successor
 from turnout.launcher.rendezvous.state import NO_BASE
 
 Address: TypeAlias = tuple[str, int]
@@ -22,7 +22,7 @@ LEADERLESS_S = 3.0  # seconds that a member leaves an unclaimed job to its succe
 
 
 @dataclass(frozen=True, slots=True)
-class Seek:
+class Search:
     """The state of a member's search for its coordinator."""
 
     id: str
@@ -36,15 +36,15 @@ class Seek:
     hint: Address | None = None  # an address received from another member or the arbiter
     refused: frozenset[Address] = frozenset()  # addresses where nobody listens, so their coordinator is dead
     silent: frozenset[Address] = frozenset()  # addresses that did not answer
-    asked: bool = False  # the arbiter was asked in this pass over the addresses
+    arbiter_asked: bool = False  # the arbiter was asked in this pass over the addresses
     laps: int = 0
     since_s: float = 0.0  # when the search began
-    handed: bool = False  # its coordinator handed over, and no longer counts in the base
+    handed_over: bool = False  # its coordinator handed over, and no longer counts in the base
     roams: bool = False  # it has led with too few members, and tries others before it leads again
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
+class ConnectTo:
     """A move of the search: connect to this address."""
 
     to: Address
@@ -56,7 +56,7 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AskArbiter:
     """A move of the search: ask the arbiter which member coordinates."""
 
 
@@ -75,70 +75,72 @@ class GiveUp:
     detail: str
 
 
-Move: TypeAlias = Go | Lead | Look | Pause | GiveUp
+Move: TypeAlias = ConnectTo | Lead | AskArbiter | Pause | GiveUp
 
 
-def next_move(seek: Seek, now_s: float) -> Move:
+def next_move(seek: Search, now_s: float) -> Move:
     """Choose the next move. If a move fails, pass it to `failed`; the next move then differs."""
     if now_s - seek.since_s > seek.join_timeout_s:
         where = seek.endpoint or seek.last
         at = f" at {where[0]}:{where[1]}" if where else ""
         return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{at} within {seek.join_timeout_s:g} s")
     for move in _lap(seek, now_s):
-        if not isinstance(move, Go) or move.to not in seek.refused | seek.silent:
+        if not isinstance(move, ConnectTo) or move.to not in seek.refused | seek.silent:
             return move
     return Pause(min(FIRST_PAUSE_S * 2**seek.laps, MOST_PAUSE_S))
 
 
-def _lap(seek: Seek, now_s: float) -> Iterator[Move]:
+def _lap(seek: Search, now_s: float) -> Iterator[Move]:
     if seek.hint is not None:
-        yield Go(seek.hint)
+        yield ConnectTo(seek.hint)
     if seek.last is not None:
-        yield Go(seek.last)
+        yield ConnectTo(seek.last)
     for successor in seek.successors:
         if successor.id == seek.id:
             if not seek.roams:
                 yield Lead()
             continue
-        yield Go((successor.address, successor.port))
+        yield ConnectTo((successor.address, successor.port))
     if not seek.base.round and seek.endpoint is not None and not seek.host:
-        yield Go(seek.endpoint)
-    if seek.arbiter and not seek.asked:
-        yield Look()
+        yield ConnectTo(seek.endpoint)
+    if seek.arbiter and not seek.arbiter_asked:
+        yield AskArbiter()
     if seek.host and not seek.base.round:
         yield Lead()
     if seek.endpoint is not None and not seek.host:
-        yield Go(seek.endpoint)
+        yield ConnectTo(seek.endpoint)
     if seek.roams:
         yield Lead()
     if seek.arbiter and seek.laps and now_s - seek.since_s > LEADERLESS_S:
         yield Lead()
 
 
-def failed(seek: Seek, to: Address, *, refused: bool) -> Seek:
+def record_failure(seek: Search, to: Address, *, refused: bool) -> Search:
     """Record a failed try: nobody listens there (`refused`), or nothing answered in time."""
     if refused:
         return replace(seek, refused=seek.refused | {to}, hint=None if seek.hint == to else seek.hint)
     return replace(seek, silent=seek.silent | {to}, hint=None if seek.hint == to else seek.hint)
 
 
-def redirected(seek: Seek, to: Redirect) -> Seek:
+def record_redirect(seek: Search, to: Redirect) -> Search:
     """Record the coordinator's address that another member gave. Within a lap, an address that failed is not tried
     again.
     """
     return replace(seek, hint=(to.address, to.port)) if to.port else seek
 
 
-def looked(seek: Seek, holder: Address | None) -> Seek:
+def record_arbiter(seek: Search, holder: Address | None) -> Search:
     """Record the arbiter's answer: the coordinator's address, or None."""
-    return replace(seek, asked=True, hint=holder if holder not in seek.refused | seek.silent else None)
+    return replace(seek, arbiter_asked=True, hint=holder if holder not in seek.refused | seek.silent else None)
 
 
-def not_ours(seek: Seek, holder: Address | None) -> Seek:
+def record_other_holder(seek: Search, holder: Address | None) -> Search:
     """Record that this member may not lead, since the holder of the round seems to be alive."""
-    return looked(paused(seek), holder)
+    return record_arbiter(next_lap(seek), holder)
 
 
-def paused(seek: Seek) -> Seek:
+def next_lap(seek: Search) -> Search:
     """Begin a new lap, in which every address is tried again."""
-    return replace(seek, refused=frozenset(), silent=frozenset(), asked=False, hint=None, laps=min(seek.laps + 1, 16))
+    return replace(
+        seek, refused=frozenset(), silent=frozenset(), arbiter_asked=False, hint=None, laps=min(seek.laps + 1, 16)
+    )

@@ -45,7 +45,7 @@ class Ranking:
     crossings: int = 0  # edges of the ring that leave a leaf switch
     optimum: int = 0  # the fewest crossings of any order
     moved: int = 0  # former members whose group rank has changed
-    anew: bool = True  # True if no rank was kept
+    is_new: bool = True  # True if no rank was kept
 
     @property
     def excess(self) -> int:
@@ -53,7 +53,7 @@ class Ranking:
         return self.crossings - self.optimum
 
 
-def seated(
+def rank_members(
     members: Sequence[Member], before: Sequence[Member] = (), limit: Limit = LIMIT, *, by_index: bool = False
 ) -> Ranking:
     """Give every member a group rank, independent of the order of `members`.
@@ -67,12 +67,12 @@ def seated(
     members = sorted(members, key=_index)
     if by_index:
         return Ranking(tuple(members), crossings(members), least, _moved(members, before))
-    stay = _stay(members, before) if len(members) == len(before) else {}
+    stay = _staying_ranks(members, before) if len(members) == len(before) else {}
     if stay:
-        ranked = _refilled(members, before, stay)
+        ranked = _replace_missing(members, before, stay)
         crossed = crossings(ranked)
         if limit.allows(crossed, least):
-            return Ranking(tuple(ranked), crossed, least, _moved(ranked, before), anew=False)
+            return Ranking(tuple(ranked), crossed, least, _moved(ranked, before), is_new=False)
     ranked = _in_order(members)
     return Ranking(tuple(ranked), crossings(ranked), least, _moved(ranked, before))
 
@@ -89,7 +89,7 @@ def optimum(members: Iterable[Member]) -> int:
     return leaves if leaves > 1 else 0
 
 
-def ips(members: Iterable[Member]) -> tuple[str, ...]:
+def addresses_by_rank(members: Iterable[Member]) -> tuple[str, ...]:
     """Return the addresses by rank, for the log. Source: DL-107"""
     return tuple(member.address for member in members)
 
@@ -98,7 +98,7 @@ def _index(member: Member) -> Index:
     """Return the sort key among equal members: the worker's index, else its name in natural order (worker-2 before
     worker-10).
     """
-    return (MOST_MEMBERS if member.order is None else member.order, natural(member.name), member.id)
+    return (MOST_MEMBERS if member.index is None else member.index, natural(member.name), member.id)
 
 
 def _moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
@@ -106,7 +106,7 @@ def _moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
     return sum(was.get(member.name, rank) != rank for rank, member in enumerate(ranked))
 
 
-def _stay(members: Sequence[Member], before: Sequence[Member]) -> dict[int, Member]:
+def _staying_ranks(members: Sequence[Member], before: Sequence[Member]) -> dict[int, Member]:
     """Map ranks to the members that have the same name and place as before."""
     was = {member.name: rank for rank, member in enumerate(before)}
     stay: dict[int, Member] = {}
@@ -125,48 +125,48 @@ def _in_order(members: Sequence[Member], others: Sequence[Member] = ()) -> list[
     on_host: dict[tuple[Path, str], list[Member]] = {}
     for member in members:
         on_host.setdefault((member.path, member.host), []).append(member)
-    held = Counter(member.path for member in (*members, *others) if member.path)
-    row_of = rows(held)
-    keys = rank_order.homeward([row_of[path] for path in held], list(held.values()))
-    key_of = dict(zip(held, keys, strict=True))
+    counts = Counter(member.path for member in (*members, *others) if member.path)
+    row_of = rows(counts)
+    keys = rank_order.homeward([row_of[path] for path in counts], list(counts.values()))
+    key_of = dict(zip(counts, keys, strict=True))
     hosts = sorted((host for host in on_host if host[0]), key=lambda host: (key_of[host[0]], -len(on_host[host])))
     return [*(member for host in hosts for member in on_host[host]), *(m for m in members if not m.path)]
 
 
-def _refilled(members: Sequence[Member], before: Sequence[Member], stay: Mapping[int, Member]) -> list[Member]:
+def _replace_missing(members: Sequence[Member], before: Sequence[Member], stay: Mapping[int, Member]) -> list[Member]:
     """Keep the ranks of staying members and place new ones between them, in their old ranks if that costs no more."""
     staying = {member.id for member in stay.values()}
     new = [member for member in members if member.id not in staying]
     free = [rank for rank in range(len(members)) if rank not in stay]
-    own = {**stay, **_own_seats(new, before, free)}
+    own = {**stay, **_former_ranks(new, before, free)}
     if len(new) < 2:
         return [own[rank] for rank in range(len(members))]
     pool = _in_order(new, tuple(stay.values()))
-    near = {**stay, **_at_home(_near(pool, free, stay), before)}
-    in_old, in_near = ([seats[rank] for rank in range(len(members))] for seats in (own, near))
-    return min(in_old, in_near, key=_price)
+    by_fabric = {**stay, **_keep_under_leaf(_fill_by_fabric(pool, free, stay), before)}
+    in_old, in_near = ([seats[rank] for rank in range(len(members))] for seats in (own, by_fabric))
+    return min(in_old, in_near, key=_crossed_switches)
 
 
-def _own_seats(new: Sequence[Member], before: Sequence[Member], free: Sequence[int]) -> dict[int, Member]:
+def _former_ranks(new: Sequence[Member], before: Sequence[Member], free: Sequence[int]) -> dict[int, Member]:
     """Assign the free ranks of before: by name, then by index, then in order."""
     by_name = {before[rank].name: rank for rank in free}
-    by_order: dict[int | None, int] = {before[rank].order: rank for rank in free if before[rank].order is not None}
-    wishes: tuple[Callable[[Member], int | None], ...] = (
+    by_order: dict[int | None, int] = {before[rank].index: rank for rank in free if before[rank].index is not None}
+    preferences: tuple[Callable[[Member], int | None], ...] = (
         lambda member: by_name.get(member.name),
-        lambda member: by_order.get(member.order),
+        lambda member: by_order.get(member.index),
     )
     seats: dict[int, Member] = {}
-    for wish in wishes:
+    for preferred_rank in preferences:
         left = []
         for member in new:
-            rank = wish(member)
+            rank = preferred_rank(member)
             if rank is None or seats.setdefault(rank, member) is not member:
                 left.append(member)
         new = left
     return {**seats, **dict(zip((rank for rank in free if rank not in seats), new, strict=True))}
 
 
-def _near(pool: Sequence[Member], free: Sequence[int], stay: Mapping[int, Member]) -> dict[int, Member]:
+def _fill_by_fabric(pool: Sequence[Member], free: Sequence[int], stay: Mapping[int, Member]) -> dict[int, Member]:
     """Fill the free ranks so that few switches are crossed. A member with an unknown place counts as near to nobody."""
     known = {rank: member for rank, member in stay.items() if member.path}
     everybody = [*pool, *known.values()]
@@ -177,23 +177,23 @@ def _near(pool: Sequence[Member], free: Sequence[int], stay: Mapping[int, Member
     for at, member in enumerate(everybody):
         host = hosts.setdefault((member.path, member.host), len(hosts))
         places[at] = (host, *row_of[member.path], 0) if member.path else (-at - 1,) * (tiers + 1) + (0,)
-    placed = {rank: len(pool) + at for at, rank in enumerate(known)}
-    given = rank_order.fill(places, range(len(pool)), free, placed)
+    fixed_places = {rank: len(pool) + at for at, rank in enumerate(known)}
+    given = rank_order.fill(places, range(len(pool)), free, fixed_places)
     return {rank: pool[at] for rank, at in given.items()}
 
 
-def _at_home(seats: Mapping[int, Member], before: Sequence[Member]) -> dict[int, Member]:
+def _keep_under_leaf(seats: Mapping[int, Member], before: Sequence[Member]) -> dict[int, Member]:
     """Exchange ranks among members under one leaf, so that as many as possible keep their own."""
     of_leaf: dict[Path, list[int]] = {}
     for rank in sorted(seats):
         of_leaf.setdefault(seats[rank].path, []).append(rank)
     found: dict[int, Member] = {}
     for ranks in of_leaf.values():
-        found |= _own_seats([seats[rank] for rank in ranks], before, ranks)
+        found |= _former_ranks([seats[rank] for rank in ranks], before, ranks)
     return found
 
 
-def _price(ranked: Sequence[Member]) -> int:
+def _crossed_switches(ranked: Sequence[Member]) -> int:
     """Count the switches of every tier that edges of the ring cross."""
     ring = [member.path for member in ranked if member.path]
     row_of = rows(ring)

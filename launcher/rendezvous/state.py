@@ -1,4 +1,4 @@
-"""Defines the coordinator's state, the events that change it, and the effects that it asks for. docs/design.md 5.
+"""Defines the coordinator's state, its events, its effects, and one transition of it. docs/design.md 5.
 
 States, and the event that ends each:
 
@@ -10,21 +10,80 @@ States, and the event that ends each:
     STOPPING   processes are ended   everybody has stopped or is lost: HANDING
     HANDING    some leave            members that stay have their shards, or time is up: GATHERING
     FINISHING  nobody trains         everybody knows that the job is over: OVER
+
+A transition copies the members once and can take any number of events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged
-from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, Record, RestartBudget, World
-from turnout.launcher.rendezvous.messages import HeldStep, LastWorld, Message, Stored
+from turnout.launcher.coordinator_messages import (
+    Finish,
+    HeldStep,
+    LastWorld,
+    Message,
+    Stacks,
+    Stop,
+    StoredStepReport,
+    Successor,
+    Waiting,
+)
+from turnout.launcher.health.hang_detector import HangAction
+from turnout.launcher.health.model import ExcludedNode, NodeCheckState
+from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget, RoundRecord, World
+
+
+class HangStage(Enum):
+    """The stage at which the coordinator is in handling a hang."""
+
+    QUIET = "quiet"  # nobody hangs
+    ASKED = "asked"  # members take the stacks of their processes
+    MERGED = "merged"  # the received traces are being merged and written
+    TOLD = "told"  # the suspects are known and acted upon
+
+
+@dataclass(frozen=True, slots=True)
+class HangState:
+    """The policy for hangs, and the state of the current one."""
+
+    act: HangAction = HangAction.ASK
+    stage: HangStage = HangStage.QUIET
+    round: int = 0  # of the hang
+    number: int = 0  # of the newest request for traces
+    hanging: frozenset[tuple[str, int]] = frozenset()  # processes that hang now: member id and local rank
+    first: str = ""  # the first hanging process, and why
+    awaited_members: frozenset[str] = frozenset()  # members whose traces are awaited until until_s
+    stacks: Mapping[int, Stacks] = field(default_factory=dict)  # received traces by rank
+    until_s: float = 0.0
+    # members that must not return, and why: their ranks were suspect
+    excluded: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStacks:
+    """An effect: merge the traces of this world, write the result, and raise Merged."""
+
+    number: int
+    world: int
+    stacks: Mapping[int, bytes]  # compressed, by rank
+    why: Mapping[int, str]  # reasons for missing traces, by rank
+
+
+@dataclass(frozen=True, slots=True)
+class StacksMerged:
+    """An event: the traces are merged."""
+
+    number: int
+    suspects: tuple[int, ...] = ()  # suspect ranks, for which the others wait; () for none
+    verdict: str = ""  # the result in words
+
 
 Rings: TypeAlias = tuple[Mapping[str, tuple[str, ...]], ...]
+
 NO_BUDGET, NO_BASE, NO_HANG = RestartBudget(), LastWorld(), HangState()
 
 
@@ -52,8 +111,8 @@ class MemberState:
     leave_s: float | None = None  # the time by which it has to be gone; None while it stays
     step: int = -1  # the newest that it reported, -1 for none
     reached: int | None = None  # its answer to the proposed stop step; None before
-    held: tuple[HeldStep, ...] = ()  # what its memory held, as last reported
-    stored: Stored | None = None  # what it sees in storage; None before it has reported
+    held_steps: tuple[HeldStep, ...] = ()  # what its memory held, as last reported
+    stored_step: StoredStepReport | None = None  # what it sees in storage; None before it has reported
     ready_s: float = 0.0  # when it could start processes, or counts as ready at the latest
 
 
@@ -66,14 +125,14 @@ class HandoverState:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobFacts:
     """The constant facts of the job: its coordinator, its bounds and its waiting times."""
 
-    me: Member  # the coordinator itself
+    member: Member  # the coordinator itself
     run: str
-    terms: ElasticSpec
-    arbiter: bool = False  # an arbiter grants rounds; without one a world needs more than half of the last one
-    only: bool = False  # nobody may succeed this coordinator, so there can be no other world
+    elastic_spec: ElasticSpec
+    has_arbiter: bool = False  # an arbiter grants rounds; without one a world needs more than half of the last one
+    sole_coordinator: bool = False  # nobody may succeed this coordinator, so there can be no other world
     regroup_s: float = 2.0  # for members to return after their coordinator was lost
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
     roam_s: float = 10.0  # base of the time between two searches for another coordinator
@@ -82,10 +141,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class RoundCause:
     """Says why the last round ended or the next one begins, and since when."""
 
-    why: Reason = Reason.FIRST_ROUND
+    reason: Reason = Reason.FIRST_ROUND
     detail: str = ""  # the same in words, for people
     fault: str = ""  # the process failure that will be charged unless a loss explains it, "" for none
     lost: bool = False  # a member whose processes may still run was lost since the round ended
@@ -107,12 +166,12 @@ class Fencing:
 class Gathering:
     """Says how long the next round waits, for how many members, and whether others may be found elsewhere."""
 
-    wanted: int = 0  # members that the job was started with; 0 if unknown
+    worker_count: int = 0  # members that the job was started with; 0 if unknown
     expected: int = 0  # members worth waiting for
     call_s: float = 0.0  # how long after the latest join they are awaited
     joined_s: float = 0.0  # when the latest new member came
-    told_s: float = -1e9  # when missing members were last logged
-    roams: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
+    logged_s: float = -1e9  # when missing members were last logged
+    searches: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
     sought_s: float = 0.0  # start of the search for another coordinator, also before this one led; or 0
     endpoint_s: float = 0.0  # when the endpoint was last asked for another coordinator
 
@@ -134,7 +193,7 @@ class Ending:
 
     done: frozenset[str] = frozenset()  # members of the world whose processes have all succeeded
     stop_step: int | None = None  # the proposed step after which all stop; None before
-    sure: bool = False  # all have answered that they have not passed it
+    confirmed: bool = False  # all have answered that they have not passed it
     until_s: float = 0.0  # then processes that have not stopped are ended; at the job's end, then all have heard
     exit: Exit | None = None  # how the job has ended; None before
 
@@ -143,10 +202,10 @@ class Ending:
 class Checkpoints:
     """The checkpoints that members hold in memory and storage, where all have to agree."""
 
-    unnamed: int = 0  # members that have not reported yet what they see in storage
-    named: Stored | None = None  # the stored step that all read; None before
-    carry: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
-    handing: HandoverState | None = None  # the handover of leavers' shards; None before it begins
+    unreported: int = 0  # members that have not reported yet what they see in storage
+    stored_step: StoredStepReport | None = None  # the stored step that all read; None before
+    persist_step: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
+    handover: HandoverState | None = None  # the handover of leavers' shards; None before it begins
     rings: Rings = ()  # by number of copies: who keeps whose replicas in the newest world
 
 
@@ -154,14 +213,14 @@ class Checkpoints:
 class State:
     """The coordinator's whole state. A successor does not inherit it: it starts from what members report."""
 
-    job: Job
+    job: JobFacts
     phase: Phase = Phase.GATHERING
     round: int = 0  # the newest number used anywhere
     world: World | None = None  # the newest world formed here
     members: Mapping[str, MemberState] = field(default_factory=dict)  # present ones, by id
     names: Mapping[str, str] = field(default_factory=dict)  # by name of a present or former member: its newest id
     budget: RestartBudget = NO_BUDGET
-    cause: Cause = Cause()
+    cause: RoundCause = RoundCause()
     fencing: Fencing = Fencing()
     gathering: Gathering = Gathering()
     claiming: Claiming = Claiming()
@@ -179,11 +238,11 @@ class Joined:
     """An event: a member has joined, or joined again."""
 
     member: Member
-    terms: ElasticSpec
+    elastic_spec: ElasticSpec
     base: LastWorld = NO_BASE
     budget: RestartBudget = NO_BUDGET
-    wanted: int = 0
-    held: tuple[HeldStep, ...] = ()
+    worker_count: int = 0
+    held_steps: tuple[HeldStep, ...] = ()
     importing_s: float = 0.0
 
 
@@ -196,8 +255,8 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An event: a member has sent a message, any of ToCoordinator in launcher/rendezvous/messages.py except Join."""
+class MessageSent:
+    """An event: a member has sent a message, any of ToCoordinator in launcher/coordinator_messages.py except Join."""
 
     id: str
     message: Message
@@ -214,7 +273,7 @@ class Granted:
 class Denied:
     """An event: another coordinator holds the job now."""
 
-    holder: Record
+    holder: RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +302,16 @@ class Ticked:
     """An event: time has passed, so deadlines have to be checked."""
 
 
-Event: TypeAlias = Joined | Lost | Said | Granted | Denied | Unanswered | Unfenced | EndpointAnswered | Ticked | Merged
+Event: TypeAlias = (
+    Joined | Lost | MessageSent | Granted | Denied | Unanswered | Unfenced | EndpointAnswered | Ticked | StacksMerged
+)
 
 
 # Effects.
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendMessage:
     """An effect: send one message to these members."""
 
     ids: tuple[str, ...]
@@ -258,7 +319,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Disconnect:
     """An effect: close this member's connection after sending what is pending."""
 
     id: str
@@ -268,7 +329,7 @@ class Drop:
 class Claim:
     """An effect: ask the arbiter for this record's round."""
 
-    record: Record
+    record: RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +345,7 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Logged:
     """An effect: write a line to the log and count it in metrics. what: a past-tense word."""
 
     what: str
@@ -296,13 +357,13 @@ class Told:
 class StepDown:
     """An effect: send all members to another coordinator and stop leading."""
 
-    to: Record
+    to: RoundRecord
     handover: bool = False  # neither that coordinator nor the arbiter knows of it yet
     size: int = 0  # members of the last world that remain
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class JobOver:
     """An effect: end the coordinator, since the job is over and all members know or had time to."""
 
     exit: Exit
@@ -310,4 +371,133 @@ class Over:
     detail: str = ""
 
 
-Effect: TypeAlias = Tell | Drop | Claim | AskEndpoint | Wake | Told | StepDown | Over | Merge
+Effect: TypeAlias = SendMessage | Disconnect | Claim | AskEndpoint | Wake | Logged | StepDown | JobOver | MergeStacks
+
+
+SUCCESSORS = 8
+
+FAREWELL_S = 5.0  # seconds for all members to hear that the job is over
+
+MOST_DETAIL = 1_000  # characters of the last message; a longer one would not fit a frame
+
+STOP_GRACE_S = 30.0  # seconds for processes to end if there is no hurry
+
+
+class Transition:
+    """One transition in progress. `at` is the state; its members are in `members`, to be changed in place."""
+
+    __slots__ = ("_names", "effects", "members", "now_s", "state")
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self.state, self.now_s = state, now_s
+        self.members = dict(state.members)
+        self.effects: list[Effect] = []
+        self._names: dict[str, str] | None = None
+
+    def result(self) -> tuple[State, tuple[Effect, ...]]:
+        """Return the new state and the effects."""
+        names = self.state.names if self._names is None else self._names
+        return replace(self.state, members=self.members, names=names), tuple(self.effects)
+
+    def send(self, ids: Iterable[str], message: Message) -> None:
+        """Send a message to those of these members that are present."""
+        if present := tuple(id_ for id_ in ids if id_ in self.members):
+            self.effects.append(SendMessage(present, message))
+
+    def log_event(self, event: str, reason: Reason, **fields: object) -> None:
+        """Write a line to the log."""
+        self.effects.append(Logged(event, reason, tuple(fields.items())))
+
+    def wake(self, at_s: float) -> None:
+        """Ask to be called again at this time."""
+        self.effects.append(Wake(at_s))
+
+    def set_member(self, id_: str, known: MemberState) -> None:
+        """Replace what is known of a member."""
+        self.members[id_] = known
+        if self._names is not None:
+            self._names[known.member.name] = id_
+
+    def id_of(self, name: str) -> str | None:
+        """Return the id of the member with this name, or None."""
+        if self._names is None:
+            self._names = dict(self.state.names)
+        return self._names.get(name)
+
+    @property
+    def world_round(self) -> int:
+        """Return the round of the newest world formed here, 0 for none. `at.round` may be newer, from elsewhere."""
+        return self.state.world.round if self.state.world is not None else 0
+
+    def is_in_world(self, id_: str) -> bool:
+        """True if the member is in the newest world."""
+        return self.state.world is not None and id_ in self.state.world.assignments
+
+    def is_ready(self, id_: str) -> bool:
+        """True if the member can start processes now, as far as known. A member of the newest world always counts."""
+        return self.ready_s(id_) <= self.now_s or self.is_in_world(id_)
+
+    def ready_s(self, id_: str) -> float:
+        """Return the time from which a world may be stopped to add this member: it has imported and is not excluded."""
+        known, left = self.members[id_], self.exclusion(id_)
+        return known.ready_s if left is None else max(known.ready_s, left.until_s)
+
+    def exclusion(self, id_: str) -> ExcludedNode | None:
+        """Return this member's exclusion by a node check, if it is still too early to test the node again;
+        else None.
+        """
+        checking, member = self.state.checking, self.members[id_].member
+        for left in checking.excluded if checking is not None else ():
+            peer_is_back = not left.unreachable_peer or self.id_of(left.unreachable_peer) in self.members
+            if self.now_s < left.until_s and peer_is_back and left.is_of(member):
+                return left
+        return None
+
+    def busy_members(self) -> list[str]:
+        """List the members that may have running processes."""
+        return [id_ for id_, known in self.members.items() if known.busy]
+
+    def successors(self) -> tuple[Successor, ...]:
+        """List the oldest members, which all members know as successors. This coordinator is included, so it can be
+        found again.
+        """
+        staying = (known.member for known in self.members.values() if known.leave_s is None)
+        oldest = sorted(staying, key=_age)[:SUCCESSORS]
+        return tuple(Successor(member.id, member.address, member.port) for member in oldest)
+
+    def wait(self, id_: str, reason: Reason, detail: str = "") -> None:
+        """Tell a member that it is not in this world."""
+        self.send((id_,), Waiting(self.state.fencing.base, self.state.fencing.base_size, reason.value, detail))
+
+    def stop(self, reason: Reason, detail: str = "", grace_s: float = STOP_GRACE_S) -> None:
+        """End the round and all processes. The next round begins when no member has any."""
+        self.log_event("round_ended", reason, round=self.state.round, detail=detail)
+        self.state = replace(self.state, cause=RoundCause(reason, detail, since_s=self.now_s))
+        self.end_processes(grace_s)
+
+    def end_processes(self, grace_s: float) -> None:
+        """Tell all members to end their processes within this time."""
+        self.state = replace(self.state, phase=Phase.STOPPING, ending=Ending())
+        self.send(self.busy_members(), Stop(self.state.round, self.state.cause.reason.value, grace_s))
+
+    def finish(self, exit_: Exit, reason: Reason, detail: str = "") -> None:
+        """End the job: tell all members, and wait FAREWELL_S for them to go."""
+        detail = detail[:MOST_DETAIL]
+        self.log_event("job_ended", reason, exit=int(exit_), detail=detail)
+        until_s = self.now_s + FAREWELL_S
+        cause = replace(self.state.cause, reason=reason, detail=detail)
+        ending = replace(self.state.ending, exit=exit_, until_s=until_s)
+        self.state = replace(self.state, phase=Phase.FINISHING, cause=cause, ending=ending)
+        self.send(list(self.members), Finish(int(exit_), reason.value, detail, self.state.checkpoints.persist_step))
+        self.wake(until_s)
+
+
+def could_grow_by(state: State, id_: str, now_s: float) -> bool:
+    """True if a running world could grow by this member once it has finished its imports."""
+    known, world = state.members.get(id_), state.world
+    new = state.phase is Phase.TRAINING and world is not None and id_ not in world.assignments
+    return new and known is not None and known.ready_s > now_s
+
+
+def _age(member: Member) -> tuple[float, int, str, str]:
+    return member.age

@@ -1,63 +1,106 @@
-"""Decides what one event changes in the coordinator's state, and what it asks for. A pure function. docs/design.md 5.
-
-The table of states is in state.py. A formed world is frozen: its size is between min and max, and a multiple of the
-unit. A late member waits for the next round, and ends the current one only if the world can grow.
-A fault is charged once to the restart budget, and not at all if the loss of a member explains it. Source: torchelastic
-and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
-"""
+"""Decides which peers have been silent for too long, in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
-from turnout.launcher.health.messages import Hung, Probed, Stacks
-from turnout.launcher.health.stack_traces.hang_state import Merged
-from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.checkpoint_messages import ShardsAdopted
-from turnout.launcher.rendezvous.diagnosis.hang_collection import came_back, gathered, hung, merged, shown
-from turnout.launcher.rendezvous.diagnosis.node_check import came_again, check, connected, probed, spared
-from turnout.launcher.rendezvous.drain import beats, drain, hand, leaving, reached, stopped, wants_drain
-from turnout.launcher.rendezvous.form_world import gather, go_to_endpoint, granted, unanswered
-from turnout.launcher.rendezvous.messages import (
-    Failed,
+from turnout.launcher.coordinator_messages import (
     Finish,
     Heartbeat,
+    Hung,
     LastWorld,
     Leaving,
+    Probed,
+    ProcessFailed,
     Reached,
     Ready,
     Refused,
+    ShardsAdopted,
+    Stacks,
     Stop,
     StopAt,
-    Stored,
+    StoredStepReport,
     Succeeded,
 )
-from turnout.launcher.rendezvous.restore.stored_step import saw
+from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.diagnosis.hang_collection import (
+    act_on_merged,
+    handle_reconnect,
+    merge_when_complete,
+    record_hang,
+    record_stacks,
+)
+from turnout.launcher.rendezvous.diagnosis.node_check import (
+    continue_check,
+    log_if_excluded,
+    record_probe,
+    restart_check,
+    spare_reason,
+)
+from turnout.launcher.rendezvous.drain import (
+    drain,
+    drain_reason,
+    end_training,
+    hand_over,
+    mark_leaving,
+    record_heartbeat,
+    record_reached,
+)
+from turnout.launcher.rendezvous.form_world import form_granted, form_unanswered, gather, go_to_endpoint
+from turnout.launcher.rendezvous.restore.restore_plan import record_stored
 from turnout.launcher.rendezvous.state import (
-    Cause,
     Claiming,
     Denied,
-    Drop,
+    Disconnect,
     Effect,
     EndpointAnswered,
     Event,
     Fencing,
     Gathering,
     Granted,
-    Job,
+    JobFacts,
+    JobOver,
     Joined,
     Lost,
     MemberState,
-    Over,
+    MessageSent,
     Phase,
-    Said,
+    RoundCause,
+    StacksMerged,
     State,
     StepDown,
+    Transition,
     Unanswered,
     Unfenced,
 )
-from turnout.launcher.rendezvous.transition import Transition
+
+PAUSED_SHARE = 0.5  # of the limit: a process that slept this long has not listened itself
+
+
+def heartbeat_period_s(members: int, beat_s: float) -> float:
+    """Return the seconds between a member's heartbeats: longer for many members, so the coordinator gets at most 1,000
+    a second.
+    """
+    return max(beat_s, members / 1_000)
+
+
+def silent_members(heard_s: Mapping[str, float], now_s: float, limit_s: float) -> tuple[str, ...]:
+    """List the peers from which nothing came within the limit."""
+    return tuple(id_ for id_, at_s in heard_s.items() if now_s - at_s > limit_s)
+
+
+def excuse_silence(heard_s: MutableMapping[str, float], looked_s: float, now_s: float, limit_s: float) -> bool:
+    """True if this process itself was stopped since its last look; all peers then count as heard now.
+
+    Their messages may still be unread, so none of them was silent.
+    """
+    if now_s - looked_s <= limit_s * PAUSED_SHARE:
+        return False
+    for id_ in heard_s:
+        heard_s[id_] = now_s
+    return True
+
 
 TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
@@ -65,19 +108,19 @@ TRAINS = (Phase.TRAINING, Phase.DRAINING)
 def begin(
     me: Member,
     run: str,
-    terms: ElasticSpec,
+    elastic_spec: ElasticSpec,
     now_s: float,
     *,
-    wanted: int = 0,
+    worker_count: int = 0,
     granted: int | None = None,
-    only: bool = False,
+    sole_coordinator: bool = False,
 ) -> State:
     """Make the state of a new job. granted: the round that the arbiter gave, None without an arbiter."""
     return State(
-        Job(me, run, terms, granted is not None, only),
+        JobFacts(me, run, elastic_spec, granted is not None, sole_coordinator),
         round=granted or 0,
-        cause=Cause(since_s=now_s),
-        gathering=Gathering(wanted, wanted or terms.most, terms.last_call_s, now_s),
+        cause=RoundCause(since_s=now_s),
+        gathering=Gathering(worker_count, worker_count or elastic_spec.max_nodes, elastic_spec.last_call_s, now_s),
         claiming=Claiming(granted or 0, asked_s=now_s),
     )
 
@@ -87,14 +130,14 @@ def succeed(
     base: LastWorld,
     budget: RestartBudget,
     *,
-    handed: bool = False,
+    handed_over: bool = False,
     before: int = 0,
     fenced_s: float = 0.0,
     sought_s: float | None = None,
 ) -> State:
     """Make the state of a job whose coordinator was lost, from a new job's state: members get time to regroup.
 
-    handed: the old coordinator left in peace, and the base no longer counts it.
+    handed_over: the old coordinator left in peace, and the base no longer counts it.
     before: the round in the arbiter's record before this claim, 0 for none. fenced_s: until then its holder, if alive,
     may train without the arbiter.
     sought_s: when the search began; None: never search. 0: all members search for this coordinator, so it does not
@@ -105,14 +148,14 @@ def succeed(
     state = replace(state, budget=budget, fencing=replace(state.fencing, before=before, fenced_s=fenced_s))
     gathering = state.gathering
     if sought_s is not None:
-        gathering = replace(gathering, roams=sought_s > 0, sought_s=sought_s)
+        gathering = replace(gathering, searches=sought_s > 0, sought_s=sought_s)
     if not base.round:
         return replace(state, gathering=gathering)
-    expected = base.size if handed else max(base.size - 1, 1)
+    expected = base.size if handed_over else max(base.size - 1, 1)
     return replace(
         state,
         round=max(state.round, base.round),
-        cause=replace(state.cause, why=Reason.COORDINATOR_LOST),
+        cause=replace(state.cause, reason=Reason.COORDINATOR_LOST),
         fencing=replace(state.fencing, base=base.round, base_size=base.size),
         gathering=replace(gathering, expected=expected, call_s=state.job.regroup_s),
     )
@@ -127,89 +170,94 @@ def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, t
     """Apply several events of one moment in their order; return the new state and the effects."""
     transition = Transition(state, now_s)
     for event in events:
-        _take(transition, event)
-    _decide(transition)
-    return transition.ended()
+        _apply(transition, event)
+    _advance(transition)
+    return transition.result()
 
 
-def _take(transition: Transition, event: Event) -> None:
+def _apply(transition: Transition, event: Event) -> None:
     match event:
         case Joined():
-            _joined(transition, event)
+            _handle_join(transition, event)
         case Lost(id=id_, reason=reason):
-            _lost(transition, id_, reason)
-        case Said(id=id_, message=message) if (known := transition.members.get(id_)) is not None:
-            _said(transition, id_, known, message)
-        case Granted(round=round_) if transition.at.phase is Phase.CLAIMING and round_ == transition.at.round:
-            granted(transition)
-        case Unanswered(round=round_) if transition.at.phase is Phase.CLAIMING and round_ == transition.at.round:
-            unanswered(transition)
-        case Denied(holder=holder) if transition.at.phase not in (Phase.FINISHING, Phase.OVER):
-            transition.tell(transition.busy(), Stop(transition.at.round, Reason.ROUND_LOST.value, 0.0))
-            transition.at = replace(transition.at, phase=Phase.OVER)
-            transition.told("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
+            _handle_loss(transition, id_, reason)
+        case MessageSent(id=id_, message=message) if (known := transition.members.get(id_)) is not None:
+            _handle_message(transition, id_, known, message)
+        case Granted(round=round_) if transition.state.phase is Phase.CLAIMING and round_ == transition.state.round:
+            form_granted(transition)
+        case Unanswered(round=round_) if transition.state.phase is Phase.CLAIMING and round_ == transition.state.round:
+            form_unanswered(transition)
+        case Denied(holder=holder) if transition.state.phase not in (Phase.FINISHING, Phase.OVER):
+            transition.send(transition.busy_members(), Stop(transition.state.round, Reason.ROUND_LOST.value, 0.0))
+            transition.state = replace(transition.state, phase=Phase.OVER)
+            transition.log_event("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
             transition.effects.append(StepDown(holder))
         case EndpointAnswered():
             go_to_endpoint(transition, event)
-        case Merged():
-            merged(transition, event)
+        case StacksMerged():
+            act_on_merged(transition, event)
         case Unfenced():
-            transition.at = replace(transition.at, claiming=replace(transition.at.claiming, unfenced=True))
-            if transition.at.phase in TRAINS:
+            transition.state = replace(transition.state, claiming=replace(transition.state.claiming, unfenced=True))
+            if transition.state.phase in TRAINS:
                 transition.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
 
-def _decide(transition: Transition) -> None:
+def _advance(transition: Transition) -> None:
     """Advance through the phases as far as the state allows."""
-    gathered(transition)
-    if transition.at.phase is Phase.TRAINING:
-        _train(transition)
-    if transition.at.phase is Phase.DRAINING:
+    merge_when_complete(transition)
+    if transition.state.phase is Phase.TRAINING:
+        _check_training(transition)
+    if transition.state.phase is Phase.DRAINING:
         drain(transition)
-    if transition.at.phase is Phase.STOPPING and not transition.busy():
-        stopped(transition)
-    if transition.at.phase is Phase.HANDING:
-        hand(transition)
-    if transition.at.phase is Phase.CHECKING:
-        check(transition)
-    if transition.at.phase is Phase.GATHERING:
+    if transition.state.phase is Phase.STOPPING and not transition.busy_members():
+        end_training(transition)
+    if transition.state.phase is Phase.HANDING:
+        hand_over(transition)
+    if transition.state.phase is Phase.CHECKING:
+        continue_check(transition)
+    if transition.state.phase is Phase.GATHERING:
         gather(transition)
-    if transition.at.phase is Phase.FINISHING:
-        others = transition.members.keys() - {transition.at.job.me.id}
-        if not others or transition.now_s >= transition.at.ending.until_s:
-            transition.at = replace(transition.at, phase=Phase.OVER)
+    if transition.state.phase is Phase.FINISHING:
+        others = transition.members.keys() - {transition.state.job.member.id}
+        if not others or transition.now_s >= transition.state.ending.until_s:
+            transition.state = replace(transition.state, phase=Phase.OVER)
             transition.effects.append(
-                Over(transition.at.ending.exit or Exit.DONE, transition.at.cause.why, transition.at.cause.detail)
+                JobOver(
+                    transition.state.ending.exit or Exit.DONE,
+                    transition.state.cause.reason,
+                    transition.state.cause.detail,
+                )
             )
 
 
-def _joined(transition: Transition, event: Joined) -> None:
-    at, member = transition.at, event.member
+def _handle_join(transition: Transition, event: Joined) -> None:
+    at, member = transition.state, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
-        transition.know(member.id, MemberState(member, event.base))
-        exit_, why = at.ending.exit, at.cause.why.value
+        transition.set_member(member.id, MemberState(member, event.base))
+        exit_, why = at.ending.exit, at.cause.reason.value
         if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: the job starts over
-            transition.tell((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.carry))
+            transition.send((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.persist_step))
         return
-    if fault := _differs(at.job.terms, event.terms):
+    if fault := _spec_difference(at.job.elastic_spec, event.elastic_spec):
         _refuse(transition, event, fault)
         return
-    if (before := transition.named(member.name)) is not None and before != member.id and before in transition.members:
-        transition.effects.append(Drop(before))  # its place was taken: one worker at a time has a name
-        _lost(transition, before, Reason.MEMBER_LOST)
-    at = transition.at
+    if (before := transition.id_of(member.name)) is not None and before != member.id and before in transition.members:
+        transition.effects.append(Disconnect(before))  # its place was taken: one worker at a time has a name
+        _handle_loss(transition, before, Reason.MEMBER_LOST)
+    at = transition.state
     new = member.id not in transition.members
-    busy, told = event.base.round if event.base.busy else 0, transition.members.get(member.id)
-    stored = told.stored if told is not None and busy == told.busy else None
+    busy, former = event.base.round if event.base.busy else 0, transition.members.get(member.id)
+    stored = former.stored_step if former is not None and busy == former.busy else None
     ready_s = transition.now_s + event.importing_s if event.importing_s else 0.0
-    transition.know(
-        member.id, MemberState(member, event.base, busy=busy, held=event.held, stored=stored, ready_s=ready_s)
+    transition.set_member(
+        member.id,
+        MemberState(member, event.base, busy=busy, held_steps=event.held_steps, stored_step=stored, ready_s=ready_s),
     )
-    fencing = _newest(at.fencing, event.base)
-    gathering = _expected(at, event, fencing)
-    if new and not came_again(transition, member.id):
+    fencing = _newer_world(at.fencing, event.base)
+    gathering = _expected_members(at, event, fencing)
+    if new and not log_if_excluded(transition, member.id):
         gathering = replace(gathering, joined_s=transition.now_s)
-    transition.at = replace(
+    transition.state = replace(
         at,
         round=max(at.round, event.base.round),
         budget=at.budget.newer(event.budget),
@@ -218,145 +266,167 @@ def _joined(transition: Transition, event: Joined) -> None:
     )
     # This arbiter would not grant the round that is asked for.
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:
-        transition.at = replace(transition.at, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
-    transition.told("member_joined", at.cause.why, member=member.name, members=len(transition.members))
-    _placed(transition, member, event.base)
+        transition.state = replace(transition.state, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
+    transition.log_event("member_joined", at.cause.reason, member=member.name, members=len(transition.members))
+    _answer_join(transition, member, event.base)
 
 
-def _expected(at: State, event: Joined, fencing: Fencing) -> Gathering:
+def _expected_members(at: State, event: Joined, fencing: Fencing) -> Gathering:
     """Adopt the number of members that a member reports: the job's, or those of a world that has survivors."""
-    gathering = replace(at.gathering, wanted=event.wanted or at.gathering.wanted)
+    gathering = replace(at.gathering, worker_count=event.worker_count or at.gathering.worker_count)
     if at.fencing.base == at.fencing.before == 0 < fencing.base:  # this coordinator is new, and knew of no world
         return replace(gathering, expected=fencing.base_size, call_s=at.job.regroup_s)
-    return replace(gathering, expected=event.wanted) if event.wanted and at.fencing.base == 0 else gathering
+    return replace(gathering, expected=event.worker_count) if event.worker_count and at.fencing.base == 0 else gathering
 
 
 def _refuse(transition: Transition, event: Joined, fault: str) -> None:
     """Turn a member away whose terms differ from the job's."""
     member = event.member
-    transition.know(member.id, MemberState(member, event.base))
-    transition.tell((member.id,), Refused(Reason.REFUSED.value, fault))
-    transition.effects.append(Drop(member.id))
+    transition.set_member(member.id, MemberState(member, event.base))
+    transition.send((member.id,), Refused(Reason.REFUSED.value, fault))
+    transition.effects.append(Disconnect(member.id))
     del transition.members[member.id]
-    transition.told("member_refused", Reason.REFUSED, member=member.name, detail=fault)
+    transition.log_event("member_refused", Reason.REFUSED, member=member.name, detail=fault)
 
 
-def _newest(fencing: Fencing, told: LastWorld) -> Fencing:
+def _newer_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
     """Adopt the world that a member reports, unless a newer one is known. Of two sizes the smaller counts, since it
     knows who left.
     """
-    if not told.inside or told.round < fencing.base:
+    if not last_world.inside or last_world.round < fencing.base:
         return fencing
-    size = min(fencing.base_size, told.size) if told.round == fencing.base else told.size
-    return replace(fencing, base=told.round, base_size=size)
+    size = min(fencing.base_size, last_world.size) if last_world.round == fencing.base else last_world.size
+    return replace(fencing, base=last_world.round, base_size=size)
 
 
-def _placed(transition: Transition, member: Member, base: LastWorld) -> None:
+def _answer_join(transition: Transition, member: Member, base: LastWorld) -> None:
     """Tell a new member to stop, wait or continue. If it has a seat but no processes, its world ends."""
-    connected(transition, member.id)
-    at, seat = transition.at, transition.at.phase in TRAINS and transition.inside(member.id)
-    if seat and base.busy and base.round == transition.world_round:
+    restart_check(transition, member.id)
+    at, is_inside = transition.state, transition.state.phase in TRAINS and transition.is_in_world(member.id)
+    if is_inside and base.busy and base.round == transition.world_round:
         if at.ending.stop_step is not None:
-            transition.tell((member.id,), StopAt(transition.world_round, at.ending.stop_step, at.ending.sure))
-        if at.checkpoints.named is not None:
-            transition.tell((member.id,), at.checkpoints.named)
-        came_back(transition, member.id)
+            transition.send((member.id,), StopAt(transition.world_round, at.ending.stop_step, at.ending.confirmed))
+        if at.checkpoints.stored_step is not None:
+            transition.send((member.id,), at.checkpoints.stored_step)
+        handle_reconnect(transition, member.id)
         return
     if base.busy:
-        transition.tell((member.id,), Stop(base.round, at.cause.why.value, 0.0))
-    elif base.round == transition.world_round and transition.inside(member.id):
-        transition.at = replace(at, fencing=replace(at.fencing, ended=base.round))
-    if seat and member.id not in at.ending.done:
+        transition.send((member.id,), Stop(base.round, at.cause.reason.value, 0.0))
+    elif base.round == transition.world_round and transition.is_in_world(member.id):
+        transition.state = replace(at, fencing=replace(at.fencing, ended=base.round))
+    if is_inside and member.id not in at.ending.done:
         transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
-    elif at.phase in TRAINS and not seat and not base.busy:
-        transition.wait(member.id, *spared(transition, member.id))
+    elif at.phase in TRAINS and not is_inside and not base.busy:
+        transition.wait(member.id, *spare_reason(transition, member.id))
 
 
-def _differs(ours: ElasticSpec, theirs: ElasticSpec) -> str:
-    one, other = (f"{each.least}:{each.most}, unit {each.unit}" for each in (ours, theirs))
+def _spec_difference(own: ElasticSpec, other_spec: ElasticSpec) -> str:
+    one, other = (f"{each.min_nodes}:{each.max_nodes}, unit {each.node_unit}" for each in (own, other_spec))
     return "" if one == other else f"the job's world is {one}, this worker's command line says {other}"
 
 
-def _lost(transition: Transition, id_: str, reason: Reason) -> None:
+def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
     known = transition.members.pop(id_, None)
     if known is None:
         return
-    transition.told("member_lost", reason, member=known.member.name, members=len(transition.members))
+    transition.log_event("member_lost", reason, member=known.member.name, members=len(transition.members))
     if known.busy:
-        fenced_s = max(transition.at.fencing.fenced_s, transition.now_s + transition.at.job.fence_s)
-        transition.at = replace(transition.at, fencing=replace(transition.at.fencing, fenced_s=fenced_s))
+        fenced_s = max(transition.state.fencing.fenced_s, transition.now_s + transition.state.job.fence_s)
+        transition.state = replace(transition.state, fencing=replace(transition.state.fencing, fenced_s=fenced_s))
     if (
         known.leave_s is not None
         and not known.busy
         and known.base.inside
-        and known.base.round == transition.at.fencing.base
+        and known.base.round == transition.state.fencing.base
     ):
         left = replace(
-            transition.at.fencing, base_size=transition.at.fencing.base_size - 1
+            transition.state.fencing, base_size=transition.state.fencing.base_size - 1
         )  # it has left for good, and reports that
-        transition.at = replace(transition.at, fencing=left)
-    if not transition.inside(id_) or id_ in transition.at.ending.done:
+        transition.state = replace(transition.state, fencing=left)
+    if not transition.is_in_world(id_) or id_ in transition.state.ending.done:
         return
-    if transition.at.phase in TRAINS:
+    if transition.state.phase in TRAINS:
         leaves = known.leave_s is not None
         why = Reason.MEMBER_LEFT if leaves and not known.busy else reason
         if known.busy or not leaves:
             transition.stop(why, known.member.name)
     if known.busy:
-        transition.at = replace(transition.at, cause=replace(transition.at.cause, lost=True))
+        transition.state = replace(transition.state, cause=replace(transition.state.cause, lost=True))
 
 
-def _said(transition: Transition, id_: str, known: MemberState, message: object) -> None:
-    at = transition.at
+def _handle_message(transition: Transition, id_: str, known: MemberState, message: object) -> None:
+    in_round = known.busy == transition.world_round
     match message:
         case Heartbeat():
-            beats(transition, id_, known, message)
-        case Ready(round=round_, master_port=port, path=path, held=held) if round_ >= known.busy:
-            at_home = replace(known.member, master_port=port, path=path)
-            transition.know(id_, replace(known, busy=0, member=at_home, held=held))
-            if known.busy == transition.world_round and transition.inside(id_):
-                transition.at = replace(at, fencing=replace(at.fencing, ended=transition.world_round))
-                if at.phase in TRAINS:
-                    transition.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
-        case Failed(round=round_, local_rank=rank, detail=detail) if known.busy == round_ == transition.world_round:
-            if at.phase in TRAINS:
-                fault = f"{known.member.name}, local rank {rank}: {detail}"
-                transition.stop(Reason.PROCESS_FAILED, fault)
-                transition.at = replace(transition.at, cause=replace(transition.at.cause, fault=fault))
-        case ShardsAdopted(held=held):
-            transition.know(id_, replace(known, held=held))
-            if (handing := at.checkpoints.handing) is not None:
-                handing = replace(handing, awaits=handing.awaits - {id_})
-                transition.at = replace(at, checkpoints=replace(at.checkpoints, handing=handing))
-        case Succeeded(round=round_, held=held) if known.busy == round_:
-            transition.know(id_, replace(known, busy=0, held=held))
-            if round_ == transition.world_round and transition.inside(id_):
-                transition.at = replace(at, fencing=replace(at.fencing, ended=round_))
-                if at.phase in TRAINS:
-                    transition.at = replace(transition.at, ending=replace(at.ending, done=at.ending.done | {id_}))
+            record_heartbeat(transition, id_, known, message)
+        case Ready(round=round_) if round_ >= known.busy:
+            _record_ready(transition, id_, known, message)
+        case ProcessFailed(round=round_) if in_round and known.busy == round_:
+            _record_failure(transition, known, message)
+        case ShardsAdopted():
+            _record_adopted(transition, id_, known, message)
+        case Succeeded(round=round_) if known.busy == round_:
+            _record_success(transition, id_, known, message)
         case Leaving(grace_s=grace_s):
-            leaving(transition, id_, known, grace_s)
-        case Reached(round=round_, step=step_) if known.busy == round_ == transition.world_round:
-            reached(transition, id_, known, step_)
-        case Stored(round=round_) if known.busy == round_ == transition.world_round:
-            saw(transition, id_, known, message)
+            mark_leaving(transition, id_, known, grace_s)
+        case Reached(round=round_, step=step_) if in_round and known.busy == round_:
+            record_reached(transition, id_, known, step_)
+        case StoredStepReport(round=round_) if in_round and known.busy == round_:
+            record_stored(transition, id_, known, message)
         case Probed():
-            probed(transition, id_, known, message)
+            record_probe(transition, id_, known, message)
         case Hung():
-            hung(transition, id_, known, message)
+            record_hang(transition, id_, known, message)
         case Stacks():
-            shown(transition, id_, message)
+            record_stacks(transition, id_, message)
 
 
-def _train(transition: Transition) -> None:
+def _record_ready(transition: Transition, id_: str, known: MemberState, message: Ready) -> None:
+    """Record that a member has no process. If it is in the world that trains, the round ends."""
+    at, member = transition.state, replace(known.member, master_port=message.master_port, path=message.path)
+    transition.set_member(id_, replace(known, busy=0, member=member, held_steps=message.held_steps))
+    if known.busy == transition.world_round and transition.is_in_world(id_):
+        transition.state = replace(at, fencing=replace(at.fencing, ended=transition.world_round))
+        if at.phase in TRAINS:
+            transition.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
+
+
+def _record_failure(transition: Transition, known: MemberState, message: ProcessFailed) -> None:
+    """End the round, since a process has failed; the fault is charged when all have stopped."""
+    if transition.state.phase in TRAINS:
+        fault = f"{known.member.name}, local rank {message.local_rank}: {message.detail}"
+        transition.stop(Reason.PROCESS_FAILED, fault)
+        transition.state = replace(transition.state, cause=replace(transition.state.cause, fault=fault))
+
+
+def _record_adopted(transition: Transition, id_: str, known: MemberState, message: ShardsAdopted) -> None:
+    """Record that a member has adopted its shards of the handover."""
+    transition.set_member(id_, replace(known, held_steps=message.held_steps))
+    checkpoints = transition.state.checkpoints
+    if (handover := checkpoints.handover) is not None:
+        handover = replace(handover, awaits=handover.awaits - {id_})
+        transition.state = replace(transition.state, checkpoints=replace(checkpoints, handover=handover))
+
+
+def _record_success(transition: Transition, id_: str, known: MemberState, message: Succeeded) -> None:
+    """Record that all processes of a member have succeeded."""
+    at = transition.state
+    transition.set_member(id_, replace(known, busy=0, held_steps=message.held_steps))
+    if message.round == transition.world_round and transition.is_in_world(id_):
+        transition.state = replace(at, fencing=replace(at.fencing, ended=message.round))
+        if at.phase in TRAINS:
+            transition.state = replace(transition.state, ending=replace(at.ending, done=at.ending.done | {id_}))
+
+
+def _check_training(transition: Transition) -> None:
     """End the round if all are done, or if a member leaves or the world can grow."""
-    at = transition.at
-    if at.world is not None and at.ending.done and at.ending.done >= at.world.seats.keys():
+    at = transition.state
+    if at.world is not None and at.ending.done and at.ending.done >= at.world.assignments.keys():
         transition.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
     elif at.ending.done:
         return
-    elif why := wants_drain(transition):
+    elif why := drain_reason(transition):
         reason, detail = why
-        transition.told("round_ended", reason, round=at.round, detail=detail)
-        cause = replace(at.cause, why=reason, detail=detail, since_s=transition.now_s)
-        transition.at = replace(at, phase=Phase.DRAINING, cause=cause)
+        transition.log_event("round_ended", reason, round=at.round, detail=detail)
+        cause = replace(at.cause, reason=reason, detail=detail, since_s=transition.now_s)
+        transition.state = replace(at, phase=Phase.DRAINING, cause=cause)

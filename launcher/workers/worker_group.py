@@ -12,27 +12,37 @@ from pathlib import Path
 
 import msgspec
 
-from turnout.launcher.checkpoint.arena.socket_dir import memory_folder, private_folder
+from turnout.launcher.checkpoint.arena.arena_files import memory_folder, private_folder
 from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, FetchFailed
-from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
+from turnout.launcher.coordinator_messages import (
+    FETCH_DISABLED,
+    Formed,
+    Handover,
+    HeldStep,
+    RestorePlace,
+    StoredStepReport,
+)
 from turnout.launcher.env import STORED, STORED_IN
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.rendezvous.checkpoint_messages import FETCH_DISABLED
-from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep, Stored
 from turnout.launcher.settings import Kind, Settings
-from turnout.launcher.workers.environment import Job, common, of_process
-from turnout.launcher.workers.forkserver.preload import DEFAULT
-from turnout.launcher.workers.log_redirects import Outputs, error_file, streams_of
-from turnout.launcher.workers.logs import make_attempt, make_run_folder
-from turnout.launcher.workers.numa import binding as numa
-from turnout.launcher.workers.numa.cpu_topology import look
-from turnout.launcher.workers.spawn_spec import CommandKind, Exited, SpawnSpec, of_rank
-from turnout.launcher.workers.worker_backend import Naming
+from turnout.launcher.workers import numa as numa
+from turnout.launcher.workers.forkserver.server import DEFAULT
+from turnout.launcher.workers.numa import look
+from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of
 from turnout.launcher.workers.worker_processes import WorkerProcesses
+from turnout.launcher.workers.worker_spec import (
+    AgreeStored,
+    CommandKind,
+    Exited,
+    JobVariables,
+    SpawnSpec,
+    common,
+    of_process,
+    of_rank,
+)
 
 _HOW = {
     Kind.SCRIPT: CommandKind.SCRIPT,
@@ -53,35 +63,37 @@ class WorkerGroup:
         settings: Settings,
         processes: int,
         env: Mapping[str, str],
-        say: EventLog,
+        log_event: EventLog,
         hostname: str,
         endpoint: socket.socket | None = None,
         token: bytes = b"",
     ) -> None:
-        self._settings, self.processes, self._say, self._hostname = settings, processes, say, hostname
+        self._settings, self.processes, self._log_event, self._hostname = settings, processes, log_event, hostname
         self._env = common(env, processes)
-        self._job = Job(
-            settings.meeting.run,
+        self._job = JobVariables(
+            settings.rendezvous.run,
             settings.command.role,
-            settings.terms.max_restarts,
+            settings.elastic_spec.max_restarts,
             settings.start.one_device,
-            settings.terms.most,
+            settings.elastic_spec.max_nodes,
         )
         self._outputs = _outputs(settings)
         self._run_folder = ""
         memory = memory_folder(env)
         self._folder = private_folder(memory)
-        self._watched: StepCounters | None = None
+        self._counters: StepCounters | None = None
         self._stored: dict[str, str] = {}
-        self._stops = False
-        self._barred = False  # a fetch failed: do not try it again
-        self._watching = HangMonitor(settings.hangs, say)
-        self._daemon = AgentClient(Path(self._folder.name), memory, *_whose(settings, hostname), say, endpoint, token)
+        self._stop_ordered = False
+        self._fetch_failed = False  # a fetch failed: do not try it again
+        self._hang_monitor = HangMonitor(settings.hangs, log_event)
+        self._daemon = AgentClient(
+            Path(self._folder.name), memory, *_memory_owner(settings, hostname), log_event, endpoint, token
+        )
         self._backend = WorkerProcesses(
             fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
             preload=(*DEFAULT, *settings.start.preload),
             shutdown_timeout_s=settings.timing.shutdown_s,
-            say=say,
+            log_event=log_event,
             env=self._env,
         )
 
@@ -96,64 +108,66 @@ class WorkerGroup:
         """
         return self._backend.importing_s()
 
-    async def start(self, formed: Formed, named: Naming) -> None:
+    async def start(self, formed: Formed, named: AgreeStored) -> None:
         """Start all processes of a round, once it is known which step they restore."""
         if not self._run_folder:
             self._run_folder = await asyncio.to_thread(
-                make_run_folder, self._settings.output.log_dir, self._settings.meeting.run
+                make_run_folder, self._settings.output.log_dir, self._settings.rendezvous.run
             )
         attempt = ""
         if self._run_folder:
             attempt = await asyncio.to_thread(make_attempt, self._run_folder, formed.budget.total, self.processes)
-        await self._watching.end()
-        if self._watched is not None:
-            self._watched.close()
-        self._watched, self._stops = StepCounters(Path(self._folder.name), self.processes), False
-        one = await self._named(formed, named) if formed.look else Stored(formed.round)
-        if one.step > formed.restore:
-            self._say("memory_outdated", {"step": formed.restore, "stored": one.step, "target": one.target})
-            formed = _from_storage(formed, one.step)
-        await self._agree(formed)
-        if formed.restore < 0 and not formed.look:
-            one = await self._named(formed, named)
-        known = formed.restore < 0 and one.target
-        self._stored = {STORED: str(one.step), STORED_IN: one.target} if known else {}
+        await self._hang_monitor.end()
+        if self._counters is not None:
+            self._counters.close()
+        self._counters, self._stop_ordered = StepCounters(Path(self._folder.name), self.processes), False
+        stored = await self._agreed_stored(formed, named) if formed.check_storage else StoredStepReport(formed.round)
+        if stored.step > formed.restore_step:
+            self._log_event(
+                "memory_outdated", {"step": formed.restore_step, "stored": stored.step, "target": stored.target}
+            )
+            formed = _from_storage(formed, stored.step)
+        await self._restore_memory(formed)
+        if formed.restore_step < 0 and not formed.check_storage:
+            stored = await self._agreed_stored(formed, named)
+        known = formed.restore_step < 0 and stored.target
+        self._stored = {STORED: str(stored.step), STORED_IN: stored.target} if known else {}
         await self._backend.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
-        self._watching.begin(RunningWorkers(self._watched, self._backend.pids, formed.first_rank, formed.ranks))
+        self._hang_monitor.begin(RunningWorkers(self._counters, self._backend.pids, formed.first_rank, formed.ranks))
 
-    async def _agree(self, formed: Formed) -> None:
+    async def _restore_memory(self, formed: Formed) -> None:
         """Fetch into memory the step that the world restores. Raises FetchFailed."""
-        seat = RestorePlace(
+        restore_place = RestorePlace(
             formed.round,
             formed.first_rank,
             self.processes,
             formed.ranks,
-            formed.origin,
-            formed.alike,
-            formed.fetch,
+            formed.saved_round,
+            formed.replicated,
+            formed.fetch_from,
             formed.replica_group,
             formed.saved_by,
             formed.locations,
         )
         try:
-            await self._daemon.agreed(formed.restore, seat, formed.carry)
+            await self._daemon.restore(formed.restore_step, restore_place, formed.persist_step)
         except FetchFailed as error:
-            self._barred = True
-            self._say("fetch_failed", {"step": formed.restore, "round": formed.round, "detail": str(error)})
+            self._fetch_failed = True
+            self._log_event("fetch_failed", {"step": formed.restore_step, "round": formed.round, "detail": str(error)})
             raise
-        self._barred = False
+        self._fetch_failed = False
 
-    async def _named(self, formed: Formed, named: Naming) -> Stored:
+    async def _agreed_stored(self, formed: Formed, named: AgreeStored) -> StoredStepReport:
         """Return the one stored step that all ranks read."""
-        seen = await self._daemon.stored()
-        return await named(Stored(formed.round, seen.target, seen.step))
+        stored = await self._daemon.stored_step()
+        return await named(StoredStepReport(formed.round, stored.target, stored.step))
 
     def _order(self, formed: Formed, local_rank: int, attempt: str) -> SpawnSpec:
-        assert self._watched is not None
+        assert self._counters is not None
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
         env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
-        env |= {PROGRESS: str(self._watched.paths[local_rank]), **self._daemon.env, **self._stored}
+        env |= {PROGRESS: str(self._counters.paths[local_rank]), **self._daemon.environment, **self._stored}
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
         argv = of_rank((command.program, *command.arguments), local_rank)
         return SpawnSpec(
@@ -167,12 +181,12 @@ class WorkerGroup:
         found = look(chosen=self._env.get("CUDA_VISIBLE_DEVICES"))
         bound = (
             found
-            if isinstance(found, numa.Refusal)
+            if isinstance(found, numa.NotBound)
             else numa.bind(found, numa.Binding(binding), local_rank, self.processes)
         )
-        if isinstance(bound, numa.Refusal):
+        if isinstance(bound, numa.NotBound):
             if local_rank == 0:
-                self._say("numa_unbound", {"why": str(bound)})
+                self._log_event("numa_unbound", {"why": str(bound)})
             return ()
         return bound.cpus
 
@@ -182,57 +196,57 @@ class WorkerGroup:
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
         """Signal all training processes, and kill those that remain after `grace_s` seconds. None: the default time."""
-        await self._watching.end()
+        await self._hang_monitor.end()
         return await self._backend.stop(sig, grace_s)
 
     def steps(self) -> tuple[int, int]:
         """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
-        return (-1, -1) if self._watched is None else (self._watched.done(), self._watched.saved())
+        return (-1, -1) if self._counters is None else (self._counters.done(), self._counters.saved())
 
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Make all processes stop after this step. Return the farthest step that one may have begun."""
-        self._stops = True
-        return -1 if self._watched is None else self._watched.stop_at(step, sure=sure)
+        self._stop_ordered = True
+        return -1 if self._counters is None else self._counters.stop_at(step, sure=sure)
 
-    def hung(self) -> Mapping[int, str]:
+    def hanging(self) -> Mapping[int, str]:
         """Return the reasons of processes that hang now, by local rank."""
-        return self._watching.hung
+        return self._hang_monitor.hanging
 
-    async def show(self) -> Mapping[int, CapturedStack]:
+    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
         """Take the stack traces of all running processes, by local rank."""
-        return await self._watching.show()
+        return await self._hang_monitor.capture_stacks()
 
-    async def held(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
+    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
         """List what all processes of this member hold in memory, hashed, and the replicas kept for others.
 
         if_stopped: return nothing unless they were told to stop for another world.
         """
-        if if_stopped and not self._stops:
+        if if_stopped and not self._stop_ordered:
             return ()
-        held = await self._daemon.held(self.processes)
-        return (*held, FETCH_DISABLED) if self._barred else held
+        steps = await self._daemon.held_steps(self.processes)
+        return (*steps, FETCH_DISABLED) if self._fetch_failed else steps
 
     async def hand_over(self, order: Handover) -> None:
         """Adopt the shards that the order names, or store what other members will keep."""
-        await (self._daemon.inherit(order) if order.take else self._daemon.carry(order.step))
+        await (self._daemon.adopt_shards(order) if order.shards else self._daemon.persist(order.step))
 
-    async def carry(self, step: int) -> None:
+    async def persist(self, step: int) -> None:
         """Store this step at the end of the job: the newest that all members hold, -1 for none."""
         if step >= 0:
-            await self._daemon.carry(step)
+            await self._daemon.persist(step)
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """End everything. done: nobody will restore what is held. by_s: the deadline on the event loop's clock."""
-        await self._watching.end()
+        await self._hang_monitor.end()
         await self._backend.stop(signal.SIGTERM, 0.0)
         await self._daemon.close(done=done, by_s=by_s)  # before the last leftover processes are killed
         await self._backend.close()
-        if self._watched is not None:
-            self._watched.close()
+        if self._counters is not None:
+            self._counters.close()
         self._folder.cleanup()
 
 
-def told(ended: Sequence[Exited]) -> tuple[int, str]:
+def first_failure(ended: Sequence[Exited]) -> tuple[int, str]:
     """Return the local rank of the first failed process, and how it failed."""
     first = next(each for each in ended if each.failed)
     return first.local_rank, str(first)[:1_000]
@@ -247,12 +261,12 @@ def _from_storage(formed: Formed, step: int) -> Formed:
     )
 
 
-def _whose(settings: Settings, hostname: str) -> tuple[str, str]:
+def _memory_owner(settings: Settings, hostname: str) -> tuple[str, str]:
     """Return the run and worker name that identify this worker's memory.
 
     Jobs without a name are told apart by their command, so that one job never uses another one's memory.
     """
-    run, name, command = settings.meeting.run, settings.place.name or hostname, settings.command
+    run, name, command = settings.rendezvous.run, settings.place.name or hostname, settings.command
     if run not in ("", "none"):
         return run, name
     line = "\0".join((command.kind.value, command.program, *command.arguments))

@@ -114,8 +114,8 @@ def test_turnout_run_understands_what_it_is_given(file):
     assert program == "turnout-run"
     settings = read(arguments, environment(file, job), program)
     assert isinstance(settings, Settings), settings
-    terms, meeting, place = settings.terms, settings.meeting, settings.place
-    assert (terms.least, terms.most, terms.max_restarts, settings.processes) == (2, 4, 3, 8)
+    terms, meeting, place = settings.elastic_spec, settings.rendezvous, settings.place
+    assert (terms.min_nodes, terms.max_nodes, terms.max_restarts, settings.processes) == (2, 4, 3, 8)
     assert (meeting.arbiter, meeting.lease, meeting.token_file) == (
         LockKind.LEASE,
         "team-a/example-job",

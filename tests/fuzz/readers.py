@@ -17,15 +17,17 @@ from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import node_health
 from turnout.kube.objects import Pod
 from turnout.kube.watch_events import UNREADABLE, KindDecoder
-from turnout.launcher.checkpoint.format import arena_layout, daemon_messages, manifest, replication_messages
-from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of, pack, read_head
+from turnout.launcher import coordinator_messages
+from turnout.launcher.checkpoint.format import arena_layout, daemon_messages, manifest
+from turnout.launcher.checkpoint.format.shard_file import Spec, head_of, pack, read_head
+from turnout.launcher.checkpoint.replication import peer_connection
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes, frame
 from turnout.launcher.health import probe_messages
 from turnout.launcher.health.stack_traces import parse as stacks
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
-from turnout.launcher.model import Record as Round
-from turnout.launcher.rendezvous import messages, round_lock
+from turnout.launcher.model import RoundRecord as Round
+from turnout.launcher.rendezvous import arbiter
 from turnout.scheduler_ext.model import ExtenderError
 from turnout.scheduler_ext.wire import extender_v1
 from turnout.topology.map_update import draft_map
@@ -51,14 +53,18 @@ _ELASTIC = {"metadata": {"name": "bert"}, "spec": {"replicaSpecs": {"worker": {"
 
 
 _MEMBER = Member("w0/1", "w0", "h0", "10.0.0.1", 29_400, 8, ("spine", "leaf"))
-_JOIN = messages.Join(2, "job", b"n" * 16, b"p" * 32, _MEMBER, ElasticSpec(), messages.LastWorld(), RestartBudget())
-_RECORD = arena_layout.Record(7, 3, 1, 0, 2, arena_layout.PAGE_BYTES, 1 << 20)
-_OFFER = replication_messages.Offer(0, 3, replication_messages.packed(_RECORD), b"12345678", -1)
+_JOIN = coordinator_messages.Join(
+    2, "job", b"n" * 16, b"p" * 32, _MEMBER, ElasticSpec(), coordinator_messages.LastWorld(), RestartBudget()
+)
+_RECORD = arena_layout.ShardRecord(7, 3, 1, 0, 2, arena_layout.PAGE_BYTES, 1 << 20)
+_OFFER = peer_connection.Offer(0, 3, peer_connection.packed(_RECORD), b"12345678", -1)
 _POD = {"metadata": {"name": "a-0", "namespace": "team", "uid": "u", "labels": {"a": "b"}}, "spec": {"containers": []}}
-_NOTE = manifest.Note("job", 3, 1, 2, manifest.Shard("shard-0", 0, 4_096, 64, manifest.sum_of_sums((1,)), (1,)))
+_NOTE = manifest.ShardNote(
+    "job", 3, 1, 2, manifest.StoredShard("shard-0", 0, 4_096, 64, manifest.sum_of_sums((1,)), (1,))
+)
 _STACK = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in step\n'
-_REPORT = probe_messages.Report(next(iter(probe_messages.Stage)))
-_ROUND = round_lock.seal(Round("job", 3, "w0/1", "10.0.0.1", 5))
+_REPORT = probe_messages.Report(next(iter(probe_messages.ProbeStage)))
+_ROUND = arbiter.seal(Round("job", 3, "w0/1", "10.0.0.1", 5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +105,8 @@ def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: read(data.decode("utf-8", "replace"))
 
 
-def _said(*words: messages.Message) -> tuple[bytes, ...]:
-    return tuple(messages.encode(each) for each in words)
+def _said(*words: coordinator_messages.Message) -> tuple[bytes, ...]:
+    return tuple(coordinator_messages.encode(each) for each in words)
 
 
 def _json(value: object) -> bytes:
@@ -114,9 +120,9 @@ def _split(data: bytes) -> None:
 
 
 def _peer(data: bytes) -> object:
-    head, body = data[: replication_messages.HEAD_BYTES], data[replication_messages.HEAD_BYTES :]
+    head, body = data[: peer_connection.HEAD_BYTES], data[peer_connection.HEAD_BYTES :]
     body_bytes(head.ljust(PREFIX_BYTES, b"\0"), 1 << 20)
-    return replication_messages.read(head, body)
+    return peer_connection.read(head, body)
 
 
 def _map(key: str) -> Callable[[bytes], object]:
@@ -127,19 +133,24 @@ READERS = (
     Reader("frames", (frame(b"body"), frame(b"a") + frame(b"bc")), _split, (LauncherError,)),
     Reader(
         "a member's word",
-        _said(_JOIN, messages.Heartbeat(3), messages.Ready(1, 5, ("a",)), messages.Ask()),
-        messages.read_at_coordinator,
+        _said(
+            _JOIN,
+            coordinator_messages.Heartbeat(3),
+            coordinator_messages.Ready(1, 5, ("a",)),
+            coordinator_messages.GetRoster(),
+        ),
+        coordinator_messages.read_at_coordinator,
         (LauncherError,),
     ),
     Reader(
         "a coordinator's word",
         _said(
-            messages.Challenge(2, b"n" * 16),
-            messages.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget()),
-            messages.Roster(1, (_MEMBER,)),
-            messages.Redirect("a", "10.0.0.1", 1),
+            coordinator_messages.Challenge(2, b"n" * 16),
+            coordinator_messages.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget()),
+            coordinator_messages.Roster(1, (_MEMBER,)),
+            coordinator_messages.Redirect("a", "10.0.0.1", 1),
         ),
-        messages.read_at_member,
+        coordinator_messages.read_at_member,
         (LauncherError,),
     ),
     Reader(
@@ -153,14 +164,14 @@ READERS = (
     ),
     Reader(
         "another daemon's word",
-        (replication_messages.encode(_OFFER), replication_messages.encode(replication_messages.Fetch(3, 1, 0, 2))),
+        (peer_connection.encode(_OFFER), peer_connection.encode(peer_connection.Fetch(3, 1, 0, 2))),
         _peer,
         (LauncherError,),
     ),
     Reader(
         "a record of an arena",
-        (replication_messages.packed(_RECORD),),
-        replication_messages.unpacked,
+        (peer_connection.packed(_RECORD),),
+        peer_connection.unpacked,
         (LauncherError,),
     ),
     Reader(
@@ -176,7 +187,7 @@ READERS = (
         read_head,
         (LauncherError,),
     ),
-    Reader("a round's record", (_ROUND,), round_lock.unseal, (LauncherError,)),
+    Reader("a round's record", (_ROUND,), arbiter.unseal, (LauncherError,)),
     Reader("stack traces", (_STACK.encode(), stacks.write("py-spy", _STACK, "S")), stacks.read, (LauncherError,)),
     Reader("a probe's report", (probe_messages.encode(_REPORT),), probe_messages.read_report, (LauncherError,)),
     Reader(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fuzz.readers import READERS
 from tests.support.examples import scaled
 from turnout.launcher.errors import LauncherError
-from turnout.launcher.rendezvous import round_lock
+from turnout.launcher.rendezvous import arbiter
 
 MAX_BYTES = 64 << 10  # of one input; longer ones are cut
 EDGES = (
@@ -67,4 +67,4 @@ def test_no_input_does_harm(reader):
 def test_a_record_that_is_nested_deeper_than_a_reader_goes_is_refused():
     nested = json.dumps({"sum": "s", "beat": 0, "record": []}).replace("[]", "[" * 1_000 + "]" * 1_000)
     with pytest.raises(LauncherError):
-        round_lock.unseal(nested.encode())
+        arbiter.unseal(nested.encode())

@@ -11,10 +11,12 @@ import torch
 
 from hack.gpu.runs import run
 from turnout.launcher.accelerator import CudaRegistrar, used_memory
-from turnout.launcher.checkpoint.arena.arena import Arena, address_of, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena, address_of
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
-from turnout.launcher.health.probe_messages import Plan, Stage, encode, read_report
+from turnout.launcher.health.model import ProbeStage
+from turnout.launcher.health.probe_messages import ProbePlan, encode, read_report
 
 SECOND = 1_500_000_000  # cycles of a kernel that does nothing, about a second
 
@@ -57,10 +59,10 @@ class TestPages:
         arena, size = Arena.make(memory, Identity("run", "worker", 0, boot_id(), 2)), 256 * PAGE_BYTES
         registrar, pages = CudaRegistrar(torch.device("cuda", 0)), PinnedPages(2)
         torch.cuda._sleep(SECOND)
-        pages.have(arena, size, registrar)
+        pages.prepare(arena, size, registrar)
         pages.wait()
         view = arena.map(0, size)
-        assert pages.registered(view, 0)
+        assert pages.is_registered(view, 0)
         assert "memory_registered" in [each.message for each in caplog.records]
         pages.close()
         address = address_of(view)
@@ -124,7 +126,7 @@ class TestOverlap:
 @pytest.mark.gpu
 class TestHealth:
     def test_the_probe_measures_the_gpu(self):
-        plan = Plan(rank=0, processes=1, members=1, address="127.0.0.1", port=0)
+        plan = ProbePlan(rank=0, processes=1, members=1, address="127.0.0.1", port=0)
         command = [sys.executable, "-m", "turnout.launcher.health.probes", encode(plan).decode()]
         parent = subprocess.run(
             [
@@ -138,7 +140,7 @@ class TestHealth:
             check=False,
         )
         report = read_report(parent.stdout.splitlines()[-1])
-        assert (report.stage, report.fault) == (Stage.DONE, "")
+        assert (report.stage, report.fault) == (ProbeStage.DONE, "")
         assert 0 < report.compute_s < 1
         assert 0 <= report.device_used <= 1
 

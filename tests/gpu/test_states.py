@@ -45,7 +45,7 @@ def test_a_state_comes_back_to_the_last_bit(make, tmp_path, device, state_of, ov
 
 def test_the_devices_random_numbers_go_on_where_they_were(device):
     torch.rand(3, device=device)
-    text = rng.seen(0)
+    text = rng.encode_state(0)
     expected = torch.rand(5, device=device)
     torch.rand(7, device=device)
     assert rng.restore(text, 0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.frame_auth import MAC_BYTES, FrameAuth, NotProven
+from turnout.launcher.framing import MAC_BYTES, FrameAuth, NotProven
 
 TOKEN, RUN, CALLER, LISTENER = b"correct horse battery", "job", b"c" * 16, b"l" * 16
 bodies = st.lists(st.binary(min_size=1, max_size=64), min_size=1, max_size=8)

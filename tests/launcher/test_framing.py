@@ -9,12 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnout.launcher import framing
+from turnout.launcher import coordinator_messages, framing
 from turnout.launcher.checkpoint.format import daemon_messages as checkpoint_wire
-from turnout.launcher.checkpoint.format import replication_messages
+from turnout.launcher.checkpoint.replication import peer_connection
 from turnout.launcher.errors import BadFrame, BadMember
 from turnout.launcher.framing import FrameSplitter, body_bytes, frame, read_frame
-from turnout.launcher.rendezvous import messages
 from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection, next_frame
 from turnout.launcher.workers.forkserver import messages as processes_wire
 
@@ -47,15 +46,19 @@ async def all_of(stream):
         pytest.param(frame(b"body"), b"\0\0\0\4body", id="a length, big endian, and the body"),
         pytest.param(frame(b"x" * 258)[:5], b"\0\0\1\2x", id="a length of more than one byte"),
         pytest.param(frame(b"body", b"12345678"), b"\0\0\0\x0412345678body", id="a checksum is not counted"),
-        pytest.param(frame(messages.encode(messages.Ask())), b"\0\0\0\2\x91\x11", id="from a member"),
+        pytest.param(
+            frame(coordinator_messages.encode(coordinator_messages.GetRoster())),
+            b"\0\0\0\2\x91\x11",
+            id="from a member",
+        ),
         pytest.param(checkpoint_wire.encode(checkpoint_wire.End(True)), b"\0\0\0\3\x92\x08\xc3", id="to a daemon"),
         pytest.param(
-            replication_messages.encode(replication_messages.Follow()),
-            b"\0\0\0\2" + replication_messages.sum_of(b"\x91\5").to_bytes(8, "little") + b"\x91\5",
+            peer_connection.encode(peer_connection.Follow()),
+            b"\0\0\0\2" + peer_connection.sum_of(b"\x91\5").to_bytes(8, "little") + b"\x91\5",
             id="between daemons",
         ),
         pytest.param(
-            processes_wire.encode(processes_wire.Stop(9, 1.0)),
+            processes_wire.encode(processes_wire.StopTasks(9, 1.0)),
             b"\0\0\0\x24\x83\xa4type\xa4stop\xa6signal\x09\xa7grace_s\xcb\x3f\xf0" + bytes(6),
             id="to a parent of processes",
         ),
@@ -68,10 +71,10 @@ def test_what_a_frame_looks_like(made, sent):
 @pytest.mark.parametrize(
     ("most", "bound"),
     [
-        pytest.param(messages.MOST_BYTES, 4 << 20, id="between agents"),
-        pytest.param(messages.MOST_JOIN_BYTES, 24 << 10, id="from a stranger"),
+        pytest.param(coordinator_messages.MOST_BYTES, 4 << 20, id="between agents"),
+        pytest.param(coordinator_messages.MOST_JOIN_BYTES, 24 << 10, id="from a stranger"),
         pytest.param(checkpoint_wire.MOST_BYTES, 1 << 20, id="at a daemon"),
-        pytest.param(replication_messages.MOST_BYTES, 64 << 10, id="between daemons"),
+        pytest.param(peer_connection.MOST_BYTES, 64 << 10, id="between daemons"),
         pytest.param(processes_wire.MOST_BYTES, 64 << 20, id="at a parent of processes"),
     ],
 )
@@ -149,15 +152,15 @@ def test_who_stops_in_the_middle_goes_on_behind_what_he_was_given():
 class Closes(FrameConnection):
     """Closes at the first frame."""
 
-    def opened(self):
+    def on_open(self):
         self.bodies, self.faults = [], []
 
-    def took(self, body):
+    def on_frame(self, body):
         self.bodies.append(body)
         if body == b"close":
             self.close()
 
-    def bad(self, fault):
+    def on_bad_frame(self, fault):
         self.faults.append(fault)
 
 
@@ -190,7 +193,7 @@ class Wire(asyncio.Transport):
         pytest.param(
             frame(b"a") + bytes(4) + frame(b"b"),
             [b"a"],
-            [f"a frame of 0 bytes: 1 to {messages.MOST_BYTES} are taken"],
+            [f"a frame of 0 bytes: 1 to {coordinator_messages.MOST_BYTES} are taken"],
             "aborted",
             id="who sends what is no frame is cut off",
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnout.launcher.workers.reaper import processes
+from turnout.launcher.linux import processes
 
 
 def children_of(pid: int) -> list[int]:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.launcher.agent.crew import command_of
-from turnout.launcher.workers.reaper import processes
+from turnout.launcher.linux import processes
 
 
 @pytest.fixture(autouse=True, scope="module")

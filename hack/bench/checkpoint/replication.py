@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena_files import private_folder, socket_in
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
-from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace, Save, Trust, encode
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Trust, encode
+from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 from turnout.launcher.env import DAEMON
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
 
 WITHIN_S = 60.0
 _OWN = 4  # generations of who sends: 3, and one for the copies
@@ -82,21 +82,21 @@ def copied(size_bytes: int, times: int, memory: Path, bytes_s: float = 0.0) -> l
         hello = Hello(_RUN, "w0", 0, 0, 2, 1, replicas=1)
         client = TrainerClient(hello, os.environ | {DAEMON: str(path)}, memory, lambda message: None)
         stack.callback(client.close)
-        record = Record(0, 0, 1, 0, 2, PAGE_BYTES, size_bytes - PAGE_BYTES)
-        arena = Arena.open(client.need(record.region_bytes, _OWN))
+        record = ShardRecord(0, 0, 1, 0, 2, PAGE_BYTES, size_bytes - PAGE_BYTES)
+        arena = Arena.open(client.reserve(record.region_bytes, _OWN))
         stack.callback(arena.close)
         return [_timed(client, arena, step, size_bytes) for step in range(times + _OWN)][_OWN:]
 
 
 def _timed(client: TrainerClient, arena: Arena, step: int, size_bytes: int) -> float:
-    record = Record(0, step, 1, 0, 2, PAGE_BYTES, size_bytes - PAGE_BYTES)
+    record = ShardRecord(0, step, 1, 0, 2, PAGE_BYTES, size_bytes - PAGE_BYTES)
     generation = arena.begin(record)
     assert generation is not None, "all are pinned"
     np.frombuffer(arena.map(generation, size_bytes), np.uint8)[:] = step % 251
     sealed = arena.seal(generation, record)
-    client.unheard()
+    client.wait_pinned()
     began_s = time.perf_counter()
-    client.sealed(Save(generation, sealed.epoch, step))
+    client.announce_save(Save(generation, sealed.epoch, step))
     while client.stats().replicated < step:
         if time.perf_counter() - began_s > WITHIN_S:
             raise TimeoutError(f"no copy within {WITHIN_S:g} s")

@@ -18,15 +18,21 @@ from pathlib import Path
 from hack.bench.hangs.world import World
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank, rank_above
-from turnout.launcher.health.hang_detector import KNOWN_WELL, RARE, HangLimits, Progress, ProgressWatch, limit_s, look
-from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat
-from turnout.launcher.health.hang_monitor.shared_counters import SharedCounters
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.health.rank_sets import folded
-from turnout.launcher.health.stack_traces.model import Gathered
+from turnout.launcher.health.hang_detector import (
+    BUCKETS,
+    KNOWN_WELL,
+    RARE,
+    HangLimits,
+    Progress,
+    ProgressWatch,
+    bucket_of,
+    limit_s,
+    observe,
+)
+from turnout.launcher.health.hang_monitor.progress import ProgressReporter, SharedCounters, StepCounters
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import files, merge
-from turnout.launcher.health.step_histogram import BUCKETS, bucket_of
+from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, folded
 
 RANKS = 3
 LONG_S = 4.0  # what the rarest thousandth of the steps takes at least in the replay
@@ -104,7 +110,7 @@ def _alarms(record: Sequence[float], scale: float) -> int:
     for end_s, took_s, is_step in _spans(record):
         while now_s < end_s * scale:
             seen = Progress(beats, beat_s, "" if is_step else "phase", turns + (not is_step), turn_s, True, counts)
-            watch, news = look(watch, seen, limits, now_s)
+            watch, news = observe(watch, seen, limits, now_s)
             alarms += news is not None and watch.hangs
             now_s += limits.look_s
         if is_step:
@@ -129,7 +135,7 @@ async def _trials(world: World, times: int) -> dict[str, float]:
 
 def _apart(stacks: Path) -> str:
     showings = {int(path.name[:5]): read(path.read_bytes()) for path in stacks.glob("*.stacktrace")}
-    return folded(merge(Gathered(RANKS, showings)).standing.outliers)
+    return folded(merge(WorldStacks(RANKS, showings)).outliers.outliers)
 
 
 def _replayed(record: Sequence[float]) -> dict[str, float]:
@@ -155,19 +161,19 @@ def _merged(stacks: Path) -> dict[str, float]:
     took_s = list[float]()
     for _ in range(5):
         began_s = time.perf_counter()
-        merged = merge(Gathered(MERGED, {rank: read(each) for rank, each in raw.items()}))
+        merged = merge(WorldStacks(MERGED, {rank: read(each) for rank, each in raw.items()}))
         written = files(merged)
         took_s.append(time.perf_counter() - began_s)
-        assert folded(merged.standing.outliers) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
+        assert folded(merged.outliers.outliers) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
     return {"merge_s": min(took_s)}
 
 
 def _cost(folder: Path) -> dict[str, float]:
     watched = StepCounters(folder, 1)
-    beats, times = Heartbeat(SharedCounters(watched.paths[0])), 20_000
+    beats, times = ProgressReporter(SharedCounters(watched.paths[0])), 20_000
     began_s = time.perf_counter()
     for _ in range(times):
-        beats.mark()
+        beats.count_step()
     took_s = time.perf_counter() - began_s
     watched.close()
     return {"beat_us": 1e6 * took_s / times}

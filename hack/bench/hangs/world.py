@@ -12,10 +12,9 @@ from pathlib import Path
 
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.workers.spawn_spec import CommandKind, SpawnSpec, Stream
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.workers.worker_processes import WorkerProcesses
+from turnout.launcher.workers.worker_spec import CommandKind, SpawnSpec, Stream
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
@@ -28,7 +27,7 @@ class World:
         self._folder, self._ranks, self._limits = folder, ranks, limits
         self._env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self._processes = WorkerProcesses(
-            fork=True, preload=("torch",), shutdown_timeout_s=1.0, say=lambda *_: None, env=self._env
+            fork=True, preload=("torch",), shutdown_timeout_s=1.0, log_event=lambda *_: None, env=self._env
         )
         self.said: list[tuple[float, str]] = []
         self._taken = asyncio.Event()
@@ -54,7 +53,7 @@ class World:
                     assert not any(each.failed for each in ended), [each.error or str(each) for each in ended]
                 else:
                     await self._taken.wait()
-            return max(seen.beat_s for seen in watched.seen())
+            return max(seen.beat_s for seen in watched.progress())
         finally:
             await watching.end()
             await self._processes.stop(signal.SIGKILL, 0.0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from turnout.launcher.health.model import Cause, Check, Finding, Group, Measured, StragglerLimits, Verdict
-from turnout.launcher.health.probe_groups import Groups, next_groups
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import Check, FaultCause, Finding, Group, Groups, Measured, StragglerLimits, Verdict
 
 NOBODY: frozenset[int] = frozenset()
 NOWHERE: frozenset[tuple[int, int]] = frozenset()
@@ -69,7 +69,7 @@ class SimulatedNodes:
         return answer, rounds
 
 
-def numbers(findings: tuple[Finding, ...], *causes: Cause) -> list[tuple[int, ...]]:
+def numbers(findings: tuple[Finding, ...], *causes: FaultCause) -> list[tuple[int, ...]]:
     """List the nodes that findings name, for these causes or for all."""
     return sorted(
         tuple(int(name[1:]) for name in each.nodes) for each in findings if not causes or each.cause in causes

@@ -10,8 +10,8 @@ from random import Random
 
 from hack.bench.health.dlrover import Blamed, blamed
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
-from turnout.launcher.health.model import Cause, Check, Group, Verdict
-from turnout.launcher.health.probe_groups import Groups, next_groups
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import Check, FaultCause, Group, Groups, Verdict
 
 MATMUL_S, REDUCE_S = 0.013, 0.0006  # of an H100, and of 64 MiB between two: docs/facts/dlrover.md 3
 
@@ -117,8 +117,8 @@ def ours(trial: Trial) -> Said:
         frozenset(number for (number,) in numbers(those, *causes))
         for those, causes in (
             (verdict.bad_nodes, ()),
-            (verdict.slow_nodes, (Cause.COMPUTE_SLOW,)),
-            (verdict.slow_nodes, (Cause.NETWORK_SLOW,)),
+            (verdict.slow_nodes, (FaultCause.COMPUTE_SLOW,)),
+            (verdict.slow_nodes, (FaultCause.NETWORK_SLOW,)),
         )
     )
     more = bool(verdict.undecided or verdict.slow_links)

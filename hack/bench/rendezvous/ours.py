@@ -14,17 +14,16 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
 from hack.bench.rendezvous.agents import Gate
 from hack.bench.rendezvous.lower_bound import HERE
+from turnout.launcher.coordinator_messages import VERSION, Formed, Join, LastWorld, Ready, Stop, ToMember
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
 from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.fencing import accepts
-from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Seek
-from turnout.launcher.rendezvous.messages import VERSION, Formed, Join, LastWorld, Ready, Stop, ToMember
+from turnout.launcher.rendezvous.find_coordinator import Address, GiveUp, Search
+from turnout.launcher.rendezvous.form_world import may_train
 from turnout.launcher.rendezvous.state_machine import begin
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient
-from turnout.launcher.rendezvous.transport.coordinator_search import CoordinatorSearch
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, CoordinatorSearch
 from turnout.launcher.rendezvous.transport.coordinator_server import Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge
 from turnout.launcher.settings import Timing
 
 RUN, TOKEN = "bench", b"a token of a benchmark"
@@ -34,7 +33,7 @@ HOSTS_PER_LEAF, LEAVES_PER_SPINE = 16, 16
 
 def terms_of(agents: int) -> ElasticSpec:
     """Make terms in which all are wanted, and less than half of them form no world."""
-    return ElasticSpec(least=max(1, agents // 2), most=agents, join_timeout_s=600)
+    return ElasticSpec(min_nodes=max(1, agents // 2), max_nodes=agents, join_timeout_s=600)
 
 
 def member_of(agent: int) -> Member:
@@ -73,7 +72,7 @@ async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
     loop, timing = asyncio.get_running_loop(), Timing()
     listener = Listener(TOKEN, RUN, lambda what, fields: None)
     port = await listener.open(HERE, 0)
-    state = begin(member_of(0), RUN, terms_of(agents), loop.time(), wanted=agents)
+    state = begin(member_of(0), RUN, terms_of(agents), loop.time(), worker_count=agents)
     merge = StackMerge(HangPolicy(), say).merge
     coordinator = Coordinator(state, say, beat_s=timing.heartbeat_s, silence_s=timing.silence_s, merge=merge)
     listener.lead(coordinator)
@@ -102,7 +101,7 @@ class _Follower:
         """Find the coordinator, and hold a rank in a world of this size."""
         finder = CoordinatorSearch(self._new_link, _nobody_leads, ("", 0), None, lambda what, fields: None)
         loop = asyncio.get_running_loop()
-        seek = Seek(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
+        seek = Search(self._me.id, self._endpoint, False, False, self._terms.join_timeout_s, since_s=loop.time())
         async with knocks:
             found = await finder.find(seek)
         if isinstance(found, GiveUp):
@@ -122,23 +121,23 @@ class _Follower:
     def _new_link(self) -> CoordinatorClient:
         def join(nonce: bytes, proof: bytes) -> Join:
             return Join(
-                VERSION, RUN, nonce, proof, self._me, self._terms, self._base, RestartBudget(), self._terms.most
+                VERSION, RUN, nonce, proof, self._me, self._terms, self._base, RestartBudget(), self._terms.max_nodes
             )
 
         return CoordinatorClient(join, TOKEN, RUN, self._heard, self._lost)
 
     def _heard(self, link: CoordinatorClient, message: ToMember) -> None:
         match message:
-            case Formed() if accepts(self._base, message):
+            case Formed() if may_train(self._base, message):
                 self._base = LastWorld(message.round, message.group_size, True, True)
                 self._worlds.put_nowait((message.group_size, time.monotonic()))
             case Stop(round=round_):
                 self._base = LastWorld(self._base.round, self._base.size, self._base.inside, False)
-                link.say(Ready(round_, self._me.master_port, self._me.path))
+                link.send_message(Ready(round_, self._me.master_port, self._me.path))
 
     def _lost(self, link: CoordinatorClient, reason: Reason) -> None:
         self._worlds.put_nowait(f"the coordinator is lost: {reason.value}")
 
 
-async def _nobody_leads(seek: Seek) -> tuple[bool, Address | None]:
+async def _nobody_leads(seek: Search) -> tuple[bool, Address | None]:
     raise AssertionError("the agents have a coordinator")

@@ -11,15 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from turnout.launcher.agent.bootstrap import run_agent
+from turnout.launcher.agent.start_agent import run_agent
+from turnout.launcher.coordinator_messages import Formed, Handover, HeldStep
 from turnout.launcher.errors import LauncherError
-from turnout.launcher.event_log import into
+from turnout.launcher.event_log import log_to
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.model import PORT, ElasticSpec, Exit
-from turnout.launcher.rendezvous.messages import Formed, Handover, HeldStep
 from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
-from turnout.launcher.workers.spawn_spec import Exited
-from turnout.launcher.workers.worker_backend import Naming
+from turnout.launcher.workers.worker_spec import AgreeStored, Exited
 
 log = logging.getLogger("turnout.launcher")
 SHUTDOWN_S = 10.0
@@ -42,7 +41,7 @@ class TorchAgentWorkers:
         """Return 0: there are no imports to wait for."""
         return 0.0
 
-    async def start(self, formed: Formed, named: Naming) -> None:
+    async def start(self, formed: Formed, named: AgreeStored) -> None:
         """Pass a new world to torch's agent."""
         self._ended, self.stale = asyncio.get_running_loop().create_future(), False
         self._free.clear()
@@ -73,22 +72,22 @@ class TorchAgentWorkers:
         """Return -1: a stop step cannot be set here."""
         return -1
 
-    def hung(self) -> Mapping[int, str]:
+    def hanging(self) -> Mapping[int, str]:
         """Return nothing: hangs are not watched here."""
         return {}
 
-    async def show(self) -> Mapping[int, CapturedStack]:
+    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
         """Return nothing: the processes are unknown here."""
         return {}
 
-    async def held(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
+    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
         """Return nothing: there is no checkpoint daemon here."""
         return ()
 
     async def hand_over(self, order: Handover) -> None:
         """Do nothing: there are no checkpoints here."""
 
-    async def carry(self, step: int) -> None:
+    async def persist(self, step: int) -> None:
         """Do nothing: there are no checkpoints here."""
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
@@ -120,7 +119,7 @@ class BackgroundAgent:
         def ready(leave: Callable[[], None]) -> None:
             self.leave = leave
 
-        return await run_agent(settings, os.environ, into(log, foreign=True), training=self.training, ready=ready)
+        return await run_agent(settings, os.environ, log_to(log, foreign=True), training=self.training, ready=ready)
 
     def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
         """Run a coroutine in the loop."""

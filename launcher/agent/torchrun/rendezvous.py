@@ -10,8 +10,8 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import api
 
 from turnout.launcher.agent.torchrun.background_agent import BackgroundAgent, settings_of
+from turnout.launcher.coordinator_messages import Formed
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.rendezvous.messages import Formed
 
 log = logging.getLogger("turnout.launcher")
 

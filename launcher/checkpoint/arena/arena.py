@@ -2,23 +2,27 @@
 
 The file outlives the processes that map it. Only its trainer writes generations, and holds a lock on the file while it
 lives. Its daemon pins what it reads, hashes it and allocates pages ahead.
-What the pages mean is known in launcher/checkpoint/format/arena_layout.py, and which file belongs to whom in files.py.
+What the pages mean is known in launcher/checkpoint/format/arena_layout.py, and which file belongs to whom in
+arena_files.py.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from turnout.launcher.checkpoint.arena import files, linux
-from turnout.launcher.checkpoint.arena.files import boot_id, find, leftovers
-from turnout.launcher.checkpoint.arena.shm_allocation import ShmAllocation
+from turnout.launcher import linux
+from turnout.launcher.checkpoint.arena import arena_files
+from turnout.launcher.checkpoint.arena.arena_files import ShmAllocation, boot_id, find, leftovers, open_arena_file
 from turnout.launcher.checkpoint.format.arena_layout import (
     EPOCH,
     PAGE_BYTES,
@@ -29,9 +33,9 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     STATE,
     SUMS_SUM,
     Identity,
-    Record,
+    ShardRecord,
     Slot,
-    State,
+    SlotState,
     next_epoch,
     offset_of,
     read_table,
@@ -39,10 +43,9 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     slot_to_write,
     table_at,
 )
-from turnout.launcher.checkpoint.format.checksums import sum_of
+from turnout.launcher.checkpoint.format.shard_file import sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
-
-__all__ = ["Arena", "ArenaBusy", "address_of", "boot_id", "find", "leftovers"]
+from turnout.launcher.event_log import EventLog
 
 _TRIES = 8  # enough even if the daemon pins one generation after another just as it is taken
 
@@ -66,7 +69,7 @@ class Arena:
         self._maps: dict[int, mmap.mmap] = {}
         self._filling: set[int] = set()
         self._ready: dict[int, int] = {}
-        self._locks = files.ArenaLocks(file)
+        self._locks = arena_files.ArenaLocks(file)
         self._room = ShmAllocation(path, file, self._locks)
 
     @classmethod
@@ -74,13 +77,13 @@ class Arena:
         """Create an arena, which appears in the folder complete. It takes a page per generation; reserve() takes the
         rest.
         """
-        path, file = files.make(Path(folder), identity)
+        path, file = arena_files.make(Path(folder), identity)
         return cls(path, file, identity)
 
     @classmethod
     def open(cls, path: str | Path) -> Arena:
         """Open an arena. Raises BadCheckpoint unless it is a valid arena of this user with mode 0600."""
-        file, identity = files.look(Path(path))
+        file, identity = arena_files.open_arena_file(Path(path))
         return cls(Path(path), file, identity)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -104,7 +107,7 @@ class Arena:
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
         if size <= self._word(generation, RESERVED):
             return
-        with self._room.taking() as take:
+        with self._room.allocator() as take:
             take(f"generation {generation}", offset_of(generation), self._word(generation, RESERVED), size)
             self._store(generation, RESERVED, max(size, self._word(generation, RESERVED)))
 
@@ -153,7 +156,7 @@ class Arena:
         """Become the writer until close() or the end of this process. False if another living process is the writer."""
         return self._locks.claim()
 
-    def begin(self, record: Record) -> int | None:
+    def begin(self, record: ShardRecord) -> int | None:
         """Choose a generation for this save, reserve its memory and mark it WRITING, so that its bytes may change.
 
         The epoch of `record` is ignored. Returns None if slot_to_write() finds none. Raises ArenaBusy, and NoMemory
@@ -191,7 +194,7 @@ class Arena:
         the other.
         """
         before = self._word(generation, STATE)
-        self._store(generation, STATE, State.WRITING)
+        self._store(generation, STATE, SlotState.WRITING)
         linux.fence()
         if self._word(generation, PINS):
             self._store(generation, STATE, before)
@@ -202,7 +205,7 @@ class Arena:
         self._write_record(generation, bytes(RECORD_BYTES))
         return True
 
-    def seal(self, generation: int, record: Record) -> Record:
+    def seal(self, generation: int, record: ShardRecord) -> ShardRecord:
         """Make a generation the newest, since all its bytes are written. Returns the record with its epoch.
 
         A process killed at any instruction leaves the generation either WRITING or whole: the state is the last store,
@@ -215,7 +218,7 @@ class Arena:
         record = replace(record, epoch=self._word(generation, EPOCH))
         self._write_record(generation, record_bytes(record))
         linux.fence()
-        self._store(generation, STATE, State.SEALED)
+        self._store(generation, STATE, SlotState.SEALED)
         self._filling.discard(generation)
         return record
 
@@ -223,10 +226,10 @@ class Arena:
         """Mark a generation empty; its memory stays. Called by its writer, or by a process that pinned it and found it
         broken.
         """
-        self._store(generation, STATE, State.EMPTY)
+        self._store(generation, STATE, SlotState.EMPTY)
         self._filling.discard(generation)
 
-    def pin(self, generation: int, epoch: int | None = None) -> Record | None:
+    def pin(self, generation: int, epoch: int | None = None) -> ShardRecord | None:
         """Protect this generation from its writer until unpin(), and return its record. Only the daemon pins; pins may
         be nested.
 
@@ -252,7 +255,7 @@ class Arena:
             for generation in range(self.identity.count):
                 self._store(generation, PINS, 0)
 
-    def hashed(self, generation: int, sums: Sequence[int]) -> None:
+    def set_hashed(self, generation: int, sums: Sequence[int]) -> None:
         """Write the checksums of the chunks after the data, and mark a pinned SEALED generation HASHED."""
         record = self._slot(generation).record
         data = struct.pack(f"<{len(sums)}Q", *sums)
@@ -261,7 +264,7 @@ class Arena:
         self.map(generation, record.region_bytes)[record.sums_at : record.sums_at + len(data)] = data
         self._store(generation, SUMS_SUM, sum_of(data))
         linux.fence()
-        self._store(generation, STATE, State.HASHED)
+        self._store(generation, STATE, SlotState.HASHED)
 
     def sums(self, generation: int) -> tuple[int, ...]:
         """Return the chunk checksums of a HASHED generation. Raises BadCheckpoint if they are not what was written."""
@@ -305,3 +308,81 @@ class Arena:
 def address_of(view: memoryview) -> int:
     """Return the address of a writable view. Valid while the view is kept."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+class ArenaReader:
+    """Reads a generation's bytes through its file. A mapping for one load would cost a page fault for each page."""
+
+    at_once_bytes = 1 << 20
+
+    def __init__(self, arena: Arena, generation: int, size_bytes: int) -> None:
+        self._file, self._start, self.size_bytes = arena.file, offset_of(generation), size_bytes
+
+    def fill(self, view: memoryview, offset: int) -> None:
+        """Read bytes into `view`. Raises BadCheckpoint if the file ends first."""
+        while view.nbytes:
+            read_bytes = os.preadv(self._file, [view], self._start + offset)
+            if not read_bytes:
+                raise BadCheckpoint("memory ends before its shard does")
+            view, offset = view[read_bytes:], offset + read_bytes
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Do nothing: memory is not cached anywhere."""
+
+
+ADOPT_S = 10.0  # seconds for a daemon whose agent was killed to write what it holds
+
+_LOOK_S = 0.05
+
+
+def lock_for_daemon(arena: Arena) -> bool:
+    """Become the only daemon of an arena, until it is closed or this process ends. False if another daemon is alive."""
+    try:
+        fcntl.flock(arena.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def adopt_arenas(folder: Path, run: str, worker: str, log_event: EventLog) -> Iterator[Arena]:
+    """Give the arenas that an earlier daemon of this worker left, one per local rank: the one saved to last.
+
+    A daemon that still writes gets ADOPT_S to end. Other arenas of the same rank are removed.
+    """
+    newest: dict[int, Arena] = {}
+    until_s = time.monotonic() + ADOPT_S
+    for found in find(folder, run, worker, lambda why: log_event("arena_passed_over", {"why": why})):
+        with suppress(BadCheckpoint):
+            arena = Arena.open(found.path)
+            while not (free := lock_for_daemon(arena)) and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+            if not free:
+                log_event("arena_passed_over", {"why": f"{arena.path} has another daemon"})
+                arena.close()
+                continue
+            before = newest.get(arena.identity.local_rank)
+            if before is not None:
+                older, arena = sorted((before, arena), key=_age)
+                older.remove()
+                older.close()
+            newest[arena.identity.local_rank] = arena
+    yield from newest.values()
+
+
+def _age(arena: Arena) -> tuple[int, int]:
+    return max(((slot.record.round, slot.record.step) for slot in arena.slots() if slot.record), default=(-1, -1))
+
+
+def abandoned_arenas(folder: Path, run: str, worker: str) -> Iterator[Path]:
+    """List unused arenas of another boot, and of this worker in another run. Their memory would otherwise be lost.
+
+    The worker's name ends at the slash: in a job without a name, the command follows it.
+    """
+    boot, name = boot_id(), worker.partition("/")[0]
+    for path in leftovers(folder, ""):
+        with suppress(BadCheckpoint):
+            file, identity = open_arena_file(path)
+            os.close(file)
+            is_own = (identity.run, identity.worker) == (run, worker)
+            if identity.boot != boot or (identity.worker.partition("/")[0] == name and not is_own):
+                yield path

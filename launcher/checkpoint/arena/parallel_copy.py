@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from turnout.launcher.checkpoint.arena import linux
+from turnout.launcher import linux
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 # (target, source, bytes); an array costs less than a long list.
@@ -46,13 +46,14 @@ class Copier:
         self._left: deque[Callable[[], None]] = deque()  # parts that no thread has taken yet
         self._cuts: _Cuts | None = None
 
-    def copy(self, pieces: Pieces, *, beside: bool = False) -> None:
+    def copy(self, pieces: Pieces, *, background: bool = False) -> None:
         """Copy each piece from address to address. The caller keeps both alive until wait() returns.
 
-        beside: one thread copies at once, in the background. Otherwise all threads copy, including the one in wait().
+        background: one thread copies at once, in the background. Otherwise all threads copy, including the one in
+        wait().
         """
-        self._left.extend(self._parts(_rows(pieces), 1 if beside else _FEW))
-        for _ in range(1 if beside else min(self._threads, len(self._left)) - 1):
+        self._left.extend(self._parts(_rows(pieces), 1 if background else _FEW))
+        for _ in range(1 if background else min(self._threads, len(self._left)) - 1):
             self._running.append(self._pool.submit(self._take))
 
     def _parts(self, rows: Rows, few: int) -> list[Callable[[], None]]:

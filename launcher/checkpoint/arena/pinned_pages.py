@@ -28,24 +28,24 @@ class PinnedPages:
     def __init__(self, generations: int) -> None:
         self.by_file = True
         self._generations = generations
-        self._mapped = 0  # bytes of each generation that are mapped, or soon will be
-        self._asked = 0  # bytes of each that are registered, soon will be, or were refused
+        self._mapped_bytes = 0  # bytes of each generation that are mapped, or soon will be
+        self._requested_bytes = 0  # bytes of each that are registered, soon will be, or were refused
         self._arena: Arena | None = None
         self._registered: dict[int, tuple[memoryview, PageRegistrar]] = {}  # the view keeps it mapped
         self._making: threading.Thread | None = None
 
-    def have(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
+    def prepare(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
         """Map the pages of all generations in the background, and register them if a registrar is given. Does nothing
         if already begun.
         """
         if arena is not self._arena:
             self._finish()
-            self._arena, self._mapped, self._asked = arena, 0, 0
-        known = size <= self._mapped and (registrar is None or size <= self._asked)
+            self._arena, self._mapped_bytes, self._requested_bytes = arena, 0, 0
+        known = size <= self._mapped_bytes and (registrar is None or size <= self._requested_bytes)
         if known or (self._making is not None and self._making.is_alive()):
             return
-        self._mapped = size
-        self._asked = self._asked if registrar is None else size
+        self._mapped_bytes = size
+        self._requested_bytes = self._requested_bytes if registrar is None else size
         self._making = threading.Thread(
             target=self._make, args=(arena, size, registrar), name="turnout-pages", daemon=True
         )
@@ -56,10 +56,10 @@ class PinnedPages:
         if self._making is not None:
             self._making.join()
 
-    def registered(self, view: memoryview, generation: int) -> bool:
+    def is_registered(self, view: memoryview, generation: int) -> bool:
         """True if this view's pages are registered, so that a device copies into them without holding the host."""
-        whole, _ = self._registered.get(generation, (None, None))
-        return whole is not None and whole.obj is view.obj
+        mapping, _ = self._registered.get(generation, (None, None))
+        return mapping is not None and mapping.obj is view.obj
 
     def close(self) -> None:
         """Unregister all pages. Call it before the arena is closed."""
@@ -89,16 +89,16 @@ class PinnedPages:
     def _register(self, arena: Arena, generations: range, size: int, registrar: PageRegistrar) -> None:
         began_s, new_bytes = time.monotonic(), 0
         for generation in generations:
-            whole = memoryview(arena.map(generation, size).obj)
-            held, _ = self._registered.get(generation, (None, None))
-            if held is not None and held.obj is whole.obj:
+            mapping = memoryview(arena.map(generation, size).obj)
+            registered, _ = self._registered.get(generation, (None, None))
+            if registered is not None and registered.obj is mapping.obj:
                 continue
             self._forget(generation)
-            if why := registrar.register(address_of(whole), whole.nbytes):
-                log.warning("memory_not_registered", extra={"bytes": whole.nbytes, "why": why})
+            if why := registrar.register(address_of(mapping), mapping.nbytes):
+                log.warning("memory_not_registered", extra={"bytes": mapping.nbytes, "why": why})
                 return  # copies from the device are slower then, but correct
-            self._registered[generation] = whole, registrar
-            new_bytes += whole.nbytes
+            self._registered[generation] = mapping, registrar
+            new_bytes += mapping.nbytes
         if new_bytes:
             took_s = round(time.monotonic() - began_s, 3)
             log.info("memory_registered", extra={"bytes": new_bytes, "took_s": took_s})

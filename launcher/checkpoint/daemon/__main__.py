@@ -18,17 +18,16 @@ from pathlib import Path
 from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, End, Message, Trust, read_at_daemon
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.event_log import EventLog, into
-from turnout.launcher.rendezvous.transport.accept import Acceptor
-from turnout.launcher.rendezvous.transport.frame_connection import next_frame
+from turnout.launcher.event_log import EventLog, log_to
+from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, next_frame
 
-BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
-COPIED_S = "TURNOUT_REPLICATE_BYTES_S"
+PERSIST_BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
+REPLICATE_BYTES_S = "TURNOUT_REPLICATE_BYTES_S"
 THREADS = 64  # hanging storage blocks one thread for each local rank, and hashing needs some, too
 log = logging.getLogger("turnout.checkpoint_daemon")
 
 
-async def _heard(reader: asyncio.StreamReader) -> Message | None:
+async def _next_message(reader: asyncio.StreamReader) -> Message | None:
     """Read the next message of the agent. None if the agent is gone or its message is invalid."""
     try:
         return read_at_daemon(await next_frame(reader, MOST_BYTES))
@@ -44,26 +43,26 @@ async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: C
     loop.set_default_executor(ThreadPoolExecutor(THREADS))
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    if endpoint is not None and isinstance(trust := await _heard(reader), Trust):
-        daemon.copies.trust(trust.token)
-        daemon.copies.listen(endpoint)
-        if trust.seat is not None:
-            await daemon.copies.gathered(trust.step, trust.seat)
+    if endpoint is not None and isinstance(trust := await _next_message(reader), Trust):
+        daemon.replicator.trust(trust.token)
+        daemon.replicator.listen(endpoint)
+        if trust.restore_place is not None:
+            await daemon.replicator.begin_round(trust.step, trust.restore_place)
 
-    def served() -> asyncio.StreamReaderProtocol:
+    def serve() -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), daemon.serve)
 
-    acceptor = Acceptor(listens, served)
-    last = await _heard(reader)  # says whether the job is done
+    acceptor = Acceptor(listens, serve)
+    last = await _next_message(reader)  # says whether the job is done
     acceptor.close()
     listens.close()
     await daemon.end(isinstance(last, End) and last.done)
 
 
 async def _begin(
-    listens: socket.socket, endpoint: socket.socket | None, chosen: argparse.Namespace, say: EventLog
+    listens: socket.socket, endpoint: socket.socket | None, options: argparse.Namespace, log_event: EventLog
 ) -> None:
-    daemon = CheckpointDaemon(chosen.folder, chosen.run, chosen.worker, say, chosen.bytes_s, chosen.copied_s)
+    daemon = CheckpointDaemon(options.folder, options.run, options.worker, log_event, options.bytes_s, options.copied_s)
     await _run(listens, endpoint, daemon)
 
 
@@ -78,11 +77,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", required=True, help="the job's id")
     parser.add_argument("--worker", required=True, help="the worker's name")
     parser.add_argument("--nice", type=int, default=10, help="how much training goes first, 0 to 19")
-    rate = os.environ.get(BYTES_S) or "0"
-    parser.add_argument("--bytes-s", type=float, default=rate, help=f"to storage, 0 for no limit; else {BYTES_S}")
-    rate = os.environ.get(COPIED_S) or "0"
-    parser.add_argument("--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {COPIED_S}")
-    chosen = parser.parse_args(argv)
+    rate = os.environ.get(PERSIST_BYTES_S) or "0"
+    parser.add_argument(
+        "--bytes-s", type=float, default=rate, help=f"to storage, 0 for no limit; else {PERSIST_BYTES_S}"
+    )
+    rate = os.environ.get(REPLICATE_BYTES_S) or "0"
+    parser.add_argument(
+        "--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {REPLICATE_BYTES_S}"
+    )
+    options = parser.parse_args(argv)
     handler = logging.StreamHandler(sys.stderr)
     from turnout.kube.client.logs import PlainFormatter
 
@@ -90,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.addHandler(handler)
     log.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
     log.propagate = False
-    os.nice(max(0, min(chosen.nice, 19)))
-    listens = socket.socket(fileno=chosen.listen)
+    os.nice(max(0, min(options.nice, 19)))
+    listens = socket.socket(fileno=options.listen)
     listens.setblocking(False)
-    say = into(log, quiet=["persisted", "checkpoint_committed"])
-    endpoint = socket.socket(fileno=chosen.peer_listen) if chosen.peer_listen is not None else None
-    asyncio.run(_begin(listens, endpoint, chosen, say))
+    log_event = log_to(log, quiet=["persisted", "checkpoint_committed"])
+    endpoint = socket.socket(fileno=options.peer_listen) if options.peer_listen is not None else None
+    asyncio.run(_begin(listens, endpoint, options, log_event))
     return 0
 
 

@@ -16,38 +16,36 @@ from pathlib import Path
 
 import msgspec
 
-from turnout.launcher.checkpoint.arena.arena import find
-from turnout.launcher.checkpoint.arena.socket_dir import socket_in
+from turnout.launcher.checkpoint.arena.arena_files import find, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
     Adopt,
-    Agreed,
     Done,
     End,
-    Failed,
     FindStored,
-    Holdings,
-    Refused,
-    RestorePlace,
-    Settle,
-    Stored,
+    GetHeldSteps,
+    HeldSteps,
+    RequestRefused,
+    Restore,
+    SaveFailed,
+    StoredStep,
     ToClient,
     Trust,
     encode,
     read_at_client,
 )
+from turnout.launcher.coordinator_messages import Handover, HeldStep, RestorePlace
 from turnout.launcher.env import DAEMON, MEMORY, RUN, WORKER
 from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.rendezvous.messages import Handover, HeldStep
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 ANSWER_S = 60.0  # seconds to hash what is sealed: hundreds of GB at 16 GB/s a core
 FETCH_S = 3_600.0  # seconds to fetch another worker's memory
-MOST_ASKED = 3  # daemons that are asked the same, one after the other has died
-TELL_S = 10.0  # seconds between two log lines about an answer that is awaited
-MOST_PAUSE_S = 10.0  # seconds before the next daemon starts, when one after the other has died
-LIVED_S = 30.0  # seconds after which a daemon's death says nothing about the next one
+MAX_DAEMONS_ASKED = 3  # daemons that are asked the same, one after the other has died
+LOG_PERIOD_S = 10.0  # seconds between two log lines about an answer that is awaited
+MAX_PAUSE_S = 10.0  # seconds before the next daemon starts, when one after the other has died
+STABLE_S = 30.0  # seconds after which a daemon's death says nothing about the next one
 END_S = 600.0  # seconds to finish writing
 _BACKLOG = 128
 
@@ -71,20 +69,26 @@ class AgentClient:
         memory: Path,
         run: str,
         worker: str,
-        say: EventLog,
+        log_event: EventLog,
         endpoint: socket.socket | None = None,
         token: bytes = b"",
     ) -> None:
-        self._path, self._memory, self._run, self._worker, self._say = socket_in(folder), memory, run, worker, say
+        self._path, self._memory, self._run, self._worker, self._log_event = (
+            socket_in(folder),
+            memory,
+            run,
+            worker,
+            log_event,
+        )
         self._endpoint, self._trust = endpoint, Trust(token)
-        self._listens: socket.socket | None = None
+        self._listener: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._pause_s = 0.0  # before the next daemon starts
 
     @property
-    def env(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return the environment variables that tell training processes of the daemon."""
         return {DAEMON: str(self._path), RUN: self._run, WORKER: self._worker, MEMORY: str(self._memory)}
 
@@ -95,41 +99,41 @@ class AgentClient:
 
     async def listen(self) -> None:
         """Create the socket. Start the daemon at once if this worker already has arenas."""
-        if self._listens is not None:
+        if self._listener is not None:
             return
-        self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listens.bind(str(self._path))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self._path))
         os.chmod(self._path, 0o600)
-        self._listens.listen(_BACKLOG)
-        self._listens.setblocking(False)
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
         self._arm()
         await self._start_if_any()
 
     def _arm(self) -> None:
-        assert self._listens is not None
-        asyncio.get_running_loop().add_reader(self._listens.fileno(), self._knocked)
+        assert self._listener is not None
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._first_connection)
 
     def _disarm(self) -> None:
-        assert self._listens is not None
-        asyncio.get_running_loop().remove_reader(self._listens.fileno())
+        assert self._listener is not None
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
 
-    def _knocked(self) -> None:
+    def _first_connection(self) -> None:
         self._disarm()
         self._watch = asyncio.get_running_loop().create_task(self._start())
 
     async def _start_if_any(self) -> None:
         """Start the daemon if arenas were left by an earlier agent or by a daemon that died."""
-        if self._listens is None or self._process is not None:
+        if self._listener is None or self._process is not None:
             return
-        if await asyncio.to_thread(find, self._memory, self._run, self._worker, kept=None):
+        if await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
             await self._start()
 
     async def _start(self) -> None:
         async with self._starting:
-            if self._listens is None or self._process is not None:
+            if self._listener is None or self._process is not None:
                 return
             self._disarm()
-            fds = [each.fileno() for each in (self._listens, self._endpoint) if each is not None]
+            fds = [each.fileno() for each in (self._listener, self._endpoint) if each is not None]
             endpoint = ("--peer-listen", str(fds[1])) if self._endpoint is not None else ()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -150,9 +154,9 @@ class AgentClient:
             )
             if self._endpoint is not None and self._process.stdin is not None:
                 self._process.stdin.write(encode(self._trust))
-            self._watch = asyncio.get_running_loop().create_task(self._watches(self._process))
+            self._watch = asyncio.get_running_loop().create_task(self._restart_when_dead(self._process))
 
-    async def _watches(self, process: asyncio.subprocess.Process) -> None:
+    async def _restart_when_dead(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the daemon to die, report it and start a new one, which takes over the memory.
 
         The first one starts at once. Later ones start after a pause, or at the next connection.
@@ -163,53 +167,59 @@ class AgentClient:
         if self._process is process:
             self._process = None
             self._arm()
-            pause_s = 0.0 if loop.time() > began_s + LIVED_S else self._pause_s
-            self._pause_s = min(max(2 * pause_s, 0.5), MOST_PAUSE_S)
-            self._say("daemon_lost", {"exit": code, "next_in_s": pause_s})
+            pause_s = 0.0 if loop.time() > began_s + STABLE_S else self._pause_s
+            self._pause_s = min(max(2 * pause_s, 0.5), MAX_PAUSE_S)
+            self._log_event("daemon_lost", {"exit": code, "next_in_s": pause_s})
             await asyncio.sleep(pause_s)
             await self._start()
 
-    async def held(self, ranks: int) -> tuple[HeldStep, ...]:
+    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """Ask what all `ranks` processes of this worker hold, hashed, newest first.
 
         Waits for hashes, not for storage.
         """
-        answer = await self._ask(Settle(ranks))
-        return answer.held if isinstance(answer, Holdings) else ()
+        answer = await self._ask(GetHeldSteps(ranks))
+        return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
-    async def agreed(self, step: int, seat: RestorePlace, carry: int = -1) -> None:
+    async def restore(self, step: int, restore_place: RestorePlace, persist_step: int = -1) -> None:
         """Tell the daemon that all members restore this step from memory, and fetch shards that are missing here.
 
-        The step is also written to storage. -1 means that members load from storage instead; `carry` is then the newest
-        step all held, which is stored soon, or -1.
+        The step is also written to storage. -1 means that members load from storage instead; `persist_step` is then
+        the newest step all held, which is stored soon, or -1.
         Raises FetchFailed if a shard cannot be fetched; retrying at once is of no use.
         """
-        self._trust = Trust(self._trust.token, step, msgspec.structs.replace(seat, fetch=()))
-        if seat.fetch:
+        self._trust = Trust(self._trust.token, step, msgspec.structs.replace(restore_place, fetch=()))
+        if restore_place.fetch_from:
             await self._start()
-        answer = await self._ask(Agreed(step, seat, carry), FETCH_S if seat.fetch else ANSWER_S)
-        if seat.fetch and not isinstance(answer, Done):
-            raise FetchFailed(answer.detail if isinstance(answer, Failed | Refused) else "the daemon does not answer")
+        answer = await self._ask(
+            Restore(step, restore_place, persist_step), FETCH_S if restore_place.fetch_from else ANSWER_S
+        )
+        if restore_place.fetch_from and not isinstance(answer, Done):
+            raise FetchFailed(
+                answer.detail if isinstance(answer, SaveFailed | RequestRefused) else "the daemon does not answer"
+            )
 
-    async def inherit(self, order: Handover) -> None:
+    async def adopt_shards(self, order: Handover) -> None:
         """Adopt shards of workers that leave, as named by `order`, as far as they arrive within its time."""
         await self._start()
-        wanted = Adopt(order.round, order.step, order.origin, order.ranks, order.within_s, order.take)
-        await self._ask(wanted, order.within_s + ANSWER_S)
+        request = Adopt(order.round, order.step, order.saved_round, order.ranks, order.within_s, order.shards)
+        await self._ask(request, order.within_s + ANSWER_S)
 
-    async def carry(self, step: int) -> None:
+    async def persist(self, step: int) -> None:
         """Write this step, which all members hold, to storage at the end of the job. Newer saves are discarded."""
-        await self._ask(Agreed(step))
+        await self._ask(Restore(step))
 
-    async def stored(self) -> Stored:
+    async def stored_step(self) -> StoredStep:
         """Ask for the newest step that this worker's processes would find in storage.
 
         Ask after agreed(-1), when steps soon to be stored are included. If memory is of an older round, ask before it.
         """
         answer = await self._ask(FindStored())
-        return answer if isinstance(answer, Stored) else Stored()
+        return answer if isinstance(answer, StoredStep) else StoredStep()
 
-    async def _ask(self, message: Settle | Agreed | FindStored | Adopt, within_s: float = ANSWER_S) -> ToClient | None:
+    async def _ask(
+        self, message: GetHeldSteps | Restore | FindStored | Adopt, within_s: float = ANSWER_S
+    ) -> ToClient | None:
         await self._start_if_any()
         if self._process is None:
             return None
@@ -218,13 +228,13 @@ class AgentClient:
         until_s = loop.time() + within_s
         try:
             while not asking.done() and (left_s := until_s - loop.time()) > 0:
-                await asyncio.wait([asking], timeout=min(TELL_S, left_s))
+                await asyncio.wait([asking], timeout=min(LOG_PERIOD_S, left_s))
                 if not asking.done():
                     fields = {
                         "answer_to": type(message).__name__,
                         "gives_up_in_s": max(round(until_s - loop.time()), 0),
                     }
-                    self._say("daemon_awaited", fields)
+                    self._log_event("daemon_awaited", fields)
             if asking.done():
                 return asking.result()
             why = f"no answer within {within_s:g} s"
@@ -232,12 +242,12 @@ class AgentClient:
             why = str(error) or type(error).__name__
         finally:
             asking.cancel()
-        self._say("daemon_silent", {"detail": why})
+        self._log_event("daemon_silent", {"detail": why})
         return None
 
-    async def _answer(self, message: Settle | Agreed | FindStored | Adopt) -> ToClient:
+    async def _answer(self, message: GetHeldSteps | Restore | FindStored | Adopt) -> ToClient:
         """Ask the daemon, and the next one again if it dies meanwhile. Raises OSError and BadFrame."""
-        for left in reversed(range(MOST_ASKED)):
+        for left in reversed(range(MAX_DAEMONS_ASKED)):
             reader, writer = await asyncio.open_unix_connection(str(self._path))
             try:
                 writer.write(encode(message))
@@ -265,19 +275,19 @@ class AgentClient:
                 async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
                     await process.wait()
             except TimeoutError:
-                self._say("daemon_late", {"pid": process.pid})
+                self._log_event("daemon_late", {"pid": process.pid})
                 if by_s is None:
                     process.kill()
                     await process.wait()
         if self._watch is not None:
             self._watch.cancel()
-        if self._listens is not None:
+        if self._listener is not None:
             self._disarm()
-            self._listens.close()
-            self._listens = None
+            self._listener.close()
+            self._listener = None
             self._path.unlink(missing_ok=True)
         if self._endpoint is not None:
             self._endpoint.close()
         if done:  # the daemon has died
-            for found in await asyncio.to_thread(find, self._memory, self._run, self._worker, kept=None):
+            for found in await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
                 found.path.unlink(missing_ok=True)

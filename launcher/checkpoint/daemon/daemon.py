@@ -1,7 +1,7 @@
-"""The checkpoint daemon of one worker: a rank store for each local rank, replicas, and agreement between rounds.
+"""The checkpoint daemon of one worker: it serves clients, and keeps a rank store for each local rank, and replicas.
 
-It outlives training processes. How one connection is served is known in session.py, one arena in rank_store.py, and
-when a step is committed in commit_coordinator.py.
+It outlives training processes. How one arena is served is known in rank_store.py, and when a step is committed in
+commit.py.
 """
 
 from __future__ import annotations
@@ -9,44 +9,226 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from turnout.launcher.checkpoint.arena.arena import boot_id
-from turnout.launcher.checkpoint.arena.recovery import adopted, left_behind
-from turnout.launcher.checkpoint.daemon.commit_coordinator import CommitCoordinator
-from turnout.launcher.checkpoint.daemon.persist import Persister
-from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
-from turnout.launcher.checkpoint.daemon.rank_store import RankStore
-from turnout.launcher.checkpoint.daemon.save_job import SaveJob, SaveState, run
-from turnout.launcher.checkpoint.daemon.session import Session
-from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.daemon.commit import CommitCoordinator
+from turnout.launcher.checkpoint.daemon.persist import Persister, SaveJob, SaveState, run
+from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStore
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
+    Adopt,
+    ArenaPath,
+    Bye,
+    Done,
+    DropOldestSave,
+    FetchShard,
+    FindStored,
+    GetHeldSteps,
+    GetStats,
+    Hashed,
+    HeldSteps,
     Hello,
-    Refused,
-    RestorePlace,
+    Persisted,
+    Pinned,
+    RequestRefused,
+    ReserveMemory,
+    Restore,
     Save,
-    Stored,
+    SaveDropped,
+    SaveFailed,
+    Stats,
+    StoredStep,
     ToClient,
     ToDaemon,
+    Wait,
     encode,
     read_at_daemon,
 )
 from turnout.launcher.checkpoint.replication.replicator import Replicator
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import newest
-from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, StorageFailed
+from turnout.launcher.checkpoint.storage.step_reader import newest
+from turnout.launcher.coordinator_messages import HeldStep, RestorePlace
+from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, NoMemory, StorageFailed
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.rendezvous.messages import HeldStep
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
-LAST_WORDS_S = 5.0  # seconds until processes that have ended are noticed
-OTHERS_S = 60.0  # seconds for other workers' last shards when all end
+
+class SessionPort(Protocol):
+    """The part of the daemon that a session uses."""
+
+    run: str
+    worker: str
+
+    replicator: Replicator
+
+    async def register(self, hello: Hello) -> RankStore:
+        """Register a training process and return its rank store."""
+
+    async def commit(self, record: ShardRecord, save: Save) -> bool:
+        """Commit a step when all ranks' shards are stored. False if they do not come."""
+
+    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
+        """List the steps that all local ranks below `ranks` hold, newest first."""
+
+    async def restore(self, step: int, seat: RestorePlace | None, carry: int) -> None:
+        """Continue from this step: hold it in memory here, and write it to storage."""
+
+    async def stored_step(self) -> StoredStep:
+        """Return the newest committed step."""
+
+    def start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run a coroutine in the background."""
+
+
+class Session:
+    """Serves one connection. send: writes bytes to the peer. say: writes to the log."""
+
+    def __init__(self, daemon: SessionPort, send: Callable[[bytes], object], log_event: EventLog) -> None:
+        self._daemon, self._send, self._log_event = daemon, send, log_event
+        self._rank_store: RankStore | None = None
+        self._saves: set[asyncio.Task[None]] = set()
+        self._newest_epoch = 0  # epoch of the newest Sealed
+        self._stats = Stats()
+        self._connected = True
+
+    async def handle(self, message: ToDaemon) -> ToClient | None:
+        """Handle one message and return the answer, None for none.
+
+        Raises BadFrame if the message is not allowed here.
+        """
+        match message:
+            case GetHeldSteps(ranks=ranks):
+                steps = await self._daemon.held_steps(ranks)
+                return HeldSteps(
+                    steps if self._rank_store else (*steps, *await self._daemon.replicator.held_steps(steps))
+                )
+            case Restore(step=step, restore_place=seat, persist_step=carry):
+                try:
+                    await self._daemon.restore(step, seat, carry)
+                except LauncherError as error:
+                    return SaveFailed(max(step, 0), "not_fetched", str(error)[:4_096])
+                return Done()
+            case Adopt():
+                await self._daemon.replicator.adopt_shards(message)
+                return Done()
+            case FetchShard():
+                try:
+                    return await self._daemon.replicator.fetch_shard(message)
+                except LauncherError as error:
+                    return SaveFailed(message.step, "not_brought", str(error)[:4_096])
+            case FindStored():
+                return await self._daemon.stored_step()
+            case Hello(run=run, worker=worker):
+                if (run, worker) != (self._daemon.run, self._daemon.worker):
+                    return RequestRefused(
+                        "refused", f"this is the daemon of {self._daemon.worker} in {self._daemon.run}"
+                    )
+                self._rank_store = await self._daemon.register(message)
+                return self._arena()
+        if self._rank_store is None:
+            raise BadFrame(f"{type(message).__name__} before Hello")
+        return await self._handle_registered(self._rank_store, message)
+
+    def _arena(self) -> ArenaPath:
+        arena = self._rank_store.arena if self._rank_store is not None else None
+        return ArenaPath("", 1) if arena is None else ArenaPath(str(arena.path), arena.identity.count)
+
+    async def _handle_registered(self, rank_store: RankStore, message: ToDaemon) -> ToClient | None:
+        match message:
+            case ReserveMemory(bytes=size, generations=generations):
+                try:
+                    await rank_store.reserve(size, generations)
+                except NoMemory as error:
+                    return RequestRefused("no_memory", str(error)[:4_096])
+                return self._arena()
+            case Save(step=step):
+                await self._accept_save(rank_store, message)
+                return Pinned(step)
+            case DropOldestSave():
+                if (dropped_step := rank_store.drop_oldest()) < 0:
+                    self._daemon.replicator.abandon_copy()
+                return SaveDropped(dropped_step)
+            case Wait():
+                while self._saves:
+                    await asyncio.wait(list(self._saves))
+                return Done()
+            case GetStats():
+                replicated, uncopied = self._daemon.replicator.progress()
+                return self._count(
+                    sealed=rank_store.newest(), in_flight=len(self._saves), replicated=replicated, skipped_replicas=uncopied
+                )
+            case Bye():
+                return None
+        raise BadFrame(f"{type(message).__name__} is not for a daemon")
+
+    async def _accept_save(self, rank_store: RankStore, save: Save) -> None:
+        self._newest_epoch = max(self._newest_epoch, save.epoch)
+        pinned = await rank_store.pin_save(save)
+        if pinned is None:
+            self._send_message(SaveFailed(save.step, "overwritten", "a newer save was there before it was heard of"))
+            return
+        await self._daemon.replicator.announce_save(rank_store.local_rank, save)
+        generation, record = pinned
+        job = SaveJob(save.step, generation, record, save if save.target and not save.later else None)
+        task = self._daemon.start_task(self._run_save(rank_store, save.epoch, job))
+        self._saves.add(task)
+        task.add_done_callback(self._saves.discard)
+
+    async def _run_save(self, rank_store: RankStore, epoch: int, job: SaveJob) -> None:
+        """Run a save. Of saves that stay in memory only the newest is hashed."""
+        hashes = job.target is not None or epoch == self._newest_epoch
+        await run(job, rank_store, hashes=hashes, commit=self._daemon.commit, report=self._report)
+
+    def _report(self, job: SaveJob) -> None:
+        """Count a save's new state, and tell it to the training process."""
+        match job.state:
+            case SaveState.HASHED:
+                self._count(hashed=job.step)
+                self._send_message(Hashed(job.step))
+            case SaveState.PERSISTED:
+                size = self._stats.persisted_bytes + job.record.shard_bytes
+                self._count(persisted=job.step, persists=self._stats.persists + 1, persisted_bytes=size)
+                self._send_message(Persisted(job.step, job.detail))
+            case SaveState.COMMITTED:
+                self._count(committed=job.step)
+            case SaveState.CORRUPT:
+                self._send_message(SaveFailed(job.step, "corrupt", job.detail))
+            case SaveState.DROPPED:
+                self._log_event("save_overtaken", {"step": job.step, "rank": job.record.rank})
+                self._count(dropped=self._stats.dropped + 1)
+                self._send_message(SaveFailed(job.step, "overtaken", job.detail))
+            case SaveState.FAILED:
+                self._count(failures=self._stats.failures + 1)
+                self._send_message(SaveFailed(job.step, "storage_failed", job.detail[:4_096]))
+
+    def _count(self, **counters: int) -> Stats:
+        known = {name: getattr(self._stats, name) for name in Stats.__struct_fields__}
+        self._stats = Stats(**(known | counters))
+        return self._stats
+
+    def _send_message(self, message: ToClient) -> None:
+        if self._connected:
+            self._send(encode(message))
+
+    def disconnect(self) -> None:
+        """Stop sending: the connection is closed. Work that has begun goes on."""
+        self._connected = False
+
+
+LAST_MESSAGES_S = 5.0  # seconds until processes that have ended are noticed
+
+OTHER_SHARDS_S = 60.0  # seconds for other workers' last shards when all end
+
 STORED_S = 5.0  # seconds for a step to be committed before it is read; it may never be whole
-LOOK_S = 5.0  # seconds for storage to list its steps
+
+LIST_STORAGE_S = 5.0  # seconds for storage to list its steps
+
 _SOON_S = 0.05
 
 
@@ -57,24 +239,24 @@ class CheckpointDaemon:
     """
 
     def __init__(
-        self, folder: Path, run: str, worker: str, say: EventLog, bytes_s: float = 0.0, copied_s: float = 0.0
+        self, folder: Path, run: str, worker: str, log_event: EventLog, bytes_s: float = 0.0, copied_s: float = 0.0
     ) -> None:
         self.run, self.worker, self.folder = run, worker, folder
-        self._boot, self._say = boot_id(), say
-        self.persisting, self.commits = Persister(run, bytes_s), CommitCoordinator(run, say)
+        self._boot, self._log_event = boot_id(), log_event
+        self.persister, self.commits = Persister(run, bytes_s), CommitCoordinator(run, log_event)
         self._rank_stores: dict[int, RankStore] = {}
-        self._making = Preallocator()
+        self._preallocator = Preallocator()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._committing = 0  # how many of these tasks need no memory any more
-        self._serving: set[asyncio.Task[None]] = set()
+        self._commit_count = 0  # how many of these tasks need no memory any more
+        self._connections: set[asyncio.Task[None]] = set()
         self._checks: set[asyncio.Task[None]] = set()
-        self._agreed = -1  # the step that training last continued from
-        for path in left_behind(folder, run, worker):
-            say("arena_removed", {"path": str(path)})
+        self._restored_step = -1  # the step that training last continued from
+        for path in abandoned_arenas(folder, run, worker):
+            log_event("arena_removed", {"path": str(path)})
             path.unlink(missing_ok=True)
-        for arena in adopted(folder, run, worker, say):
+        for arena in adopt_arenas(folder, run, worker, log_event):
             self.rank_store(arena.identity.local_rank).adopt(arena)
-        self.copies = Replicator(self, say, copied_s)
+        self.replicator = Replicator(self, log_event, copied_s)
 
     @property
     def rank_stores(self) -> Mapping[int, RankStore]:
@@ -85,30 +267,32 @@ class CheckpointDaemon:
         """Return the rank store of this local rank, made at the first call."""
         if local_rank not in self._rank_stores:
             identity = Identity(self.run, self.worker, local_rank, self._boot, 1)
-            self._rank_stores[local_rank] = RankStore(self.folder, identity, self.persisting, self._say, self._making)
+            self._rank_stores[local_rank] = RankStore(
+                self.folder, identity, self.persister, self._log_event, self._preallocator
+            )
         return self._rank_stores[local_rank]
 
-    async def met(self, hello: Hello) -> RankStore:
+    async def register(self, hello: Hello) -> RankStore:
         """Register a training process that connected, and return its rank store.
 
         A restarted daemon learns the checkpoint folder here; it then persists the step agreed on before.
         """
         rank_store = self.rank_store(hello.local_rank)
-        rank_store.copies(hello.replicas, self.copies.kept_bytes, self.copies.give_back)
-        self.copies.met(hello)
-        if rank_store.met(hello.target, hello.reads) and self._agreed >= 0:
-            self.begin(self._persist(rank_store, self._agreed))
+        rank_store.set_replicas(hello.replicas, self.replicator.replica_bytes, self.replicator.free_earlier_rounds)
+        self.replicator.register(hello)
+        if rank_store.register(hello.target, hello.read_folder) and self._restored_step >= 0:
+            self.start_task(self._persist(rank_store, self._restored_step))
         return rank_store
 
-    async def commit(self, record: Record, told: Save) -> bool:
+    async def commit(self, record: ShardRecord, save: Save) -> bool:
         """Commit a step as the daemon of rank 0. True if the manifest was written."""
-        self._committing += 1
+        self._commit_count += 1
         try:
-            return await self.commits.commit(record, told)
+            return await self.commits.commit(record, save)
         finally:
-            self._committing -= 1
+            self._commit_count -= 1
 
-    async def held(self, ranks: int) -> tuple[HeldStep, ...]:
+    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the steps that all local ranks below `ranks` hold, newest first; a replicated state on local rank 0 is
         enough.
 
@@ -116,8 +300,10 @@ class CheckpointDaemon:
         """
         if self._checks:
             await asyncio.wait(list(self._checks))
-        records = await asyncio.gather(*(self.rank_store(local_rank).settled() for local_rank in range(ranks)))
-        held = [HeldStep(each.step, 0, 0, each.round) for each, _ in (records[0] if records else ()) if each.world == 1]
+        records = await asyncio.gather(*(self.rank_store(local_rank).hashed_saves() for local_rank in range(ranks)))
+        steps = [
+            HeldStep(each.step, 0, 0, each.round) for each, _ in (records[0] if records else ()) if each.world == 1
+        ]
         for first, parts in records[0] if records else ():
             place = (first.step, first.round, first.world)
             if all(
@@ -127,103 +313,117 @@ class CheckpointDaemon:
                 )
                 for at in range(1, ranks)
             ):
-                held.append(HeldStep(first.step, first.rank, first.world, first.round, parts=parts))
-        return tuple(sorted(set(held), key=lambda each: -each.step))[:16]
+                steps.append(HeldStep(first.step, first.rank, first.world, first.round, reshardable=parts))
+        return tuple(sorted(set(steps), key=lambda each: -each.step))[:16]
 
-    async def agreed(self, step: int, seat: RestorePlace | None = None, carry: int = -1) -> None:
+    async def restore(self, step: int, restore_place: RestorePlace | None = None, persist_step: int = -1) -> None:
         """Continue from this step in memory: fetch missing shards, then verify it and write it to storage in the
         background.
 
-        -1 means that all ranks load from storage. First the step `carry`, or the newest held here, is written there,
-        within STORED_S. `seat` says what to fetch.
+        -1 means that all ranks load from storage. First the step `persist_step`, or the newest held here, is written
+        there, within STORED_S. `restore_place` says what to fetch.
         Raises LauncherError if a shard cannot be fetched; nothing has changed then.
         """
-        if seat is not None:
-            await self.copies.gathered(step, seat)
-        self._agreed = step
+        if restore_place is not None:
+            await self.replicator.begin_round(step, restore_place)
+        self._restored_step = step
         if step < 0:
-            await self._to_storage(carry, seat)
+            await self._persist_before_loading(persist_step, restore_place)
         else:
             self.commits.give_up_after(step)
         for rank_store in self._rank_stores.values():
             await rank_store.forget_after(step)
-        await self.copies.forget_after(step)
+        await self.replicator.forget_after(step)
         for rank_store in self._rank_stores.values() if step >= 0 else ():
-            self.begin(self._persist(rank_store, step))
-            check = self.begin(rank_store.verify(step))
+            self.start_task(self._persist(rank_store, step))
+            check = self.start_task(rank_store.verify(step))
             self._checks.add(check)
             check.add_done_callback(self._checks.discard)
-        if step >= 0 and seat is not None and seat.saved_by:
-            self.begin(self._persist_kept(step, seat))
+        if step >= 0 and restore_place is not None and restore_place.saved_by:
+            self.start_task(self._persist_replicas(step, restore_place))
 
-    async def _persist_kept(self, step: int, seat: RestorePlace) -> None:
+    async def _persist_replicas(self, step: int, restore_place: RestorePlace) -> None:
         """Persist replicas stored here too: their owners may have left before they wrote them."""
-        usual = next(
-            (rank_store.usual for _, rank_store in sorted(self._rank_stores.items()) if rank_store.usual), None
+        default_target = next(
+            (
+                rank_store.default_target
+                for _, rank_store in sorted(self._rank_stores.items())
+                if rank_store.default_target
+            ),
+            None,
         )
-        for arena, generation, record in self.copies.replica_store.of(step, seat.origin, seat.saved_by):
-            told = self.copies.replica_store.goes(arena, record.epoch) or usual
-            if told is None or told.kind != "shards" or arena.pin(generation, record.epoch) is None:
+        for arena, generation, record in self.replicator.replica_store.replicas_of(
+            step, restore_place.saved_round, restore_place.saved_by
+        ):
+            target = self.replicator.replica_store.saved_target(arena, record.epoch) or default_target
+            if target is None or target.kind != "shards" or arena.pin(generation, record.epoch) is None:
                 continue
             try:
-                if await asyncio.to_thread(self.persisting.once, arena, generation, record, told):
-                    self._say("persisted", {"step": step, "rank": record.rank, "for": arena.identity.owner})
+                if await asyncio.to_thread(self.persister.persist_if_missing, arena, generation, record, target):
+                    self._log_event("persisted", {"step": step, "rank": record.rank, "for": arena.identity.owner})
             except LauncherError as error:
-                self._say("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
+                self._log_event("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
                 continue
             finally:
                 with suppress(ValueError):  # the pin was released meanwhile
                     arena.unpin(generation)
             if record.rank == 0:
-                self.begin(self.commit(record, told))
+                self.start_task(self.commit(record, target))
 
-    async def _to_storage(self, carry: int, seat: RestorePlace | None) -> None:
-        if held := await self.held(len(self._rank_stores)):
+    async def _persist_before_loading(self, persist_step: int, restore_place: RestorePlace | None) -> None:
+        if steps := await self.held_steps(len(self._rank_stores)):
             for rank_store in self._rank_stores.values():
-                self.begin(self._persist(rank_store, carry if carry >= 0 else held[0].step))
+                self.start_task(self._persist(rank_store, persist_step if persist_step >= 0 else steps[0].step))
         until_s = time.monotonic() + STORED_S
         while self._tasks and (left_s := until_s - time.monotonic()) > 0:  # a finished write starts a commit
             await asyncio.wait(list(self._tasks), timeout=left_s)
         if self._tasks:
-            self._say("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
+            self._log_event("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
         last = max((rank_store.newest_round() for rank_store in self._rank_stores.values()), default=-1)
-        self.commits.give_up(min(last, seat.round - 1) if seat else last)  # a new job may count rounds from 1 again
+        self.commits.give_up(
+            min(last, restore_place.round - 1) if restore_place else last
+        )  # a new job may count rounds from 1 again
 
-    async def stored(self) -> Stored:
+    async def stored_step(self) -> StoredStep:
         """Return the newest step committed in the checkpoint folder. Empty if no folder is known or storage does not
         answer in LOOK_S.
 
         A step that a lost worker's daemon commits later is not read in the round that begins now.
         """
-        target = next((rank_store.reads for _, rank_store in sorted(self._rank_stores.items()) if rank_store.reads), "")
+        target = next(
+            (rank_store.read_folder for _, rank_store in sorted(self._rank_stores.items()) if rank_store.read_folder),
+            "",
+        )
         if not target:
-            return Stored()
+            return StoredStep()
         try:
-            async with asyncio.timeout(LOOK_S):
-                found = await asyncio.to_thread(lambda: newest(open_store(target), self._say))
+            async with asyncio.timeout(LIST_STORAGE_S):
+                found = await asyncio.to_thread(lambda: newest(open_store(target), self._log_event))
         except (NewerFormat, StorageFailed, TimeoutError) as error:
-            self._say("storage_behind", {"target": target, "why": str(error) or f"no answer within {LOOK_S:g} s"})
-            return Stored()
-        return Stored(target, found.step if found is not None else -1)
+            self._log_event(
+                "storage_behind", {"target": target, "why": str(error) or f"no answer within {LIST_STORAGE_S:g} s"}
+            )
+            return StoredStep()
+        return StoredStep(target, found.step if found is not None else -1)
 
     async def _persist(self, rank_store: RankStore, step: int) -> None:
-        if (found := rank_store.unwritten(step)) is not None:
+        if (found := rank_store.pin_unwritten(step)) is not None:
             job = SaveJob(step, *found)
             hashes = not rank_store.is_hashed(job.slot)
-            await run(job, rank_store, hashes=hashes, commit=self.commit, reached=self._reached)
+            await run(job, rank_store, hashes=hashes, commit=self.commit, report=self._log_save_state)
 
-    def _reached(self, job: SaveJob) -> None:
+    def _log_save_state(self, job: SaveJob) -> None:
         """Log what became of a save that no training process waits for."""
         fields: dict[str, object] = {"step": job.step, "rank": job.record.rank}
         match job.state:
             case SaveState.PERSISTED:
-                self._say("persisted", {**fields, "path": job.detail})
-            case SaveState.SUPERSEDED:
-                self._say("save_overtaken", fields)
+                self._log_event("persisted", {**fields, "path": job.detail})
+            case SaveState.DROPPED:
+                self._log_event("save_overtaken", fields)
             case SaveState.FAILED:
-                self._say("persist_failed", {**fields, "detail": job.detail})
+                self._log_event("persist_failed", {**fields, "detail": job.detail})
 
-    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background, and wait for it before the daemon ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -234,28 +434,28 @@ class CheckpointDaemon:
         """Serve one connection, of a training process or of the agent."""
         task = asyncio.current_task()
         assert task is not None
-        self._serving.add(task)
+        self._connections.add(task)
         try:
             await self._serve(reader, writer)
         except asyncio.CancelledError:  # by end(): a server would log it
             return
         finally:
-            self._serving.discard(task)
+            self._connections.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session = Session(self, writer.write, self._say)
-        goes_on = True
+        session = Session(self, writer.write, self._log_event)
+        stays_open = True
         with suppress(OSError, asyncio.IncompleteReadError):  # the connection is gone
             try:
-                while goes_on:
+                while stays_open:
                     message = read_at_daemon(await next_frame(reader, MOST_BYTES))
-                    answer, goes_on = await self._answer(session, message)
+                    answer, stays_open = await self._answer(session, message)
                     if answer is not None:
                         writer.write(encode(answer))
                         await writer.drain()
             except BadFrame as error:
-                self._say("frame_refused", {"why": str(error)})
-        session.gone()
+                self._log_event("frame_refused", {"why": str(error)})
+        session.disconnect()
         writer.close()
 
     async def _answer(self, session: Session, message: ToDaemon) -> tuple[ToClient | None, bool]:
@@ -263,13 +463,15 @@ class CheckpointDaemon:
         Raises BadFrame.
         """
         try:
-            return await session.heard(message), True
+            return await session.handle(message), True
         except BadFrame:
             raise
         except Exception as error:  # end this connection alone, and log why
             why = "".join(traceback.format_exception_only(error)).strip()
-            self._say("request_failed", {"why": why, "where": traceback.format_tb(error.__traceback__)[-1].strip()})
-            return Refused("failed", why[:4_096]), False
+            self._log_event(
+                "request_failed", {"why": why, "where": traceback.format_tb(error.__traceback__)[-1].strip()}
+            )
+            return RequestRefused("failed", why[:4_096]), False
 
     async def end(self, done: bool) -> None:
         """End the daemon after all work in flight.
@@ -277,19 +479,19 @@ class CheckpointDaemon:
         With `done` the memory is freed. Otherwise the newest step that all local ranks hold is persisted first, and
         memory stays.
         """
-        if self._serving:  # their last messages are still unread
-            _, late = await asyncio.wait(list(self._serving), timeout=LAST_WORDS_S)
+        if self._connections:  # their last messages are still unread
+            _, late = await asyncio.wait(list(self._connections), timeout=LAST_MESSAGES_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await self.copies.close(remove=done)
-        if not done and self._rank_stores and (held := await self.held(len(self._rank_stores))):
+        await self.replicator.close(remove=done)
+        if not done and self._rank_stores and (steps := await self.held_steps(len(self._rank_stores))):
             for rank_store in self._rank_stores.values():
-                self.begin(self._persist(rank_store, held[0].step))
-        while len(self._tasks) > self._committing:
+                self.start_task(self._persist(rank_store, steps[0].step))
+        while len(self._tasks) > self._commit_count:
             await asyncio.wait(list(self._tasks), timeout=_SOON_S, return_when=asyncio.FIRST_COMPLETED)
         for rank_store in self._rank_stores.values():  # release the memory for the next daemon: a manifest needs none
             rank_store.close(remove=done)
-        self.commits.end_within(OTHERS_S)
+        self.commits.end_within(OTHER_SHARDS_S)
         while self._tasks:
             await asyncio.wait(list(self._tasks))

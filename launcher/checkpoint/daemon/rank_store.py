@@ -1,52 +1,186 @@
 """Keeps one rank's arena: allocated ahead, hashed when sealed, persisted, freed.
 
 Blocking work runs in threads. A generation is pinned when its Save message arrives. The pin ends when it is hashed and,
-if meant for storage, stored or superseded.
+if meant for storage, stored or dropped.
+Saves are persisted one at a time. If storage is slower than training saves, the oldest waiting save gives up its
+memory, so training never waits long. The save being written and the newest sealed one are never dropped.
+A kernel provides one or two gigabytes of memory per second, so nobody should wait for all of it: the first generation
+is allocated before the process is answered, the others afterwards. Memory that is promised but not allocated yet counts
+as taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.files import note_target, target_of
-from turnout.launcher.checkpoint.arena.memory_limits import limits
-from turnout.launcher.checkpoint.arena.recovery import is_ours_alone
-from turnout.launcher.checkpoint.daemon.persist_queue import PersistQueue
-from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, Identity, Record, State, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.arena.arena import Arena, lock_for_daemon
+from turnout.launcher.checkpoint.arena.arena_files import limits, note_target, target_of
+from turnout.launcher.checkpoint.format.arena_layout import (
+    MOST_GENERATIONS,
+    Identity,
+    ShardRecord,
+    SlotState,
+    newest,
+    slot_to_write,
+)
 from turnout.launcher.checkpoint.format.daemon_messages import Save
-from turnout.launcher.checkpoint.format.memory_budget import need_bytes, refusal
-from turnout.launcher.checkpoint.format.reshardable import in_parts
-from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.checkpoint.format.memory_budget import Limits, need_bytes, refusal
+from turnout.launcher.checkpoint.format.shard_file import is_reshardable, sums_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog
 
-Persist = Callable[[Arena, int, Record, Save], str]  # blocks; returns the path; raises StorageFailed
+
+class DroppedSave(LauncherError):
+    """Newer saves needed this save's memory before it was written. It is not in storage and will not be."""
+
+
+class PersistQueue:
+    """Queues saves by epoch. A writer joins, waits for its turn and leaves; two writers may carry the same epoch."""
+
+    def __init__(self) -> None:
+        self._writers: Counter[int] = Counter()
+        self._dropped: set[int] = set()
+        self._writing_epoch: int | None = None  # epoch being written
+        self._changed = asyncio.Event()
+
+    def join(self, epoch: int) -> None:
+        """Count one more writer for the save of this epoch."""
+        self._writers[epoch] += 1
+
+    def leave(self, epoch: int) -> None:
+        """Remove a writer of this save, which is written or given up."""
+        self._writers[epoch] -= 1
+        if self._writers[epoch] <= 0:
+            del self._writers[epoch]
+            self._dropped.discard(epoch)
+
+    def try_begin(self, epoch: int) -> bool:
+        """Claim the turn to write this save; return False while another save is written. Raises Superseded if it was
+        dropped.
+        """
+        if epoch in self._dropped:
+            raise DroppedSave("newer saves have overtaken it: storage takes them more slowly than they are made")
+        if self._writing_epoch is not None:
+            return False
+        self._writing_epoch = epoch
+        return True
+
+    async def wait_turn(self, epoch: int) -> None:
+        """Wait for the turn to write this save; call done() afterwards. Raises Superseded if it was dropped."""
+        while not self.try_begin(epoch):
+            await self._changed.wait()
+
+    def done(self) -> None:
+        """End the turn: the write succeeded or failed."""
+        self._writing_epoch = None
+        self._notify()
+
+    def drop_oldest(self, newest_epoch: int) -> int | None:
+        """Drop the oldest queued save except `newest_epoch`; return its epoch or None.
+
+        newest_epoch: the epoch of the newest sealed save. A save that was dropped before and has not left yet is
+        returned again, since its memory is about to be free.
+        """
+        if dropped := self._dropped & self._writers.keys():
+            return min(dropped)
+        epoch = min((each for each in self._writers if each not in (newest_epoch, self._writing_epoch)), default=None)
+        if epoch is not None:
+            self._dropped.add(epoch)
+            self._notify()
+        return epoch
+
+    def _notify(self) -> None:
+        moved, self._changed = self._changed, asyncio.Event()
+        moved.set()
+
+
+@dataclass(eq=False, slots=True)
+class _Allocation:
+    arena: Arena
+    generations: int
+    size: int
+
+    @property
+    def left_bytes(self) -> int:
+        with suppress(ValueError):  # the arena was closed
+            slots = self.arena.slots()[: self.generations]
+            return sum(max(self.size - slot.reserved_bytes, 0) for slot in slots)
+        return 0
+
+
+class Preallocator:
+    """Allocates arenas for all ranks of one daemon."""
+
+    def __init__(self) -> None:
+        self._allocations: dict[_Allocation, asyncio.Task[None] | None] = {}
+
+    def remaining_limits(self, limits: Limits) -> Limits:
+        """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
+        promised_bytes = sum(promise.left_bytes for promise in tuple(self._allocations))  # the loop changes them meanwhile
+        cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
+        return replace(
+            limits,
+            free_bytes=max(limits.free_bytes - promised_bytes, 0),
+            cgroup_left_bytes=None if cgroup is None else max(cgroup - promised_bytes, 0),
+            available_bytes=None if available is None else max(available - promised_bytes, 0),
+        )
+
+    async def allocate(self, arena: Arena, generations: int, size: int) -> None:
+        """Allocate the generation that is written first, and the others in the background. `size` is in bytes.
+
+        Raises NoMemory for the first. For the others, the save that finds no memory reports it.
+        """
+        soonest = slot_to_write(arena.slots()[:generations]) or 0
+        promise = _Allocation(arena, generations, size)
+        self._allocations[promise] = None
+        try:
+            await asyncio.to_thread(arena.reserve, soonest, size)
+        except BaseException:
+            del self._allocations[promise]
+            raise
+        others = [generation for generation in range(generations) if generation != soonest]
+        self._allocations[promise] = asyncio.get_running_loop().create_task(self._allocate_rest(promise, others))
+
+    async def _allocate_rest(self, promise: _Allocation, generations: list[int]) -> None:
+        try:
+            for generation in generations:
+                with suppress(NoMemory, ValueError):
+                    await asyncio.to_thread(promise.arena.reserve, generation, promise.size)
+        finally:
+            del self._allocations[promise]
+
+
+Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the path; raises StorageFailed
 
 
 class RankStore:
     """Keeps the saves of one local rank. persist: writes a generation to storage. making: the daemon's preallocator."""
 
     def __init__(
-        self, folder: Path, identity: Identity, persist: Persist, say: EventLog, making: Preallocator | None = None
+        self,
+        folder: Path,
+        identity: Identity,
+        persist: Persist,
+        log_event: EventLog,
+        preallocator: Preallocator | None = None,
     ) -> None:
-        self._making = making or Preallocator()
-        self._folder, self._identity, self._persist, self._say = folder, identity, persist, say
+        self._preallocator = preallocator or Preallocator()
+        self._folder, self._identity, self._persist, self._log_event = folder, identity, persist, log_event
         self.arena: Arena | None = None
-        self._told: dict[int, Save] = {}  # the requested target, by generation
-        self._folder_told: Save | None = None  # the last folder of shards, for generations without a target
-        self.reads = ""  # the folder of its checkpoints; "" if unknown
+        self._targets: dict[int, Save] = {}  # the requested target, by generation
+        self._default_target: Save | None = None  # the last folder of shards, for generations without a target
+        self.read_folder = ""  # the folder of its checkpoints; "" if unknown
         self._persisted: dict[int, str] = {}  # paths by epoch, of saves that the arena still holds
         self._hashing = asyncio.Lock()
-        self._line = PersistQueue()
+        self._queue = PersistQueue()
         self._replicas = 0
-        self._kept_bytes: Callable[[int], int] = lambda local_rank: 0
-        self._give_back: Callable[[], bool] = lambda: False
+        self._replica_bytes: Callable[[int], int] = lambda local_rank: 0
+        self._free_earlier_rounds: Callable[[], bool] = lambda: False
 
     @property
     def local_rank(self) -> int:
@@ -57,92 +191,94 @@ class RankStore:
         """Take over an arena left by an earlier daemon of this worker. Its old pins are removed."""
         arena.unpin_all()
         self.arena = arena
-        self.reads = target_of(arena.file)
+        self.read_folder = target_of(arena.file)
 
-    def met(self, target: str, reads: str = "") -> bool:
+    def register(self, target: str, reads: str = "") -> bool:
         """Record the target folder of a process that connected, "" for none. True if no target was known before.
 
         reads: the folder its checkpoints are read from, even if another process writes there.
         """
-        self._note(reads or target)
-        known = self._folder_told.target if self._folder_told is not None else ""
+        self._set_read_folder(reads or target)
+        known = self._default_target.target if self._default_target is not None else ""
         if known != target:
-            self._folder_told = _shards_in(target)
+            self._default_target = _shard_target(target)
         return bool(target) and not known
 
-    def _note(self, folder: str) -> None:
+    def _set_read_folder(self, folder: str) -> None:
         """Write the folder into the arena's file, so that a restarted daemon knows it before the process connects."""
-        if folder != self.reads and self.arena is not None:
+        if folder != self.read_folder and self.arena is not None:
             note_target(self.arena.file, folder)
-        self.reads = folder
+        self.read_folder = folder
 
-    def copies(self, replicas: int, kept_bytes: Callable[[int], int], give_back: Callable[[], bool]) -> None:
+    def set_replicas(
+        self, replicas: int, replica_bytes: Callable[[int], int], free_earlier_rounds: Callable[[], bool]
+    ) -> None:
         """Set how many replicas are kept in other workers, and in exchange here for them.
 
-        kept_bytes: returns the bytes already taken for those. give_back: frees replicas of earlier rounds, False if
-        none.
+        replica_bytes: returns the bytes already taken for those. free_earlier_rounds: frees replicas of earlier
+        rounds, False if none.
         """
-        self._replicas, self._kept_bytes, self._give_back = replicas, kept_bytes, give_back
+        self._replicas, self._replica_bytes, self._free_earlier_rounds = replicas, replica_bytes, free_earlier_rounds
 
     @property
-    def usual(self) -> Save | None:
+    def default_target(self) -> Save | None:
         """Return the default target for a save or replica that came without one."""
-        return self._folder_told or _shards_in(self.reads)
+        return self._default_target or _shard_target(self.read_folder)
 
-    async def need(self, size: int, generations: int) -> Arena:
+    async def reserve(self, size: int, generations: int) -> Arena:
         """Return the arena with memory for one save of `size` bytes, and soon for all generations. Raises NoMemory
         before it takes any.
         """
         count = min(max(generations, 2), MOST_GENERATIONS)
         try:
-            await asyncio.to_thread(self._refuse, size, min(generations, count))
+            await asyncio.to_thread(self._check_memory, size, min(generations, count))
         except NoMemory:
-            if not self._give_back():
+            if not self._free_earlier_rounds():
                 raise
-            await asyncio.to_thread(self._refuse, size, min(generations, count))
+            await asyncio.to_thread(self._check_memory, size, min(generations, count))
         if self.arena is None:
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
-            is_ours_alone(self.arena)
-            note_target(self.arena.file, self.reads)
-        await self._making.make(self.arena, min(generations, self.arena.identity.count), size)
+            lock_for_daemon(self.arena)
+            note_target(self.arena.file, self.read_folder)
+        await self._preallocator.allocate(self.arena, min(generations, self.arena.identity.count), size)
         return self.arena
 
-    def _refuse(self, size: int, generations: int) -> None:
+    def _check_memory(self, size: int, generations: int) -> None:
         """Raise NoMemory, naming what to add, if the generations do not fit. Memory that the arena has already is not
         counted twice.
         """
         slots = self.arena.slots()[:generations] if self.arena is not None else ()
         need = need_bytes(size, generations, 1, self._replicas)
         need -= sum(min(slot.reserved_bytes, size) for slot in slots)
-        need -= min(self._kept_bytes(self._identity.local_rank), need_bytes(size, 0, 1, self._replicas))
-        refused = refusal(need, self._making.left(limits(self._folder)), folder=str(self._folder))
+        need -= min(self._replica_bytes(self._identity.local_rank), need_bytes(size, 0, 1, self._replicas))
+        refused = refusal(need, self._preallocator.remaining_limits(limits(self._folder)), folder=str(self._folder))
         if refused is not None:
             raise refused
 
-    async def seal(self, told: Save) -> tuple[int, Record] | None:
+    async def pin_save(self, save: Save) -> tuple[int, ShardRecord] | None:
         """Pin the generation that a Save message names; return it with its record. None if it was overwritten or never
         existed.
         """
         if self.arena is None:
             return None
-        record = self.arena.pin(told.generation, told.epoch) if told.generation < self.arena.identity.count else None
+        record = self.arena.pin(save.generation, save.epoch) if save.generation < self.arena.identity.count else None
         if record is None:
             return None
-        if told.target:
-            self._told[told.generation] = told
-            if told.kind == "shards":
-                self._folder_told = told
-                self._note(told.target)
-        return told.generation, record
+        if save.target:
+            self._targets[save.generation] = save
+            if save.kind == "shards":
+                self._default_target = save
+                self._set_read_folder(save.target)
+        return save.generation, record
 
-    def goes(self, generation: int, epoch: int) -> Save | None:
+    def saved_target(self, generation: int, epoch: int) -> Save | None:
         """Return the target in storage of this save, or None if it stays in memory or none was told."""
-        told = self._told.get(generation)
-        return told if told is not None and told.epoch == epoch else None
+        save = self._targets.get(generation)
+        return save if save is not None and save.epoch == epoch else None
 
-    def tell(self, told: Save) -> None:
+    def set_target(self, save: Save) -> None:
         """Record the target of a save that was fetched from another worker."""
-        self._told[told.generation] = told
+        self._targets[save.generation] = save
 
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation.
@@ -159,53 +295,53 @@ class RankStore:
             return False
         shard_bytes = slot.record.shard_bytes
         sums = sums_of(arena.map(generation, slot.record.region_bytes)[:shard_bytes])
-        if slot.state is State.SEALED:
-            arena.hashed(generation, sums)
+        if slot.state is SlotState.SEALED:
+            arena.set_hashed(generation, sums)
             return True
         with suppress(BadCheckpoint):
             if tuple(sums) == arena.sums(generation):
                 return True
         arena.discard(generation)
-        self._say("memory_corrupt", {"step": slot.record.step, "local_rank": self._identity.local_rank})
+        self._log_event("memory_corrupt", {"step": slot.record.step, "local_rank": self._identity.local_rank})
         return False
 
-    async def write(self, generation: int, record: Record, to: Save) -> str:
+    async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
         """Persist a pinned and hashed generation, one at a time; return its path. Raises Superseded, StorageFailed and
         BadCheckpoint.
         """
         assert self.arena is not None
-        self._line.join(record.epoch)
+        self._queue.join(record.epoch)
         try:
-            await self._line.turn(record.epoch)
+            await self._queue.wait_turn(record.epoch)
             try:
                 if record.epoch in self._persisted:  # the agent asked for it before the Sealed message was read
                     return self._persisted[record.epoch]
-                where = await asyncio.to_thread(self._persist, self.arena, generation, record, to)
+                where = await asyncio.to_thread(self._persist, self.arena, generation, record, target)
             finally:
-                self._line.done()
+                self._queue.done()
         finally:
-            self._line.leave(record.epoch)
-        held = {slot.epoch for slot in self.arena.slots()}
-        self._persisted = {epoch: path for epoch, path in self._persisted.items() if epoch in held}
+            self._queue.leave(record.epoch)
+        epochs = {slot.epoch for slot in self.arena.slots()}
+        self._persisted = {epoch: path for epoch, path in self._persisted.items() if epoch in epochs}
         self._persisted[record.epoch] = where
         return where
 
-    def overtake(self) -> int:
+    def drop_oldest(self) -> int:
         """Drop the oldest save that waits to be persisted, to free memory. Return its step, or -1 if none can be
         dropped.
         """
         slots = self.arena.slots() if self.arena is not None else ()
         at = newest(slots)
-        epoch = self._line.overtake(slots[at].epoch if at is not None else -1)
+        epoch = self._queue.drop_oldest(slots[at].epoch if at is not None else -1)
         return next((slot.record.step for slot in slots if slot.record and slot.epoch == epoch), -1)
 
-    async def settled(self) -> list[tuple[Record, bool]]:
+    async def hashed_saves(self) -> list[tuple[ShardRecord, bool]]:
         """List all hashed saves, newest first, each with True if it can be read in parts.
 
         The newest is hashed again now, and saves not yet hashed are hashed. Older ones are verified when they are
         loaded.
         """
-        found: list[tuple[Record, bool]] = []
+        found: list[tuple[ShardRecord, bool]] = []
         if self.arena is None:
             return found
         slots = self.arena.slots()
@@ -213,9 +349,9 @@ class RankStore:
             if (record := self.arena.pin(generation)) is None:
                 continue
             try:
-                if (found and slots[generation].state is State.HASHED) or await self.hash(generation):
+                if (found and slots[generation].state is SlotState.HASHED) or await self.hash(generation):
                     head = self.arena.map(generation, record.head_bytes)
-                    found.append((record, await asyncio.to_thread(in_parts, head)))
+                    found.append((record, await asyncio.to_thread(is_reshardable, head)))
             finally:
                 self.arena.unpin(generation)
         return sorted(found, key=lambda each: -each[0].epoch)
@@ -225,15 +361,15 @@ class RankStore:
         if self.arena is not None:
             self.arena.unpin(generation)
 
-    def unwritten(self, step: int) -> tuple[int, Record, Save] | None:
+    def pin_unwritten(self, step: int) -> tuple[int, ShardRecord, Save] | None:
         """Pin the newest generation of this step; return it, its record and where it goes.
 
         None, and nothing is pinned, if it is in storage already, or if nobody said where it goes.
         """
-        if self.arena is None or (found := self._pinned(step)) is None:
+        if self.arena is None or (found := self._pin_step(step)) is None:
             return None
         generation, record = found
-        target = self.goes(generation, record.epoch) or self._folder_told
+        target = self.saved_target(generation, record.epoch) or self._default_target
         if target is None or record.epoch in self._persisted:
             self.arena.unpin(generation)
             return None
@@ -241,24 +377,24 @@ class RankStore:
 
     def is_hashed(self, generation: int) -> bool:
         """True if the checksums of this generation are known."""
-        return self.arena is not None and self.arena.slots()[generation].state is not State.SEALED
+        return self.arena is not None and self.arena.slots()[generation].state is not SlotState.SEALED
 
     async def verify(self, step: int) -> None:
         """Hash this step again. A broken generation is discarded and reported."""
-        if self.arena is None or (found := self._pinned(step)) is None:
+        if self.arena is None or (found := self._pin_step(step)) is None:
             return
         try:
             await self.hash(found[0])
         finally:
             self.arena.unpin(found[0])
 
-    def _pinned(self, step: int) -> tuple[int, Record] | None:
+    def _pin_step(self, step: int) -> tuple[int, ShardRecord] | None:
         assert self.arena is not None
         slots = self.arena.slots()
-        held = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
-        if not held or (record := self.arena.pin(max(held)[1])) is None:
+        candidates = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
+        if not candidates or (record := self.arena.pin(max(candidates)[1])) is None:
             return None
-        return max(held)[1], record
+        return max(candidates)[1], record
 
     def newest_round(self) -> int:
         """Return the newest round of all saves held, or -1 for none."""
@@ -290,5 +426,5 @@ class RankStore:
             self.arena = None
 
 
-def _shards_in(target: str) -> Save | None:
+def _shard_target(target: str) -> Save | None:
     return Save(0, 0, 0, target) if target else None

@@ -18,27 +18,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from turnout.launcher.checkpoint.arena.socket_dir import PrivateDir, private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena_files import PrivateDir, private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
-    Arena,
-    Ask,
+    ArenaPath,
     Bye,
     Done,
     DropOldestSave,
     End,
-    Failed,
     FetchShard,
+    GetHeldSteps,
+    GetStats,
     Hashed,
+    HeldSteps,
     Hello,
-    Holdings,
-    Need,
     Persisted,
     Pinned,
-    Refused,
+    RequestRefused,
+    ReserveMemory,
     Save,
     SaveDropped,
-    Settle,
+    SaveFailed,
     ShardFetched,
     Stats,
     ToClient,
@@ -47,15 +47,15 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     encode,
     read_at_client,
 )
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
 from turnout.launcher.framing import read_frame
-from turnout.launcher.rendezvous.messages import HeldStep
 
 ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
 RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to take over the memory
-PAUSE_S, TELL_S = 0.1, 10.0  # seconds between two tries, and between two log lines about them
-MOST_LOSSES = 5  # daemons lost in a row without a finished save: the next one would probably die as well
+PAUSE_S, LOG_PERIOD_S = 0.1, 10.0  # seconds between two tries, and between two log lines about them
+MAX_LOSSES = 5  # daemons lost in a row without a finished save: the next one would probably die as well
 FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, after those of other ranks
 
 
@@ -66,35 +66,37 @@ class DaemonLost(LauncherError):
     """The daemon does not answer. Sealed saves stay in memory; connect again."""
 
 
-def brought(daemon: str, wanted: FetchShard) -> ShardFetched:
+def fetch_shard(daemon: str, request: FetchShard) -> ShardFetched:
     """Fetch a shard that other ranks saved, through the daemon at this socket path; wait until it is in local memory.
 
     Raises BadCheckpoint if no worker can give it, and DaemonLost.
     """
-    for left in reversed(range(MOST_LOSSES)):  # a daemon that dies meanwhile is replaced, and the next one is asked
+    for tries_left in reversed(
+        range(MAX_LOSSES)
+    ):  # a daemon that dies meanwhile is replaced, and the next one is asked
         try:
-            answer = _brought(daemon, wanted)
+            answer = _request_shard(daemon, request)
             break
         except (OSError, BadFrame) as error:
-            if not left or isinstance(error, TimeoutError):
+            if not tries_left or isinstance(error, TimeoutError):
                 raise DaemonLost(f"{daemon}: {error}") from error
             log.warning("daemon_lost", extra={"why": str(error), "at": daemon})
     if isinstance(answer, ShardFetched):
         return answer
-    raise BadCheckpoint(answer.detail if isinstance(answer, Failed) else "the daemon has said something else")
+    raise BadCheckpoint(answer.detail if isinstance(answer, SaveFailed) else "the daemon has said something else")
 
 
-def _brought(daemon: str, wanted: FetchShard) -> ToClient:
+def _request_shard(daemon: str, request: FetchShard) -> ToClient:
     """Ask for a shard, and log every TELL_S seconds that it is awaited. Raises OSError and BadFrame."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(FETCH_S)
         sock.connect(daemon)
-        sock.sendall(encode(wanted))
+        sock.sendall(encode(request))
         until_s = time.monotonic() + FETCH_S
-        while not select.select([sock], [], [], TELL_S)[0]:
+        while not select.select([sock], [], [], LOG_PERIOD_S)[0]:
             if time.monotonic() >= until_s:
                 raise TimeoutError(f"no answer within {FETCH_S:g} s")
-            log.warning("daemon_awaited", extra={"answer_to": "FetchShard", "step": wanted.step, "at": daemon})
+            log.warning("daemon_awaited", extra={"answer_to": "FetchShard", "step": request.step, "at": daemon})
         with sock.makefile("rb") as file:
             body = read_frame(file.read, MOST_BYTES)
     if body is None:
@@ -108,29 +110,31 @@ class TrainerClient:
     environ: this process's environment. told: called on a thread with each message that is no answer.
     """
 
-    def __init__(self, hello: Hello, environ: dict[str, str], folder: Path, told: Callable[[ToClient], None]) -> None:
-        self._told = told
-        self._own: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self, hello: Hello, environ: dict[str, str], folder: Path, on_message: Callable[[ToClient], None]
+    ) -> None:
+        self._on_message = on_message
+        self._own_daemon: subprocess.Popen[bytes] | None = None
         self._socket_folder: PrivateDir | None = None
         self._answers: list[ToClient] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._lost = ""
-        self._unheard = 0  # Save messages that the daemon has not taken yet
+        self._unpinned = 0  # Save messages that the daemon has not taken yet
         self._saves: dict[int, Save] = {}  # by epoch: those that are not finished, as far as known
         self._losses, self._connected, self._closed = 0, 1, False  # _connected: number of the connection, 0 for none
         self._sending = threading.Lock()
-        self._hello, self._path = hello, environ.get(DAEMON, "") or self._begin_own(hello, folder, environ)
+        self._hello, self._path = hello, environ.get(DAEMON, "") or self._start_own_daemon(hello, folder, environ)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(self._path)
         except OSError as error:
             self.close()
             raise DaemonLost(f"{self._path}: {error.strerror}") from error
-        self.reader = threading.Thread(target=self._read_on, name="turnout-checkpoint-client", daemon=True)
+        self.reader = threading.Thread(target=self._read_daemons, name="turnout-checkpoint-client", daemon=True)
         self.reader.start()
-        self.arena = self._ask(hello)
+        self.arena = self._arena_path(hello)
 
-    def _begin_own(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
+    def _start_own_daemon(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
         """Start a daemon for this process alone; return its socket path. It ends with this process once all saves are
         stored.
         """
@@ -152,46 +156,48 @@ class TrainerClient:
                 "--worker",
                 hello.worker,
             ]
-            self._own = subprocess.Popen(
+            self._own_daemon = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=[listens.fileno()], start_new_session=True, env=environ
             )
         return path
 
-    def need(self, size: int, generations: int) -> str:
+    def reserve(self, size: int, generations: int) -> str:
         """Allocate memory for saves of `size` bytes; return the arena's path.
 
         Raises NoMemory, which names what to add.
         """
-        self.arena = self._ask(Need(size, generations))
+        self.arena = self._arena_path(ReserveMemory(size, generations))
         return self.arena
 
-    def sealed(self, told: Save) -> None:
+    def announce_save(self, save: Save) -> None:
         """Notify the daemon of a sealed save, without waiting; `unheard` waits."""
-        with self._news:
+        with self._changed:
             if self._lost:
                 raise DaemonLost(self._lost)
             older = [epoch for epoch, each in self._saves.items() if not each.target or each.later]
             for epoch in older:  # of saves that stay in memory the newest counts
                 del self._saves[epoch]
-            self._saves[told.epoch] = told
-            self._unheard += 1
+            self._saves[save.epoch] = save
+            self._unpinned += 1
             connection = self._connected
-        self._send(told, connection)
+        self._send(save, connection)
 
-    def unheard(self) -> None:
+    def wait_pinned(self) -> None:
         """Wait until the daemon has pinned every save that it was notified of, so that none is overwritten. Raises
         DaemonLost.
         """
-        with self._news:
+        with self._changed:
             until_s = time.monotonic() + ANSWER_S
-            while not self._news.wait_for(lambda: (self._connected and not self._unheard) or self._lost, TELL_S):
+            while not self._changed.wait_for(
+                lambda: (self._connected and not self._unpinned) or self._lost, LOG_PERIOD_S
+            ):
                 if time.monotonic() >= until_s:
                     raise DaemonLost(f"no answer within {ANSWER_S:g} s")
                 log.warning("daemon_awaited", extra={"answer_to": "Save", "at": self._path})
             if self._lost:
                 raise DaemonLost(self._lost)
 
-    def overtake(self) -> int:
+    def drop_oldest(self) -> int:
         """Drop the oldest save that waits for storage. Return its step, or -1 if there is none."""
         answer = self._answer(DropOldestSave(), ANSWER_S, SaveDropped)
         return answer.step if isinstance(answer, SaveDropped) else -1
@@ -200,36 +206,36 @@ class TrainerClient:
         """Wait until no save is in flight. Raises TimeoutError."""
         self._answer(Wait(), timeout_s, Done)
 
-    def settle(self, ranks: int) -> tuple[HeldStep, ...]:
+    def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the steps that all local ranks below `ranks` hold, hashed, newest first."""
-        answer = self._answer(Settle(ranks), ANSWER_S, Holdings)
-        return answer.held if isinstance(answer, Holdings) else ()
+        answer = self._answer(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
+        return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
     def stats(self) -> Stats:
         """Return the daemon's statistics for this process."""
-        answer = self._answer(Ask(), ANSWER_S, Stats)
+        answer = self._answer(GetStats(), ANSWER_S, Stats)
         assert isinstance(answer, Stats)
         return answer
 
-    def _ask(self, message: Hello | Need) -> str:
-        answer = self._answer(message, ANSWER_S, (Arena, Refused))
-        if isinstance(answer, Refused):
+    def _arena_path(self, message: Hello | ReserveMemory) -> str:
+        answer = self._answer(message, ANSWER_S, (ArenaPath, RequestRefused))
+        if isinstance(answer, RequestRefused):
             raise NoMemory(answer.detail) if answer.reason == "no_memory" else DaemonLost(answer.detail)
-        assert isinstance(answer, Arena)
+        assert isinstance(answer, ArenaPath)
         return answer.path
 
     def _answer(
         self, message: ToDaemon, timeout_s: float | None, kinds: type[object] | tuple[type[object], ...]
     ) -> ToClient:
         until_s = time.monotonic() + (timeout_s if timeout_s is not None else threading.TIMEOUT_MAX)
-        asked = 0  # the connection on which it was asked
+        asked_connection = 0  # the connection on which it was asked
 
-        def there() -> bool:
-            return bool(self._lost or (self._connected and self._connected != asked)) or self._has(kinds)
+        def is_over() -> bool:
+            return bool(self._lost or (self._connected and self._connected != asked_connection)) or self._has(kinds)
 
         while True:
-            with self._news:
-                while not self._news.wait_for(there, min(TELL_S, max(until_s - time.monotonic(), 0.0))):
+            with self._changed:
+                while not self._changed.wait_for(is_over, min(LOG_PERIOD_S, max(until_s - time.monotonic(), 0.0))):
                     if time.monotonic() >= until_s:
                         raise TimeoutError(f"the daemon has not answered within {timeout_s:g} s")
                     log.warning("daemon_awaited", extra={"answer_to": type(message).__name__, "at": self._path})
@@ -238,8 +244,8 @@ class TrainerClient:
                         return self._answers.pop(at)
                 if self._lost:
                     raise DaemonLost(self._lost)
-                asked = self._connected
-            self._send(message, asked)  # to the next daemon again, if the one that was asked has died
+                asked_connection = self._connected
+            self._send(message, asked_connection)  # to the next daemon again, if the one that was asked has died
 
     def _has(self, kinds: type[object] | tuple[type[object], ...]) -> bool:
         return any(isinstance(each, kinds) for each in self._answers)
@@ -250,65 +256,65 @@ class TrainerClient:
             if connection and connection == self._connected:
                 self._socket.sendall(encode(message))
 
-    def _read_on(self) -> None:
+    def _read_daemons(self) -> None:
         """Read from one daemon after the other."""
         while True:
             why = self._read()
-            with self._news:
+            with self._changed:
                 number, self._connected = self._connected, 0
-                self._unheard = len(self._saves)
+                self._unpinned = len(self._saves)
                 self._losses += 1
-                if self._closed or self._lost or self._own is not None or self._losses > MOST_LOSSES:
+                if self._closed or self._lost or self._own_daemon is not None or self._losses > MAX_LOSSES:
                     self._lost = self._lost or why
-                    self._news.notify_all()
+                    self._changed.notify_all()
                     return
             log.warning("daemon_lost", extra={"why": why, "at": self._path})
-            if not self._reconnected(number + 1):
-                with self._news:
+            if not self._reconnect(number + 1):
+                with self._changed:
                     self._lost = why
-                    self._news.notify_all()
+                    self._changed.notify_all()
                 return
 
-    def _reconnected(self, number: int) -> bool:
+    def _reconnect(self, number: int) -> bool:
         """Connect to the next daemon; tell it of this process and of its unfinished saves. False if none answers."""
-        began_s, told_s = time.monotonic(), 0.0
+        began_s, logged_s = time.monotonic(), 0.0
         while not self._closed and (waited_s := time.monotonic() - began_s) < RECONNECT_S:
-            if waited_s > told_s + TELL_S:
-                told_s = waited_s
+            if waited_s > logged_s + LOG_PERIOD_S:
+                logged_s = waited_s
                 log.warning("daemon_awaited", extra={"at": self._path, "waited_s": round(waited_s)})
-            again = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            again.settimeout(TELL_S)
+            new_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            new_socket.settimeout(LOG_PERIOD_S)
             try:
-                again.connect(self._path)
-                again.sendall(encode(self._hello))
-                with again.makefile("rb") as file:
+                new_socket.connect(self._path)
+                new_socket.sendall(encode(self._hello))
+                with new_socket.makefile("rb") as file:
                     body = read_frame(file.read, MOST_BYTES)
                 answer = read_at_client(body) if body is not None else None
-                if isinstance(answer, Arena) and (answer.path or not self._saves):
-                    again.settimeout(None)
-                    return self._resume(again, number)
-                if isinstance(answer, Arena | Refused):
-                    again.close()
+                if isinstance(answer, ArenaPath) and (answer.path or not self._saves):
+                    new_socket.settimeout(None)
+                    return self._resume(new_socket, number)
+                if isinstance(answer, ArenaPath | RequestRefused):
+                    new_socket.close()
                     return False  # it has not taken over the memory, so that nothing can be continued
             except (OSError, BadFrame):
                 pass
-            again.close()
+            new_socket.close()
             time.sleep(PAUSE_S)
         return False
 
-    def _resume(self, again: socket.socket, number: int) -> bool:
+    def _resume(self, new_socket: socket.socket, number: int) -> bool:
         """Continue on the new connection. False if this client was closed meanwhile."""
-        with self._sending, self._news:
+        with self._sending, self._changed:
             if self._closed:
-                again.close()
+                new_socket.close()
                 return False
             self._socket.close()
-            self._socket = again
+            self._socket = new_socket
             for save in self._saves.values():
-                again.sendall(encode(save))
-            self._unheard = len(self._saves)
+                new_socket.sendall(encode(save))
+            self._unpinned = len(self._saves)
             self._connected = number
-            self._news.notify_all()
+            self._changed.notify_all()
         log.warning("daemon_found", extra={"at": self._path, "saves": len(self._saves)})
         return True
 
@@ -317,26 +323,26 @@ class TrainerClient:
         try:
             with self._socket.makefile("rb") as file:
                 while (body := read_frame(file.read, MOST_BYTES)) is not None:
-                    self._take(read_at_client(body))
+                    self._dispatch(read_at_client(body))
         except (OSError, BadFrame, ValueError) as error:
             return str(error)
         return "the daemon has closed the connection"
 
-    def _take(self, message: ToClient) -> None:
-        with self._news:
-            if isinstance(message, Hashed | Persisted | Failed):
-                self._finished(message)
+    def _dispatch(self, message: ToClient) -> None:
+        with self._changed:
+            if isinstance(message, Hashed | Persisted | SaveFailed):
+                self._forget_finished(message)
             if isinstance(message, Pinned):
-                self._unheard -= 1
-            elif isinstance(message, Refused) and message.reason == "failed":
+                self._unpinned -= 1
+            elif isinstance(message, RequestRefused) and message.reason == "failed":
                 self._lost = self._lost or message.detail  # no request gets an answer any more
-            elif not isinstance(message, Hashed | Persisted | Failed):
+            elif not isinstance(message, Hashed | Persisted | SaveFailed):
                 self._answers.append(message)
-            self._news.notify_all()
-        if isinstance(message, Hashed | Persisted | Failed):
-            self._told(message)
+            self._changed.notify_all()
+        if isinstance(message, Hashed | Persisted | SaveFailed):
+            self._on_message(message)
 
-    def _finished(self, message: Hashed | Persisted | Failed) -> None:
+    def _forget_finished(self, message: Hashed | Persisted | SaveFailed) -> None:
         """Forget the saves that need no other daemon any more."""
         self._losses = 0
         for epoch, save in list(self._saves.items()):
@@ -352,12 +358,12 @@ class TrainerClient:
                 self._socket.sendall(encode(Bye()))
                 self._socket.shutdown(socket.SHUT_RDWR)  # else the reading thread keeps the connection open
             self._socket.close()
-        if self._own is not None:
-            assert self._own.stdin is not None
+        if self._own_daemon is not None:
+            assert self._own_daemon.stdin is not None
             with suppress(OSError):
-                self._own.stdin.write(encode(End(True)))
+                self._own_daemon.stdin.write(encode(End(True)))
             with suppress(OSError):
-                self._own.stdin.close()
-            self._own.wait()
+                self._own_daemon.stdin.close()
+            self._own_daemon.wait()
         if self._socket_folder is not None:
             self._socket_folder.cleanup()

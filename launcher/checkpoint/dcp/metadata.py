@@ -37,8 +37,7 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restored
-from turnout.launcher.checkpoint.format.checksums import sum_of
-from turnout.launcher.checkpoint.format.safetensors_layout import MOST_DIMENSIONS, Layout
+from turnout.launcher.checkpoint.format.shard_file import MOST_DIMENSIONS, Layout, sum_of
 from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
@@ -180,7 +179,7 @@ def read(text: bytes | memoryview) -> Table:
 def _fits(chunk: Chunk, tensor: Tensor) -> bool:
     if not len(chunk.offsets) == len(chunk.sizes) == len(tensor.size):
         return False
-    return all(at + part <= whole for at, part, whole in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True))
+    return all(at + part <= size for at, part, size in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True))
 
 
 def metadata_of(table: Table) -> Metadata:

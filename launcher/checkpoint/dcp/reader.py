@@ -18,22 +18,30 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from turnout.launcher.checkpoint.arena.arena import find
-from turnout.launcher.checkpoint.daemon.trainer_client import DaemonLost, brought
+from turnout.launcher.checkpoint.arena.arena_files import find
+from turnout.launcher.checkpoint.daemon.trainer_client import DaemonLost, fetch_shard
 from turnout.launcher.checkpoint.dcp.metadata import Chunk, chunk_name, load_text, metadata_of
-from turnout.launcher.checkpoint.dcp.shards import Bringing, InMemory, InStorage, Placed, Saved, Shard, Want, log
+from turnout.launcher.checkpoint.dcp.shards import (
+    DcpShard,
+    FetchRank,
+    InMemory,
+    InStorage,
+    PlannedRead,
+    SavedStep,
+    WantedItem,
+    log,
+)
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
-from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ReshardedStep, Where
-from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octets, over
-from turnout.launcher.checkpoint.format.daemon_messages import Failed, FetchShard, ToClient
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ReshardedStep, ShardPosition
+from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octets, tensor_over
+from turnout.launcher.checkpoint.format.daemon_messages import FetchShard, SaveFailed, ToClient
+from turnout.launcher.checkpoint.format.shard_file import Entry
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import committed, manifest_of, seen
-from turnout.launcher.checkpoint.storage.verified_read import WantedBytes
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed, manifest_of
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 
-Place = Callable[[Shard], Placed | None]
+Place = Callable[[DcpShard], PlannedRead | None]
 
 
 class MemorySavers:
@@ -56,7 +64,13 @@ class MemorySavers:
             if known is not None:  # the same process is in another world now
                 known[1].close()
             memory = MemorySaver(
-                rank, environ, generations=generations, replicated=False, threads=2, told=_told, replicas=replicas
+                rank,
+                environ,
+                generations=generations,
+                replicated=False,
+                threads=2,
+                on_message=_log_failed_save,
+                replicas=replicas,
             )
             self._open[key] = rank, memory
             if not self._closes:
@@ -77,8 +91,8 @@ class MemorySavers:
 memories = MemorySavers()
 
 
-def _told(message: ToClient) -> None:
-    if isinstance(message, Failed) and message.reason != "overwritten":
+def _log_failed_save(message: ToClient) -> None:
+    if isinstance(message, SaveFailed) and message.reason != "overwritten":
         log.warning("persist_failed", extra={"step": message.step, "reason": message.reason, "detail": message.detail})
 
 
@@ -88,7 +102,7 @@ def named(folder: str | os.PathLike[str]) -> str:
     return text if "://" in text else str(Path(text).absolute())
 
 
-def here(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
+def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
     """Return this process's identity, with rank and world size of torch.distributed if it is initialized."""
     rank = ProcessInfo.of(environ, folder)
     if dist.is_available() and dist.is_initialized():
@@ -100,37 +114,40 @@ def _in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
     """Return the step in memory to load, -1 for none: the one the agent named, or a single rank's newest without an
     agent.
     """
-    if rank.restore is not None:
-        return rank.restore
+    if rank.restore_step is not None:
+        return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
         return -1
     return memories.of(rank, environ).newest()
 
 
-def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Saved | None:
+def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> SavedStep | None:
     """Find the newest step, or the given one. None if nothing is stored.
 
     Raises BadCheckpoint if steps exist but none can be read, NewerFormat and StorageFailed.
     """
-    rank = here(folder, environ)
-    memory = rank.parts.step if rank.parts is not None else _in_memory(rank, environ)
+    rank = process_info(folder, environ)
+    memory = rank.resharded_step.step if rank.resharded_step is not None else _in_memory(rank, environ)
     if memory >= 0 and step in (None, memory):
         try:
-            return Saved(InMemory.of(rank, memory, _bringing(rank.parts, environ)), lambda: _in_storage(folder, memory))
+            return SavedStep(
+                InMemory.of(rank, memory, _fetch_shard(rank.resharded_step, environ)),
+                lambda: _in_storage(folder, memory),
+            )
         except (BadCheckpoint, DaemonLost) as error:
             log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
     if "://" not in folder and not Path(folder).is_dir():
         return None
     store, fault = open_store(folder), None
     # The step that all ranks read, whatever was committed since.
-    if step is None and rank.stored is not None and rank.world > 1:
-        if rank.stored < 0:
+    if step is None and rank.stored_step is not None and rank.world > 1:
+        if rank.stored_step < 0:
             return None
-        step = seen(store, rank.stored).step
+        step = await_manifest(store, rank.stored_step).step
     for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only=step):
         found = InStorage(store, manifest)
         try:
-            return Saved(None, lambda found=found: found)  # type: ignore[misc]
+            return SavedStep(None, lambda found=found: found)  # type: ignore[misc]
         except NewerFormat:
             raise
         except BadCheckpoint as error:
@@ -141,12 +158,12 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
     return None
 
 
-def _bringing(parts: ReshardedStep | None, environ: Mapping[str, str]) -> Bringing | None:
+def _fetch_shard(parts: ReshardedStep | None, environ: Mapping[str, str]) -> FetchRank | None:
     if parts is None:
         return None
 
-    def bring(rank: int) -> Where:
-        found = brought(environ[DAEMON], FetchShard(parts.step, parts.round, rank, parts.ranks))
+    def bring(rank: int) -> ShardPosition:
+        found = fetch_shard(environ[DAEMON], FetchShard(parts.step, parts.round, rank, parts.ranks))
         return Path(found.path), found.generation, found.epoch
 
     return bring
@@ -173,7 +190,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.folder, self._step = named(folder), step
         self._environ = os.environ if environ is None else environ
-        self._found: Saved | None = None
+        self._found: SavedStep | None = None
 
     def __bool__(self) -> bool:
         return self._saved() is not None
@@ -191,7 +208,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         """
         return "" if self._found is None else self._found.source
 
-    def _saved(self) -> Saved | None:
+    def _saved(self) -> SavedStep | None:
         if self._found is None:
             self._found = find_saved(self.folder, self._environ, self._step)
         return self._found
@@ -203,9 +220,9 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
     def read_metadata(self) -> Metadata:
         """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, and StorageFailed."""
-        return metadata_of(self._there().table)
+        return metadata_of(self._saved_step().table)
 
-    def _there(self) -> Saved:
+    def _saved_step(self) -> SavedStep:
         saved = self._saved()
         if saved is None:
             what = "nothing" if self._step is None else f"no step {self._step}"
@@ -216,7 +233,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         pass
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        saved = self._there()
+        saved = self._saved_step()
         return replace(plan, storage_data=(saved.step, saved.table.save, saved.table.shape))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -224,37 +241,39 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
         Raises BadCheckpoint if that is not possible.
         """
-        seen = [plan.storage_data for plan in plans]
-        if len({shape for _, _, shape in seen}) > 1:
-            steps = sorted({step for step, _, _ in seen})
+        found = [plan.storage_data for plan in plans]
+        if len({shape for _, _, shape in found}) > 1:
+            steps = sorted({step for step, _, _ in found})
             raise BadCheckpoint(f"the ranks see different checkpoints, of steps {steps}: load again")
-        return [replace(plan, storage_data=min(seen)) for plan in plans]
+        return [replace(plan, storage_data=min(found)) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read what the plan needs.
 
         Raises BadCheckpoint and StorageFailed; the state dict may then be partly filled.
         """
-        saved = self._agreed(*plan.storage_data)
-        saved.read(_wanted(saved, planner, plan))
+        saved = self._agreed_save(*plan.storage_data)
+        saved.read(_wanted_items(saved, planner, plan))
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _agreed(self, step: int, save: str, shape: int) -> Saved:
-        if self._there().table.save != save:
-            log.warning("checkpoint_passed_over", extra={"step": self._there().step, "why": "another rank lacks it"})
+    def _agreed_save(self, step: int, save: str, shape: int) -> SavedStep:
+        if self._saved_step().table.save != save:
+            log.warning(
+                "checkpoint_passed_over", extra={"step": self._saved_step().step, "why": "another rank lacks it"}
+            )
             self._found = find_saved(self.folder, self._environ, step)
-            if self._there().table.save != save or self._there().table.shape != shape:
+            if self._saved_step().table.save != save or self._saved_step().table.shape != shape:
                 raise BadCheckpoint(f"step {step} is another one than the other ranks have")
-        return self._there()
+        return self._saved_step()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return bool(os.fspath(checkpoint_id))
 
 
-def _wanted(saved: Saved, planner: LoadPlanner, plan: LoadPlan) -> Iterator[Want]:
+def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Iterator[WantedItem]:
     """List what a plan reads. Raises BadCheckpoint if the checkpoint lacks something."""
     chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
     for item in plan.items:
@@ -262,18 +281,18 @@ def _wanted(saved: Saved, planner: LoadPlanner, plan: LoadPlan) -> Iterator[Want
         if item.type is LoadItemType.BYTE_IO:
             if key not in saved.table.values:
                 raise BadCheckpoint(f"step {saved.step} has no value {key}")
-            yield Want(key, saved.table.values[key], _value(planner, item), is_value=True)
+            yield WantedItem(key, saved.table.values[key], _value(planner, item), is_value=True)
             continue
         if key not in chunks and key in saved.table.tensors:
             chunks[key] = {each.offsets: each for each in saved.table.tensors[key].chunks}
         chunk = chunks.get(key, {}).get(tuple(item.storage_index.offset or ()))
         if chunk is None:
             raise BadCheckpoint(f"step {saved.step} has no chunk of {key} at {item.storage_index.offset}")
-        yield Want(chunk_name(key, chunk.offsets), chunk.rank, _tensor(planner, item, chunk))
+        yield WantedItem(chunk_name(key, chunk.offsets), chunk.rank, _tensor(planner, item, chunk))
 
 
 def _value(planner: LoadPlanner, item: ReadItem) -> Place:
-    def place(shard: Shard) -> None:
+    def place(shard: DcpShard) -> None:
         load_text(planner, item, shard.values[item.storage_index.fqn])
 
     return place
@@ -282,7 +301,7 @@ def _value(planner: LoadPlanner, item: ReadItem) -> Place:
 def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
     """Read the rows that are needed: directly into their tensor, or aside if only some columns are copied from them."""
 
-    def place(shard: Shard) -> Placed:
+    def place(shard: DcpShard) -> PlannedRead:
         entry = shard.chunks[chunk_name(item.storage_index.fqn, chunk.offsets)]
         if entry.shape != chunk.sizes:
             raise BadCheckpoint(f"{entry.name} is {entry.shape}, and {chunk.sizes} by the metadata")
@@ -301,16 +320,16 @@ def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
                 increment_version(target)
                 planner.commit_tensor(item, target)
 
-            return Placed(WantedBytes(shard.head_bytes + at, into), 0, done)
+            return PlannedRead(ByteRange(shard.head_bytes + at, into), 0, done)
         into = memoryview(bytearray(size))
 
-        def copied() -> None:
-            source = over(into, Entry(entry.name, entry.dtype, shape, 0, size), 0)
+        def copy() -> None:
+            source = tensor_over(into, Entry(entry.name, entry.dtype, shape, 0, size), 0)
             for dim in range(1, len(shape)):
                 source = source.narrow(dim, starts[dim], sizes[dim])
             target.copy_(source)
             planner.commit_tensor(item, target)
 
-        return Placed(WantedBytes(shard.head_bytes + at, into), size, copied)
+        return PlannedRead(ByteRange(shard.head_bytes + at, into), size, copy)
 
     return place

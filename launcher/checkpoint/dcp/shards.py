@@ -13,29 +13,26 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.reader import ArenaReader
+from turnout.launcher.checkpoint.arena.arena import Arena, ArenaReader
 from turnout.launcher.checkpoint.dcp import metadata as dcp_metadata
 from turnout.launcher.checkpoint.dcp.metadata import Table
-from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, Where
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, ShardPosition
 from turnout.launcher.checkpoint.format import state_tree
 from turnout.launcher.checkpoint.format.manifest import Blocks, Manifest
-from turnout.launcher.checkpoint.format.reshardable import KEY
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry, read_head
-from turnout.launcher.checkpoint.storage.reader import blocks_of
+from turnout.launcher.checkpoint.format.shard_file import KEY, Entry, read_head
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, blocks_of
 from turnout.launcher.checkpoint.storage.store import Store
-from turnout.launcher.checkpoint.storage.verified_read import VerifiedReader, WantedBytes
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 log = logging.getLogger("turnout.checkpoint")
 
-Bringing: TypeAlias = Callable[[int], Where]
+FetchRank: TypeAlias = Callable[[int], ShardPosition]
 
 _MOST_ASIDE_BYTES = 256 << 20  # bytes at a time that cannot be read straight into their place
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class DcpShard:
     """Describes the content of one DCP shard in memory or storage: its chunks, its values and its header."""
 
     save: str  # the id of the save
@@ -46,38 +43,38 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlannedRead:
     """A planned read of a byte range from a shard, with a function to call once the bytes are verified."""
 
-    piece: WantedBytes
+    piece: ByteRange
     aside_bytes: int  # temporary memory that it needs
     done: Callable[[], None]  # called when the bytes are there and verified
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class WantedItem:
     """A chunk or a value to read, and the rank that saved it."""
 
     name: str
     rank: int
-    place: Callable[[Shard], Placed | None]  # plans the read in a shard; None if the header has all of it
+    place: Callable[[DcpShard], PlannedRead | None]  # plans the read in a shard; None if the header has all of it
     is_value: bool = False
 
-    def is_in(self, shard: Shard) -> bool:
+    def is_in(self, shard: DcpShard) -> bool:
         """True if the shard has this chunk or value."""
         return self.name in (shard.values if self.is_value else shard.chunks)
 
 
-class Source(Protocol):
+class ShardSource(Protocol):
     """A place that has shards of a step."""
 
     def opened(self, rank: int) -> AbstractContextManager[VerifiedReader]:
         """Open the shard of a rank. Raises BadCheckpoint, StorageFailed."""
 
-    def holder(self, want: Want) -> int | None:
+    def holder(self, want: WantedItem) -> int | None:
         """Return the rank whose shard should hold the wanted item, or None if this source has no such shard."""
 
-    def shard(self, rank: int, verified: VerifiedReader) -> Shard:
+    def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
         """Return the content of this rank's open shard. Raises BadCheckpoint, StorageFailed."""
 
 
@@ -87,30 +84,30 @@ class InMemory:
     bring: fetches the shard of another rank, for a step that a world of another size saved. Raises LauncherError.
     """
 
-    def __init__(self, step: int, held: Mapping[int, Where], bring: Bringing | None = None) -> None:
-        self.step, self._held, self._bring = step, dict(held), bring
-        self._shards, self._nowhere = dict[int, Shard](), set[int]()
-        if not held and bring is not None:
-            self._held[0] = bring(0)  # shard 0 describes the others
-        for rank in self._held:
-            self._look(rank)
+    def __init__(self, step: int, positions: Mapping[int, ShardPosition], fetch: FetchRank | None = None) -> None:
+        self.step, self._positions, self._fetch = step, dict(positions), fetch
+        self._shards, self._unfetched = dict[int, DcpShard](), set[int]()
+        if not positions and fetch is not None:
+            self._positions[0] = fetch(0)  # shard 0 describes the others
+        for rank in self._positions:
+            self._read_head(rank)
 
-    def _look(self, rank: int) -> None:
+    def _read_head(self, rank: int) -> None:
         with self.opened(rank) as verified:
             self._shards[rank] = shard_of(verified)
         if len({shard.save for shard in self._shards.values()}) != 1:
             raise BadCheckpoint(f"memory does not hold step {self.step} as one save")
 
     @classmethod
-    def of(cls, rank: ProcessInfo, step: int, bring: Bringing | None = None) -> InMemory:
+    def of(cls, rank: ProcessInfo, step: int, fetch: FetchRank | None = None) -> InMemory:
         """Find this step in the worker's memory. Raises BadCheckpoint if it is missing or broken, and LauncherError as
-        `bring` does.
+        `fetch` does.
         """
-        return cls(step, rank.holds(step), bring)
+        return cls(step, rank.locate_step(step), fetch)
 
     @contextmanager
     def opened(self, rank: int) -> Iterator[VerifiedReader]:
-        path, generation, epoch = self._held[rank]
+        path, generation, epoch = self._positions[rank]
         arena = Arena.open(path)
         try:
             record = arena.slots()[generation].record
@@ -121,29 +118,29 @@ class InMemory:
         finally:
             arena.close()
 
-    def holder(self, want: Want) -> int | None:
+    def holder(self, want: WantedItem) -> int | None:
         if not any(want.is_in(shard) for shard in self._shards.values()):
-            self._brought(want.rank)
+            self._try_fetch(want.rank)
         return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
 
-    def _brought(self, rank: int) -> None:
-        if self._bring is None or rank in self._shards or rank in self._nowhere:
+    def _try_fetch(self, rank: int) -> None:
+        if self._fetch is None or rank in self._shards or rank in self._unfetched:
             return
         try:
-            self._held[rank] = self._bring(rank)
-            self._look(rank)
+            self._positions[rank] = self._fetch(rank)
+            self._read_head(rank)
         except LauncherError as error:
-            self._nowhere.add(rank)
+            self._unfetched.add(rank)
             self._shards.pop(rank, None)
             log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
 
-    def shard(self, rank: int, verified: VerifiedReader) -> Shard:
+    def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
         return self._shards[rank]
 
     def table(self) -> Table:
         """Return the table of this save. Raises BadCheckpoint."""
         if not any(shard.table for shard in self._shards.values()):
-            self._brought(0)
+            self._try_fetch(0)
         for rank, shard in self._shards.items():
             if shard.table is not None:
                 with self.opened(rank) as verified:
@@ -156,7 +153,7 @@ class InStorage:
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store, self._manifest, self.step = store, manifest, manifest.step
-        self._shards: dict[int, Shard] = {}  # shards whose headers were read
+        self._shards: dict[int, DcpShard] = {}  # shards whose headers were read
         self._blocks: dict[int, Blocks | None] = {}
 
     @contextmanager
@@ -173,10 +170,10 @@ class InStorage:
             else:
                 yield VerifiedReader(file, blocks.sums, name, blocks.block_bytes)
 
-    def holder(self, want: Want) -> int | None:
+    def holder(self, want: WantedItem) -> int | None:
         return want.rank
 
-    def shard(self, rank: int, verified: VerifiedReader) -> Shard:
+    def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
         if rank not in self._shards:
             self._shards[rank] = shard_of(verified)
         return self._shards[rank]
@@ -190,75 +187,77 @@ class InStorage:
         return table
 
 
-class Saved:
+class SavedStep:
     """One saved step, read from memory (`near`) first, then from storage.
 
     far: opens the step in storage, and raises BadCheckpoint if it is not there.
     """
 
-    def __init__(self, near: InMemory | None, far: Callable[[], InStorage]) -> None:
-        self._near, self._far = near, far
-        source = near or far()
+    def __init__(self, memory: InMemory | None, open_storage: Callable[[], InStorage]) -> None:
+        self._memory, self._open_storage = memory, open_storage
+        source = memory or open_storage()
         self.source = ""
         self.step, self.table = source.step, source.table()
 
-    def read(self, wants: Iterable[Want]) -> None:
+    def read(self, wants: Iterable[WantedItem]) -> None:
         """Read every wanted item. Raises BadCheckpoint, StorageFailed; some items may have been read then.
 
         Sets `source` to "memory" if everything so far came from there, else "storage".
         """
-        left = list(wants)
-        if self._near is not None:
-            left = list(self._from(self._near, left, again=True))
-        self.source = "storage" if left or self._near is None else self.source or "memory"
-        if left:
-            for _ in self._from(self._far(), left, again=False):
+        missing = list(wants)
+        if self._memory is not None:
+            missing = list(self._read_from(self._memory, missing, skip_broken=True))
+        self.source = "storage" if missing or self._memory is None else self.source or "memory"
+        if missing:
+            for _ in self._read_from(self._open_storage(), missing, skip_broken=False):
                 raise BadCheckpoint(f"step {self.step} is not whole")
 
-    def _from(self, source: Source, wants: Iterable[Want], *, again: bool) -> Iterator[Want]:
-        """Read items from one source, and give those that it lacks. With `again`, also give those that are broken
+    def _read_from(
+        self, source: ShardSource, wants: Iterable[WantedItem], *, skip_broken: bool
+    ) -> Iterator[WantedItem]:
+        """Read items from one source, and give those that it lacks. With `skip_broken`, also give those that are broken
         there.
         """
-        by_rank: dict[int, list[Want]] = {}
+        by_rank: dict[int, list[WantedItem]] = {}
         for want in wants:
             rank = source.holder(want)
             if rank is None:
                 yield want
             else:
                 by_rank.setdefault(rank, []).append(want)
-        for rank, there in sorted(by_rank.items()):
+        for rank, items in sorted(by_rank.items()):
             try:
                 with source.opened(rank) as verified:
-                    self._take(verified, source.shard(rank, verified), rank, there)
+                    self._read_shard(verified, source.shard(rank, verified), rank, items)
             except BadCheckpoint as error:
-                if not again:
+                if not skip_broken:
                     raise
                 log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
-                yield from there
+                yield from items
 
-    def _take(self, verified: VerifiedReader, shard: Shard, rank: int, wants: Iterable[Want]) -> None:
+    def _read_shard(self, verified: VerifiedReader, shard: DcpShard, rank: int, wants: Iterable[WantedItem]) -> None:
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
-        placed, aside_bytes = list[Placed](), 0
+        reads, aside_bytes = list[PlannedRead](), 0
         for want in wants:
             if not want.is_in(shard):
                 raise BadCheckpoint(f"rank {rank} of step {self.step} does not hold {want.name}")
             if (found := want.place(shard)) is not None:
-                placed.append(found)
+                reads.append(found)
                 aside_bytes += found.aside_bytes
             if aside_bytes > _MOST_ASIDE_BYTES:
-                _have(verified, placed)
-                placed, aside_bytes = [], 0
-        _have(verified, placed)
+                _read_now(verified, reads)
+                reads, aside_bytes = [], 0
+        _read_now(verified, reads)
 
 
-def _have(verified: VerifiedReader, placed: Sequence[Placed]) -> None:
-    verified.fill(each.piece for each in placed)
-    for each in placed:
+def _read_now(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> None:
+    verified.fill(each.piece for each in reads)
+    for each in reads:
         each.done()
 
 
-def shard_of(verified: VerifiedReader) -> Shard:
+def shard_of(verified: VerifiedReader) -> DcpShard:
     """Read the content of a shard. Raises BadCheckpoint if it was not saved through torch.distributed.checkpoint."""
     first = verified.read(0, min(verified.block_bytes, verified.size_bytes))
     size = 8 + int.from_bytes(first[:8], "little")
@@ -277,13 +276,13 @@ def shard_of(verified: VerifiedReader) -> Shard:
             "values": dict(values),
             "table": (None | Entry()) as table,
         }:
-            whole = all(isinstance(each, Entry) for each in chunks.values())
-            if whole and all(isinstance(each, str) for each in values.values()):
-                return Shard(save, chunks, values, table, head_bytes)
+            has_entries = all(isinstance(each, Entry) for each in chunks.values())
+            if has_entries and all(isinstance(each, str) for each in values.values()):
+                return DcpShard(save, chunks, values, table, head_bytes)
     raise BadCheckpoint("the shard was not saved through torch.distributed.checkpoint")
 
 
-def _table(shard: Shard, verified: VerifiedReader) -> Table:
+def _table(shard: DcpShard, verified: VerifiedReader) -> Table:
     if shard.table is None:
         raise BadCheckpoint("the shard does not tell what the others are")
     start, end = shard.head_bytes + shard.table.start, shard.head_bytes + shard.table.end

@@ -30,9 +30,9 @@ from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, memories,
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.format.daemon_messages import Save
+from turnout.launcher.coordinator_messages import MOST_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadState, LauncherError
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
 
 __all__ = ["FlashLoadPlanner", "FlashSavePlanner", "FlashStorageReader", "FlashStorageWriter"]
 
@@ -41,7 +41,7 @@ _LAUNCH = f"own-{secrets.token_hex(16)}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SaveRequest:
     """Each rank's message to the coordinator, sent with its plan."""
 
     step: int
@@ -50,7 +50,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SaveOrder:
     """The coordinator's message to each rank, sent with its plan."""
 
     rank: int
@@ -61,7 +61,7 @@ class _Told:
     table: bytes  # as JSON, b"" for all but the first rank of a place
 
 
-def _is_whole(plan: SavePlan) -> bool:
+def _is_complete(plan: SavePlan) -> bool:
     """True if the plan is complete. Since torch 2.7 a plan may only refer to a cached one."""
     return bool(getattr(plan, "usable", True))
 
@@ -109,37 +109,39 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         rank = ProcessInfo.of(self._environ, self.folder)
-        return replace(plan, storage_data=_Asked(self.step, rank.worker if rank.beside else "", tuple(plan.items)))
+        return replace(
+            plan, storage_data=_SaveRequest(self.step, rank.worker if rank.has_agent else "", tuple(plan.items))
+        )
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Tell each rank what to save. Raises LauncherError if the ranks save different steps or use cached plans."""
-        asked = [plan.storage_data for plan in plans]
-        if not all(isinstance(each, _Asked) for each in asked) or not all(map(_is_whole, plans)):
+        requests = [plan.storage_data for plan in plans]
+        if not all(isinstance(each, _SaveRequest) for each in requests) or not all(map(_is_complete, plans)):
             raise LauncherError("the planner must give each rank's own plan: leave enable_plan_caching off")
-        if len({each.step for each in asked}) > 1:
-            raise LauncherError(f"the ranks save different steps: {sorted({each.step for each in asked})}")
+        if len({each.step for each in requests}) > 1:
+            raise LauncherError(f"the ranks save different steps: {sorted({each.step for each in requests})}")
         save = secrets.token_hex(16)
         table = dcp_metadata.write(table_of(plans, save))
-        told, known = [], dict[str, set[MetadataIndex]]()
-        for plan, each in zip(plans, asked, strict=True):
+        orders, known = [], dict[str, set[MetadataIndex]]()
+        for plan, each in zip(plans, requests, strict=True):
             known.setdefault(each.place, set()).update(item.index for item in plan.items)
         first = dict[str, int]()
-        for rank, (plan, each) in enumerate(zip(plans, asked, strict=True)):
+        for rank, (plan, each) in enumerate(zip(plans, requests, strict=True)):
             more = tuple(item for item in each.items if item.index not in known[each.place])
             known[each.place].update(item.index for item in more)
             its_table = table if first.setdefault(each.place, rank) == rank else b""
-            told.append(replace(plan, storage_data=_Told(rank, len(plans), _LAUNCH, save, more, its_table)))
-        return told
+            orders.append(replace(plan, storage_data=_SaveOrder(rank, len(plans), _LAUNCH, save, more, its_table)))
+        return orders
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Save this rank's part; everything is in memory when this returns. Raises BadState, NoMemory, and
         LauncherError.
         """
-        told = plan.storage_data
-        if not isinstance(told, _Told):
+        order = plan.storage_data
+        if not isinstance(order, _SaveOrder):
             raise LauncherError("the planner has not kept the plan's storage_data")
         chunks, values, results = dict[str, torch.Tensor](), dict[str, str](), list[WriteResult]()
-        for item in (*plan.items, *told.more):
+        for item in (*plan.items, *order.more):
             if item.type is WriteItemType.BYTE_IO:
                 text = values[item.index.fqn] = text_of(planner, item)
                 results.append(WriteResult(item.index, len(text), None))
@@ -147,10 +149,10 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
                 tensor = planner.resolve_data(item).detach()
                 chunks[chunk_name(item.index.fqn, item.tensor_data.chunk.offsets)] = tensor
                 results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
-        table = torch.frombuffer(bytearray(told.table), dtype=torch.uint8) if told.table else None
-        state = {"dcp": 1, "save": told.save, "chunks": chunks, "values": values, "table": table}
+        table = torch.frombuffer(bytearray(order.table), dtype=torch.uint8) if order.table else None
+        state = {"dcp": 1, "save": order.save, "chunks": chunks, "values": values, "table": table}
         target = Save(0, 0, self.step, self.folder, keep=self._keep, every=self._every, later=not self.disk)
-        self._memory = memories.of(self._rank(told), self._environ, self.generations, self._replicas)
+        self._memory = memories.of(self._rank(order), self._environ, self.generations, self._replicas)
         try:
             self._memory.save(self.step, state, target)
         except BadState as error:
@@ -160,12 +162,12 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         done.set_result(results[: len(plan.items)])
         return done
 
-    def _rank(self, told: _Told) -> ProcessInfo:
-        rank = replace(ProcessInfo.of(self._environ, self.home), rank=told.rank, world=told.world)
-        if rank.beside or told.world == 1:
+    def _rank(self, order: _SaveOrder) -> ProcessInfo:
+        rank = replace(ProcessInfo.of(self._environ, self.home), rank=order.rank, world=order.world)
+        if rank.has_agent or order.world == 1:
             return rank
         # With a daemon of its own, it would adopt the arena of another rank of this name.
-        return replace(rank, run=told.launch, worker=f"{rank.worker}-{told.rank}", local_rank=0)
+        return replace(rank, run=order.launch, worker=f"{rank.worker}-{order.rank}", local_rank=0)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Check the keys that were saved; the daemons commit the step. Raises LauncherError if they differ from the
@@ -178,7 +180,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until this rank's part is stored, and on rank 0 the whole step. Raises TimeoutError."""
         if self._memory is not None:
-            self._memory.prepared()
+            self._memory.wait_prepared()
             self._memory.client.wait(timeout_s)
 
     @classmethod

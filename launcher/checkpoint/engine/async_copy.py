@@ -24,14 +24,13 @@ from torch.optim import Optimizer as Optimizer
 
 from turnout.launcher.checkpoint.engine.save_plan import SavePlan
 from turnout.launcher.checkpoint.engine.state_dict import octets, versions_of
-from turnout.launcher.checkpoint.format.checksums import sum_of
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry
+from turnout.launcher.checkpoint.format.shard_file import Entry, sum_of
 
 
 class CopyPolicy(NamedTuple):
     """Says which tensors a save may copy while training goes on."""
 
-    lie: frozenset[int]  # data pointers of tensors that only the optimizers change
+    addresses: frozenset[int]  # data pointers of tensors that only the optimizers change
     verify: bool  # hash these tensors before and after the copy
 
 
@@ -82,21 +81,21 @@ class AsyncCopy:
         return names
 
 
-def may_wait(
-    laid: SavePlan, lie: frozenset[int], not_these: set[str], on_device: npt.NDArray[np.bool_]
+def overlappable(
+    laid: SavePlan, frozen_addresses: frozenset[int], excluded: set[str], on_device: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Mark the layout entries that can be copied while training goes on.
 
-    lie: data pointers of tensors that only optimizers change. not_these: names of tensors that an earlier save found
-    changed. on_device: entries that a device copies in the background. CPU tensors have to be plain bytes.
+    frozen_addresses: data pointers of tensors that only optimizers change. excluded: names of tensors that an earlier
+    save found changed. on_device: entries that a device copies in the background. CPU tensors have to be plain bytes.
     """
-    lying = np.fromiter(map(lie.__contains__, laid.sources.tolist()), np.bool_, len(laid.tensors))
-    lying &= laid.plain | on_device
-    if lying.any():
-        lying &= ~np.fromiter(map(torch.Tensor.is_inference, laid.tensors), np.bool_, len(lying))
-    if not_these:
-        lying &= ~np.fromiter((each.name in not_these for each in laid.layout.entries), np.bool_, len(lying))
-    return lying
+    mask = np.fromiter(map(frozen_addresses.__contains__, laid.sources.tolist()), np.bool_, len(laid.tensors))
+    mask &= laid.plain | on_device
+    if mask.any():
+        mask &= ~np.fromiter(map(torch.Tensor.is_inference, laid.tensors), np.bool_, len(mask))
+    if excluded:
+        mask &= ~np.fromiter((each.name in excluded for each in laid.layout.entries), np.bool_, len(mask))
+    return mask
 
 
 class BeforeOptimizerSteps:
@@ -104,11 +103,11 @@ class BeforeOptimizerSteps:
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before
-        self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._hooked: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
-    def see(self, optimizers: Iterable[Optimizer]) -> None:
+    def watch(self, optimizers: Iterable[Optimizer]) -> None:
         """Call the function before every later step of these optimizers."""
         for optimizer in optimizers:
-            if optimizer not in self._seen:
-                self._seen.add(optimizer)
+            if optimizer not in self._hooked:
+                self._hooked.add(optimizer)
                 optimizer.register_step_pre_hook(lambda *_: self._before())

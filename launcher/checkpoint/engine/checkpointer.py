@@ -26,18 +26,18 @@ from turnout.launcher.checkpoint.engine.async_copy import BeforeOptimizerSteps, 
 from turnout.launcher.checkpoint.engine.frozen_params import Declared
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, SaveStats
-from turnout.launcher.checkpoint.engine.save_plan import beside, state_of
+from turnout.launcher.checkpoint.engine.save_plan import extra_text_of, state_of
 from turnout.launcher.checkpoint.engine.state_dict import plain, restore
-from turnout.launcher.checkpoint.format.daemon_messages import Failed, Hashed, Persisted, Save, ToClient
+from turnout.launcher.checkpoint.format.daemon_messages import Hashed, Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.manifest import Manifest
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import committed, newest, seen
-from turnout.launcher.checkpoint.storage.reader import load as load_shard
+from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
+from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
+from turnout.launcher.coordinator_messages import MOST_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.heartbeat import SAVES, in_phase
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -103,7 +103,7 @@ class Checkpointer:
         """True if this process saves. With a replicated state only one process per worker does."""
         return not self._replicated or self._rank.local_rank == 0
 
-    def _opened(self) -> MemorySaver:
+    def _memory_saver(self) -> MemorySaver:
         if self._memory is None:
             self._memory = MemorySaver(
                 self._rank,
@@ -111,9 +111,9 @@ class Checkpointer:
                 generations=self._generations,
                 replicated=self._replicated,
                 threads=self._threads,
-                told=self._told,
+                on_message=self._on_daemon_message,
                 frozen=self._frozen,
-                dropped=self._drops,
+                dropped=self._report_dropped,
                 replicas=self._replicas,
                 streams=self._streams,
             )
@@ -123,7 +123,7 @@ class Checkpointer:
     def prepare(self, state: object) -> None:
         """Allocate the memory for such a state before the first save, and map it in the background. Raises NoMemory."""
         if self.saves_here:
-            self._opened().prepare(plain(state), self._dice())
+            self._memory_saver().prepare(plain(state), self._rng_text())
 
     def save(
         self,
@@ -147,33 +147,33 @@ class Checkpointer:
         Raises BadState for any other kind of value, and NoMemory. Earlier saves are kept.
         """
         optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
-        behind = CopyPolicy(addresses(optimizers), verify) if optimizers else None
+        copy_policy = CopyPolicy(addresses(optimizers), verify) if optimizers else None
         if self.saves_here:
-            self._before_steps.see(optimizers)
-        to = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
+            self._before_steps.watch(optimizers)
+        target = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
         with in_phase(SAVES):
-            self._save(step, state, to, behind)
+            self._save(step, state, target, copy_policy)
 
     def _before_step(self) -> None:
         if self._memory is not None:
             self._memory.before_step()
 
-    def _drops(self, step: int, why: str) -> None:
+    def _report_dropped(self, step: int, why: str) -> None:
         self._dropped, self._why = self._dropped + 1, why
         log.warning("save_dropped", extra={"step": step, "why": why})
         self.on_failure(step, why)
 
-    def _save(self, step: int, state: object, target: Save | None, behind: CopyPolicy | None = None) -> None:
+    def _save(self, step: int, state: object, target: Save | None, copy_policy: CopyPolicy | None = None) -> None:
         if not self.saves_here:
             return
         if self._replicated and self._rank.rank:
             target = None
-        self._saved_bytes += self._opened().save(step, plain(state), target, behind, self._dice())
+        self._saved_bytes += self._memory_saver().save(step, plain(state), target, copy_policy, self._rng_text())
         self._saves += 1
         self._steps.saved(step)
 
-    def _dice(self) -> str:
-        return rng.seen(self._rank.rank) if self._rng else ""
+    def _rng_text(self) -> str:
+        return rng.encode_state(self._rank.rank) if self._rng else ""
 
     def load(self, into: Mapping[str, object] | None = None) -> Loaded | None:
         """Load the newest step: from memory if all ranks hold it, else from storage. Returns None if nothing was saved.
@@ -183,44 +183,46 @@ class Checkpointer:
         Every byte is verified. Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next
         round then goes without it. Raises StorageFailed if storage cannot be read.
         """
-        held = self._in_memory()
-        if held >= 0:
+        memory_step = self._step_in_memory()
+        if memory_step >= 0:
             try:
-                return self._loaded("memory", held, self._opened().read(held), into)
+                return self._restore("memory", memory_step, self._memory_saver().read(memory_step), into)
             except BadCheckpoint as error:
                 if self._rank.world > 1:  # the other ranks would not fall back as well
                     raise
-                log.warning("memory_passed_over", extra={"step": held, "why": str(error)})
-        return self._from_storage(into)
+                log.warning("memory_passed_over", extra={"step": memory_step, "why": str(error)})
+        return self._load_from_storage(into)
 
-    def _loaded(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
-        state, dice = state_of(shard), beside(shard) if self._rng else ""
+    def _restore(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
+        state, rng_text = state_of(shard), extra_text_of(shard) if self._rng else ""
         if into:
             restore(into, state)
-        if dice and not rng.restore(dice, self._rank.rank):
+        if rng_text and not rng.restore(rng_text, self._rank.rank):
             log.info("random_numbers_of_another_rank", extra={"step": step})
         self._source = source
         log.info("checkpoint_loaded", extra={"step": step, "source": source})
         return Loaded(step, state)
 
-    def _in_memory(self) -> int:
+    def _step_in_memory(self) -> int:
         """Return the step to load from memory, or -1 to load from storage.
 
         An agent names the step that all ranks hold. Without an agent, a single rank takes its own newest step unless
         storage has a newer one. Several ranks without an agent read storage, since none knows what the others hold.
         """
-        if self._rank.restore is not None:
-            return self._rank.restore
-        held = self._opened().newest() if self._rank.world == 1 else -1
-        if held >= 0:
+        if self._rank.restore_step is not None:
+            return self._rank.restore_step
+        newest_step = self._memory_saver().newest() if self._rank.world == 1 else -1
+        if newest_step >= 0:
             with suppress(StorageFailed):
                 found = newest(open_store(self.folder), lambda word, fields: None)
-                if found is not None and found.step > held:
-                    log.warning("memory_passed_over", extra={"step": held, "why": f"storage has step {found.step}"})
+                if found is not None and found.step > newest_step:
+                    log.warning(
+                        "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {found.step}"}
+                    )
                     return -1
-        return held
+        return newest_step
 
-    def _from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
+    def _load_from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
         store = open_store(self.folder)
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
         if "://" not in self.folder and not Path(self.folder).is_dir():
@@ -232,7 +234,7 @@ class Checkpointer:
                     "save with torch.distributed.checkpoint what is to be loaded in another world size"
                 )
             try:
-                return self._loaded("storage", manifest.step, load_shard(store, manifest, rank), into)
+                return self._restore("storage", manifest.step, load_shard(store, manifest, rank), into)
             except (BadCheckpoint, StorageFailed) as error:
                 if self._rank.world > 1:
                     raise
@@ -245,22 +247,22 @@ class Checkpointer:
         If the agents named one stored step for all ranks, only that step is given, or none if they named none.
         Raises BadCheckpoint if the named step does not become visible here, and StorageFailed.
         """
-        named = self._rank.stored
+        named = self._rank.stored_step
         if named is None or self._rank.world == 1:
-            return committed(store, _tell)
+            return committed(store, _log_warning)
         for step in store.steps():
             if step > named:
                 why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
                 log.warning("checkpoint_passed_over", extra={"step": step, "why": why})
-        return (seen(store, named),) if named >= 0 else ()
+        return (await_manifest(store, named),) if named >= 0 else ()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until every save is hashed and, if meant for storage, stored. Raises TimeoutError after `timeout_s`
         seconds.
         """
         if self._memory is not None:
-            self._memory.settle()
-            self._memory.prepared()
+            self._memory.finish_save()
+            self._memory.wait_prepared()
             self._memory.client.wait(timeout_s)
 
     def stats(self) -> SaveStats:
@@ -281,15 +283,15 @@ class Checkpointer:
             self._source,
             self._dropped,
             self._memory.copied_bytes,
-            found.overtaken,
+            found.dropped,
             self._memory.waited_s,
             found.replicated,
-            found.uncopied,
+            found.skipped_replicas,
         )
 
-    def _told(self, message: ToClient) -> None:
+    def _on_daemon_message(self, message: ToClient) -> None:
         match message:
-            case Failed(step=step, reason=reason, detail=detail) if reason != "overwritten":
+            case SaveFailed(step=step, reason=reason, detail=detail) if reason != "overwritten":
                 self._why = detail
                 log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
                 self.on_failure(step, detail)
@@ -304,5 +306,5 @@ class Checkpointer:
             memory.close()
 
 
-def _tell(word: str, fields: Mapping[str, object]) -> None:
+def _log_warning(word: str, fields: Mapping[str, object]) -> None:
     log.warning(word, extra=dict(fields))

@@ -25,9 +25,9 @@ from turnout.launcher.accelerator import CopyStreams, HostCopy
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Rows
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan
-from turnout.launcher.checkpoint.engine.state_dict import is_bytes, over, versions_of
-from turnout.launcher.checkpoint.format.arena_layout import Record, Slot, State
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry, Layout
+from turnout.launcher.checkpoint.engine.state_dict import is_bytes, tensor_over, versions_of
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, Slot, SlotState
+from turnout.launcher.checkpoint.format.shard_file import Entry, Layout
 
 Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
 
@@ -71,7 +71,7 @@ class SkippedParams:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _LastSave:
     """Describes what one generation holds after its last save."""
 
     layout: Layout
@@ -92,16 +92,16 @@ class FrozenParams:
     def __init__(
         self,
         declared: Declared,
-        told: Callable[[str], object],
+        on_changed: Callable[[str], object],
         streams: CopyStreams,
         compared_bytes: int = COMPARED_BYTES,
     ) -> None:
-        self._declared, self._told, self._budget, self._streams = declared, told, compared_bytes, streams
+        self._declared, self._on_changed, self._budget, self._streams = declared, on_changed, compared_bytes, streams
         self.off = False
         self._layout: Layout | None = None
         self._declared_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # indexes of entries that were declared frozen
         self._marks: _Marks | None = None  # of the last save
-        self._held: dict[int, _Held] = {}
+        self._last_saves: dict[int, _LastSave] = {}
         self._at = (0, 0)  # entry and offset of the next comparison
         self._comparing: threading.Thread | None = None
 
@@ -110,16 +110,16 @@ class FrozenParams:
 
         before: the generation's slot as it was before it was taken for this save.
         """
-        held, marks = self._held.pop(generation, None), self._marks_of(laid)
+        last_save, marks = self._last_saves.pop(generation, None), self._marks_of(laid)
         if (
             self.off
-            or held is None
-            or held.layout is not laid.layout
-            or (held.epoch, held.head_bytes) != (before.epoch, head_bytes)
+            or last_save is None
+            or last_save.layout is not laid.layout
+            or (last_save.epoch, last_save.head_bytes) != (before.epoch, head_bytes)
             or before.record is None  # that generation was found damaged
         ):
             return SkippedParams(marks, np.zeros(len(laid.tensors), np.bool_))
-        return SkippedParams(marks, marks.same(held.skip.marks))
+        return SkippedParams(marks, marks.same(last_save.skip.marks))
 
     def _marks_of(self, laid: SavePlan) -> _Marks:
         if self._layout is not laid.layout:
@@ -143,39 +143,41 @@ class FrozenParams:
             return bool(self._declared(name, tensor))
         return any(name == each or name.startswith(f"{each}/") for each in self._declared)
 
-    def sealed(self, arena: Arena, generation: int, record: Record, laid: SavePlan, skip: SkippedParams) -> None:
+    def compare_skipped(
+        self, arena: Arena, generation: int, record: ShardRecord, laid: SavePlan, skip: SkippedParams
+    ) -> None:
         """Record that the generation is sealed with all entries, and start a thread that compares the skipped ones."""
         if self.off:
             return
-        self._held[generation] = _Held(laid.layout, record.head_bytes, record.epoch, skip)
+        self._last_saves[generation] = _LastSave(laid.layout, record.head_bytes, record.epoch, skip)
         if skip.mask.any():
             self._comparing = threading.Thread(
                 target=self._compare, args=(arena, generation, record, laid), name="turnout-compare", daemon=True
             )
             self._comparing.start()
 
-    def settled(self) -> None:
+    def wait_compared(self) -> None:
         """Wait for the background comparison to end. Call it before generations change or are read."""
         comparing = self._comparing
         if comparing is not None and comparing is not threading.current_thread():
             comparing.join()
 
-    def _compare(self, arena: Arena, generation: int, record: Record, laid: SavePlan) -> None:
+    def _compare(self, arena: Arena, generation: int, record: ShardRecord, laid: SavePlan) -> None:
         view = arena.map(generation, record.region_bytes)
-        held, left, (first, byte) = self._held[generation], self._budget, self._at
-        chosen = np.flatnonzero(held.skip.mask & (laid.sizes > 0)).tolist()
+        last_save, left, (first, byte) = self._last_saves[generation], self._budget, self._at
+        chosen = np.flatnonzero(last_save.skip.mask & (laid.sizes > 0)).tolist()
         start = bisect_left(chosen, first)
         order = chosen[start:] + chosen[:start]
         byte = byte if order and order[0] == first else 0
         for turn, at in enumerate(order):
-            entry, tensor, whole = laid.layout.entries[at], laid.tensors[at], int(laid.sizes[at])
-            size = min(whole - byte, left) if laid.plain[at] else whole
+            entry, tensor, tensor_bytes = laid.layout.entries[at], laid.tensors[at], int(laid.sizes[at])
+            size = min(tensor_bytes - byte, left) if laid.plain[at] else tensor_bytes
             equal = _equal(view, record.head_bytes, entry, tensor, byte, size, self._streams)
-            if not equal and held.skip.marks.fit(at, tensor):
+            if not equal and last_save.skip.marks.fit(at, tensor):
                 self._drop(arena, at, entry.name)
                 return
             left, byte = left - size, byte + size
-            self._at = (at, byte) if byte < whole else (order[(turn + 1) % len(order)], 0)
+            self._at = (at, byte) if byte < tensor_bytes else (order[(turn + 1) % len(order)], 0)
             byte = 0
             if left <= 0:
                 return
@@ -186,17 +188,17 @@ class FrozenParams:
         When the tensor changed is unknown, so no such generation can be trusted.
         """
         self.off = True
-        for generation, held in self._held.items():
-            if held.skip.mask[at]:
+        for generation, last_save in self._last_saves.items():
+            if last_save.skip.mask[at]:
                 until_s = time.monotonic() + _HASHED_S
                 while time.monotonic() < until_s:  # a daemon that is hashing it would mark it whole again
                     slot = arena.slots()[generation]
-                    if slot.state is not State.SEALED or not slot.pinned:
+                    if slot.state is not SlotState.SEALED or not slot.pinned:
                         break
                     time.sleep(0.001)
                 arena.discard(generation)
-        self._held.clear()
-        self._told(name)
+        self._last_saves.clear()
+        self._on_changed(name)
 
 
 def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
@@ -212,7 +214,7 @@ def _equal(
     if is_bytes(tensor):
         at = address_of(view) + head_bytes + entry.start + byte
         return bool(_libc.memcmp(at, tensor.data_ptr() + byte, size) == 0)
-    there = over(view, entry, head_bytes)
-    here = torch.empty_like(there)
-    streams.start([HostCopy(here, tensor)]).wait()
-    return bool((there.reshape(-1).view(torch.uint8) == here.reshape(-1).view(torch.uint8)).all())
+    saved = tensor_over(view, entry, head_bytes)
+    current = torch.empty_like(saved)
+    streams.start([HostCopy(current, tensor)]).wait()
+    return bool((saved.reshape(-1).view(torch.uint8) == current.reshape(-1).view(torch.uint8)).all())

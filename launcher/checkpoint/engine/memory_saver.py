@@ -18,13 +18,13 @@ from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Copier
 from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, may_wait
+from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, overlappable
 from turnout.launcher.checkpoint.engine.frozen_params import Declared, FrozenParams, SkippedParams
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, Record, Slot, offset_of
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, ShardRecord, Slot, offset_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 _SOONEST_S, _LATEST_S = 0.0005, 0.02  # seconds between two checks for a free generation, at first and at most
@@ -34,16 +34,16 @@ _SPARE_BYTES = 64 << 10  # room for a longer header, such as one with a larger s
 
 
 @dataclass(slots=True)
-class _Save:
+class _RunningSave:
     """One save that is being copied or waits to be sealed."""
 
     arena: Arena
     generation: int
-    record: Record
+    record: ShardRecord
     laid: SavePlan
     target: Save
     skip: SkippedParams | None
-    behind: AsyncCopy | None = None
+    async_copy: AsyncCopy | None = None
     device_copies: list[PendingCopies] = field(default_factory=list)  # some may still run
 
     def order_before(self) -> None:
@@ -75,7 +75,7 @@ class MemorySaver:
         generations: int,
         replicated: bool,
         threads: int,
-        told: Callable[[ToClient], None],
+        on_message: Callable[[ToClient], None],
         frozen: Declared | None = None,
         dropped: Callable[[int, str], object] = lambda step, why: None,
         replicas: int = 0,
@@ -86,88 +86,90 @@ class MemorySaver:
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         target = "" if replicated and rank.rank else rank.folder
         about = (rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)
-        hello = Hello(*about, target=target, replicas=replicas, alike=replicated, reads=rank.folder)
-        self.client = TrainerClient(hello, dict(environ), rank.memory, told)
+        hello = Hello(*about, target=target, replicas=replicas, replicated=replicated, read_folder=rank.folder)
+        self.client = TrainerClient(hello, dict(environ), rank.memory, on_message)
         self._copier = Copier(threads)
         self._arena = Arena.open(self.client.arena) if self.client.arena else None
-        self._asked = 0  # bytes requested from the daemon for each generation
-        self._laying = SavePlanner(*self._place)
+        self._requested_bytes = 0  # bytes requested from the daemon for each generation
+        self._planner = SavePlanner(*self._place)
         self._streams = streams if streams is not None else SideStreams()
         self._frozen = FrozenParams(frozen, self._changed, self._streams) if frozen is not None else None
-        self._dropped, self._not_still = dropped, set[str]()
-        self._pending: _Save | None = None
-        self._settling = threading.RLock()  # reentrant: the callback for a dropped save may call back
+        self._on_dropped, self._changing_names = dropped, set[str]()
+        self._pending: _RunningSave | None = None
+        self._finish_lock = threading.RLock()  # reentrant: the callback for a dropped save may call back
         self.copied_bytes, self.waited_s = 0, 0.0  # waited_s: for a free generation
         self._pages = PinnedPages(self._generations)
         self._registrar: PageRegistrar | None = None  # of the first device from which memory was saved
         self._sealer = ThreadPoolExecutor(1, "turnout-seal")  # seals what a device copied after the optimizer's step
-        self._sealing: tuple[_Save, Future[None]] | None = None
+        self._sealing: tuple[_RunningSave, Future[None]] | None = None
 
-    def prepare(self, state: object, beside: str = "") -> int:
+    def prepare(self, state: object, extra_text: str = "") -> int:
         """Allocate memory and pages for such a state before the first save; return the bytes of one save. Raises
         NoMemory.
         """
-        self.settle()
-        laid = self._laying(state, beside)
+        self.finish_save()
+        laid = self._planner(state, extra_text)
         record = laid.record(0, 0, self._place)
-        self._have_pages(self._reserved(record), laid)
+        self._prepare_pages(self._reserve(record), laid)
         return record.region_bytes
 
-    def prepared(self) -> None:
+    def wait_prepared(self) -> None:
         """Wait until the pages are mapped."""
         self._pages.wait()
 
-    def _have_pages(self, arena: Arena, laid: SavePlan) -> None:
+    def _prepare_pages(self, arena: Arena, laid: SavePlan) -> None:
         if self._registrar is None and (on_device := laid.on_device(self._streams)).any():
             self._registrar = self._streams.registrar(laid.tensors[int(on_device.argmax())].device)
-        self._pages.have(arena, self._asked, self._registrar)
+        self._pages.prepare(arena, self._requested_bytes, self._registrar)
 
     def save(
-        self, step: int, state: object, target: Save | None, behind: CopyPolicy | None = None, beside: str = ""
+        self, step: int, state: object, target: Save | None, copy_policy: CopyPolicy | None = None, extra_text: str = ""
     ) -> int:
         """Copy the state into a free generation, seal it and notify the daemon; return the bytes of the shard.
 
-        Blocks while it copies. With `behind`, part of the copy goes on in the background, and settle() seals it.
-        `beside` is text saved with the state.
+        Blocks while it copies. With `copy_policy`, part of the copy goes on in the background, and settle() seals it.
+        `extra_text` is text saved with the state.
         Raises BadState and NoMemory.
         """
-        self.settle()
-        laid = self._laying(state, beside)
+        self.finish_save()
+        laid = self._planner(state, extra_text)
         record = laid.record(step, self._rank.round, self._place)
-        arena = self._reserved(record)
-        generation, before = self._begun(arena, record)
+        arena = self._reserve(record)
+        generation, before = self._begin(arena, record)
         skip = self._frozen.skip(generation, before, laid, record.head_bytes) if self._frozen else None
-        save = _Save(arena, generation, record, laid, target or Save(0, 0, step), skip)
+        save = _RunningSave(arena, generation, record, laid, target or Save(0, 0, step), skip)
         try:
-            if behind is None:
+            if copy_policy is None:
                 self._copy(save, None, wait=True)
                 save.wait_for_devices()
             else:
-                self._begin_overlapped(save, behind)
+                self._begin_overlapped(save, copy_policy)
                 self._pending = save
         except BaseException:
             self._pending = None
             self._discard(save)
             raise
-        if behind is None:
+        if copy_policy is None:
             self._seal(save)
         return record.shard_bytes
 
-    def _begin_overlapped(self, save: _Save, behind: CopyPolicy) -> None:
+    def _begin_overlapped(self, save: _RunningSave, copy_policy: CopyPolicy) -> None:
         """Copy what may change during forward and backward; start the copy of what only the optimizer changes.
 
         On a device both copies are only queued. Training's next kernel runs after the first copy. The host does not
         wait, unless the target's pages are not registered yet, when a copy holds the host anyway.
         """
         laid, view = save.laid, save.arena.map(save.generation, save.record.region_bytes)
-        beside = self._pages.registered(view, save.generation)
-        on_device = laid.on_device(self._streams) if beside and not behind.verify else np.zeros_like(laid.plain)
-        mask = may_wait(laid, behind.lie, self._not_still, on_device)
+        is_registered = self._pages.is_registered(view, save.generation)
+        on_device = (
+            laid.on_device(self._streams) if is_registered and not copy_policy.verify else np.zeros_like(laid.plain)
+        )
+        mask = overlappable(laid, copy_policy.addresses, self._changing_names, on_device)
         if save.skip is not None:
             mask &= ~save.skip.mask
-        save.behind = AsyncCopy.of(laid, mask, behind.verify)
+        save.async_copy = AsyncCopy.of(laid, mask, copy_policy.verify)
         self._copy(save, mask, wait=True)
-        if beside:
+        if is_registered:
             save.order_before()
         else:
             save.wait_for_devices()
@@ -179,64 +181,64 @@ class MemorySaver:
         Blocks for copies from host memory. Copies from a device are waited for by the device, and the save is sealed
         on another thread when they have ended. Call it on the thread that trains.
         """
-        with self._settling:
-            save, behind = self._pending, self._pending.behind if self._pending is not None else None
-            if save is not None and behind is not None and save.device_copies:
+        with self._finish_lock:
+            save, async_copy = self._pending, self._pending.async_copy if self._pending is not None else None
+            if save is not None and async_copy is not None and save.device_copies:
                 self._pending = None
-                if names := self._changed_names(save, behind):
+                if names := self._changed_names(save, async_copy):
                     self._drop(save, names)
                 else:
                     self._sealing = save, self._sealer.submit(self._seal_copied, save)
             if self._sealing is None:
-                self.settle()
+                self.finish_save()
                 return
             self._sealing[0].order_before()  # each optimizer may step on a stream of its own
             if self._frozen is not None:
-                self._frozen.settled()
+                self._frozen.wait_compared()
 
-    def settle(self) -> None:
+    def finish_save(self) -> None:
         """Finish the save that is copied in the background: seal it, or drop and report it if a tensor changed
         meanwhile.
 
         Call it on the thread that trains: an operation still running on another thread has not raised its tensor's
         version yet.
         """
-        with self._settling:  # a second caller waits until the copy is complete
+        with self._finish_lock:  # a second caller waits until the copy is complete
             sealing, self._sealing = self._sealing, None
             if sealing is not None:
                 sealing[1].result()
             save, self._pending = self._pending, None
-            if save is not None and save.behind is not None:
-                if names := self._changed_names(save, save.behind):
+            if save is not None and save.async_copy is not None:
+                if names := self._changed_names(save, save.async_copy):
                     self._drop(save, names)
                 else:
                     self._seal_copied(save)
         if self._frozen is not None:
-            self._frozen.settled()
+            self._frozen.wait_compared()
 
-    def _changed_names(self, save: _Save, behind: AsyncCopy) -> list[str]:
+    def _changed_names(self, save: _RunningSave, async_copy: AsyncCopy) -> list[str]:
         """Wait for the copies from host memory. List the tensors that were written to since the save began."""
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)
-            return behind.changed(address_of(region) + save.record.head_bytes)
+            return async_copy.changed(address_of(region) + save.record.head_bytes)
         except BaseException:
             self._discard(save)
             raise
 
-    def _drop(self, save: _Save, names: list[str]) -> None:
+    def _drop(self, save: _RunningSave, names: list[str]) -> None:
         self._discard(save)
-        self._not_still.update(names)
-        self._dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
+        self._changing_names.update(names)
+        self._on_dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
 
-    def _discard(self, save: _Save) -> None:
+    def _discard(self, save: _RunningSave) -> None:
         """Give the generation back, once no device writes into it any more."""
         try:
             save.wait_for_devices()
         finally:
             save.arena.discard(save.generation)
 
-    def _seal_copied(self, save: _Save) -> None:
+    def _seal_copied(self, save: _RunningSave) -> None:
         """Seal the save once its devices have made their copies."""
         try:
             save.wait_for_devices()
@@ -245,31 +247,31 @@ class MemorySaver:
             raise
         self._seal(save)
 
-    def _seal(self, save: _Save) -> None:
+    def _seal(self, save: _RunningSave) -> None:
         record = save.arena.seal(save.generation, save.record)
-        told = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
-        self.client.sealed(told)
+        message = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
+        self.client.announce_save(message)
         if self._frozen is not None and save.skip is not None:
-            self._frozen.sealed(save.arena, save.generation, record, save.laid, save.skip)
+            self._frozen.compare_skipped(save.arena, save.generation, record, save.laid, save.skip)
 
-    def _reserved(self, record: Record) -> Arena:
-        if self._arena is None or self._asked < record.region_bytes:
-            self._asked = 0
-            asked = record.region_bytes + _SPARE_BYTES
-            path = self.client.need(asked, self._generations)
+    def _reserve(self, record: ShardRecord) -> Arena:
+        if self._arena is None or self._requested_bytes < record.region_bytes:
+            self._requested_bytes = 0
+            requested_bytes = record.region_bytes + _SPARE_BYTES
+            path = self.client.reserve(requested_bytes, self._generations)
             if self._arena is None or str(self._arena.path) != path:
                 self._arena = Arena.open(path)
-            self._asked = asked
+            self._requested_bytes = requested_bytes
         return self._arena
 
-    def _begun(self, arena: Arena, record: Record) -> tuple[int, Slot]:
+    def _begin(self, arena: Arena, record: ShardRecord) -> tuple[int, Slot]:
         """Take a free generation to write; return it with its slot as it was before, if some tensors are frozen.
 
         The newest sealed generation and the one being written to storage are never taken. If no other is free, the
         oldest save that waits for storage is dropped after PATIENCE_S.
         With two generations no save can be dropped, so this one waits. Raises LauncherError after _STUCK_S.
         """
-        self.client.unheard()
+        self.client.wait_pinned()
         began_s, pause_s = time.monotonic(), _SOONEST_S
         while (waited_s := time.monotonic() - began_s) < _STUCK_S:
             before = arena.slots() if self._frozen else ()
@@ -277,12 +279,12 @@ class MemorySaver:
                 self.waited_s += waited_s if pause_s > _SOONEST_S else 0.0
                 return generation, before[generation] if before else Slot()
             if waited_s > PATIENCE_S:
-                self.client.overtake()
+                self.client.drop_oldest()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LATEST_S)
         raise LauncherError(f"{arena.path}: no generation was free within {_STUCK_S:g} s: is the daemon stopped?")
 
-    def _copy(self, save: _Save, but: Mask | None, *, wait: bool) -> None:
+    def _copy(self, save: _RunningSave, but: Mask | None, *, wait: bool) -> None:
         """Copy all entries but those marked in `but`, through the mapping if its pages exist, else by writing to the
         file. Start the copies from devices, which may still run at the return.
 
@@ -300,7 +302,7 @@ class MemorySaver:
                 rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
                 if wait:
                     view[: record.head_bytes] = laid.head
-                self._copier.copy(rows, beside=not wait)
+                self._copier.copy(rows, background=not wait)
             else:
                 rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
                 if wait:  # a background copy has written its header by then; only one thread writes to a file
@@ -316,11 +318,11 @@ class MemorySaver:
         if wait:
             self._copier.wait()
         if not ready or elsewhere:
-            self._have_pages(arena, laid)
+            self._prepare_pages(arena, laid)
 
     def _changed(self, name: str) -> None:
         """Report a tensor that was declared frozen but differs from its copy in memory."""
-        self._dropped(-1, f"{name} was declared frozen and has changed: from now on all is copied with each save")
+        self._on_dropped(-1, f"{name} was declared frozen and has changed: from now on all is copied with each save")
 
     def load(self, step: int) -> object:
         """Load the state of this step and verify every byte. Raises BadCheckpoint if it is missing or broken."""
@@ -328,14 +330,14 @@ class MemorySaver:
 
     def read(self, step: int) -> memoryview:
         """Return a verified copy of this step's shard. Raises BadCheckpoint if it is missing or broken."""
-        self.settle()
+        self.finish_save()
         if self._arena is None:
             raise BadCheckpoint("no memory holds a step")
         slots = self._arena.slots()
-        held = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
-        if not held:
+        candidates = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
+        if not candidates:
             raise BadCheckpoint(f"memory does not hold step {step}")
-        generation = max(held)[1]
+        generation = max(candidates)[1]
         record, sums = slots[generation].record, self._arena.sums(generation)
         assert record is not None
         if (record.rank, record.world) != self._place:
@@ -358,18 +360,18 @@ class MemorySaver:
 
     def newest(self) -> int:
         """Return the newest hashed step in memory, or -1. For a single rank without an agent."""
-        self.settle()
-        held = self.client.settle(1)
-        return held[0].step if held else -1
+        self.finish_save()
+        steps = self.client.held_steps(1)
+        return steps[0].step if steps else -1
 
     def stats(self) -> Stats:
         """Return the daemon's statistics for this process."""
-        self.settle()
+        self.finish_save()
         return self.client.stats()
 
     def close(self) -> None:
         """Stop saving, so that another process may save. The daemon finishes the saves it was told of."""
-        self.settle()
+        self.finish_save()
         self._sealer.shutdown()
         self._pages.close()
         self._copier.close()

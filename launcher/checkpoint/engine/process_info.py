@@ -10,16 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from turnout.launcher.checkpoint.arena.arena import Arena, find
-from turnout.launcher.checkpoint.arena.socket_dir import memory_folder
-from turnout.launcher.checkpoint.format.arena_layout import Record, State
+import torch
+import torch.distributed as dist
+
+from turnout.launcher.accelerator import collective_device
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import find, memory_folder
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, SlotState
 from turnout.launcher.env import DAEMON, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
 
 # Differs between launches: shards that two launches left in storage are never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
-Where: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
+ShardPosition: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
+
 _PARTS = re.compile(r"(\d+) of (\d+) in (\d+)")
 
 
@@ -41,15 +46,14 @@ class ProcessInfo:
     rank: int
     local_rank: int
     world: int
-    local_world: int
     round: int
-    restore: int | None  # the step that all ranks hold in memory, -1: none; None without an agent
-    beside: bool  # an agent and its daemon are present
+    restore_step: int | None  # the step that all ranks hold in memory, -1: none; None without an agent
+    has_agent: bool  # an agent and its daemon are present
     memory: Path  # the folder of the arenas
     folder: str  # the folder of the checkpoints in storage
     # the step that all ranks read from this folder if memory has none, -1: none; None if nobody named one
-    stored: int | None = None
-    parts: ReshardedStep | None = None  # the step in memory from which each rank reads parts, None: none
+    stored_step: int | None = None
+    resharded_step: ReshardedStep | None = None  # the step in memory from which each rank reads parts, None: none
 
     @classmethod
     def of(cls, environ: Mapping[str, str], folder: str) -> ProcessInfo:
@@ -63,49 +67,48 @@ class ProcessInfo:
             text = environ.get(name, "")
             return int(text) if text.lstrip("-").isdecimal() else usual
 
-        beside = DAEMON in environ
+        has_agent = DAEMON in environ
         launch = [environ.get(name, "") for name in _LAUNCH] if number("WORLD_SIZE", 1) > 1 else []
         own = hashlib.sha256("\0".join([folder, *launch]).encode()).hexdigest()[:32]
-        hostname, parts = socket.gethostname(), _PARTS.fullmatch(environ.get(PARTS, "")) if beside else None
+        hostname, parts = socket.gethostname(), _PARTS.fullmatch(environ.get(PARTS, "")) if has_agent else None
         return cls(
-            environ.get(RUN, "") if beside else f"own-{own}",
-            environ.get(WORKER, hostname) if beside else hostname,
+            environ.get(RUN, "") if has_agent else f"own-{own}",
+            environ.get(WORKER, hostname) if has_agent else hostname,
             number("RANK", 0),
             number("LOCAL_RANK", 0),
             number("WORLD_SIZE", 1),
-            number("LOCAL_WORLD_SIZE", 1),
             number(ROUND, 0),
-            number(RESTORE, -1) if beside else None,
-            beside,
+            number(RESTORE, -1) if has_agent else None,
+            has_agent,
             memory_folder(environ),
             folder,
-            number(STORED, -1) if beside and environ.get(STORED_IN) == folder else None,
+            number(STORED, -1) if has_agent and environ.get(STORED_IN) == folder else None,
             ReshardedStep(*map(int, parts.groups())) if parts else None,
         )
 
-    def holds(self, step: int) -> dict[int, Where]:
+    def locate_step(self, step: int) -> dict[int, ShardPosition]:
         """Locate a step in this worker's memory: the arena's file, generation and epoch, by rank.
 
         Looks for the step as this world saved it, or for the one that is read in parts.
         """
-        held: dict[int, Where] = {}
-        for found in find(self.memory, self.run, self.worker, kept=None if self.parts else False):
+        locations: dict[int, ShardPosition] = {}
+        for found in find(self.memory, self.run, self.worker, replicas=None if self.resharded_step else False):
             arena = Arena.open(found.path)
             try:
                 for generation, slot in enumerate(arena.slots()):
                     record = slot.record
-                    if slot.state is not State.HASHED or record is None or not self._means(record, step):
+                    if slot.state is not SlotState.HASHED or record is None or not self._matches(record, step):
                         continue
-                    if slot.epoch >= held.get(record.rank, (found.path, 0, -1))[2]:
-                        held[record.rank] = (found.path, generation, slot.epoch)
+                    if slot.epoch >= locations.get(record.rank, (found.path, 0, -1))[2]:
+                        locations[record.rank] = (found.path, generation, slot.epoch)
             finally:
                 arena.close()
-        return held
+        return locations
 
-    def _means(self, record: Record, step: int) -> bool:
-        if self.parts is None:
+    def _matches(self, record: ShardRecord, step: int) -> bool:
+        if self.resharded_step is None:
             return (record.step, record.world) == (step, self.world)
-        return ReshardedStep(record.step, record.world, record.round) == self.parts
+        return ReshardedStep(record.step, record.world, record.round) == self.resharded_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +131,18 @@ class SaveStats:
     waited_s: float = 0.0  # total time that saves waited for memory
     replicated: int = -1  # the newest step that all replica holders have
     uncopied: int = 0  # saves that were not replicated, since a newer one was
+
+
+def is_connected(world: int) -> bool:
+    """True if the world has other ranks and torch.distributed connects all `world` of them."""
+    return world > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == world
+
+
+def broadcast_pair(numbers: tuple[int, int]) -> tuple[int, int]:
+    """Broadcast two integers from rank 0; return rank 0's numbers on every rank. A collective: every rank has to call
+    it.
+    """
+    values = torch.tensor(numbers, dtype=torch.int64, device=collective_device(dist.get_backend()))
+    dist.broadcast(values, src=0)
+    first, second = values.tolist()
+    return int(first), int(second)

@@ -44,7 +44,7 @@ class RngState(msgspec.Struct, frozen=True, tag=1):
     python: MersenneTwister
 
 
-def seen(rank: int) -> str:
+def encode_state(rank: int) -> str:
     """Encode the current generators of this process as text. numpy's is left out if the user replaced its
     default kind.
     """
@@ -53,9 +53,9 @@ def seen(rank: int) -> str:
     legacy = np.random.get_state(legacy=False)
     numbers = None
     if isinstance(legacy, dict) and legacy["bit_generator"] == "MT19937":
-        held = legacy["state"]
+        twister = legacy["state"]
         spare = float(legacy["gauss"]) if legacy["has_gauss"] else None
-        numbers = MersenneTwister(held["key"].astype("<u4").tobytes(), int(held["pos"]), spare)
+        numbers = MersenneTwister(twister["key"].astype("<u4").tobytes(), int(twister["pos"]), spare)
     kind = active_kind()
     device = _raw(generator_state(kind)) if kind else None
     return msgspec.json.encode(RngState(rank, kind, _raw(torch.get_rng_state()), device, numbers, python)).decode()
@@ -66,16 +66,16 @@ def restore(text: str, rank: int) -> bool:
     text.
     """
     try:
-        dice = msgspec.json.decode(text, type=RngState)
-        if dice.rank != rank:
+        saved = msgspec.json.decode(text, type=RngState)
+        if saved.rank != rank:
             return False
-        random.setstate((3, (*dice.python.numbers(), dice.python.at), dice.python.spare))
-        if dice.numpy is not None:
-            gauss = (int(dice.numpy.spare is not None), dice.numpy.spare or 0.0)
-            np.random.set_state(("MT19937", np.array(dice.numpy.numbers(), np.uint32), dice.numpy.at, *gauss))
-        torch.set_rng_state(_tensor(dice.torch))
-        if dice.device is not None and dice.kind == usable_kind():
-            set_generator_state(dice.kind, _tensor(dice.device))
+        random.setstate((3, (*saved.python.numbers(), saved.python.at), saved.python.spare))
+        if saved.numpy is not None:
+            gauss = (int(saved.numpy.spare is not None), saved.numpy.spare or 0.0)
+            np.random.set_state(("MT19937", np.array(saved.numpy.numbers(), np.uint32), saved.numpy.at, *gauss))
+        torch.set_rng_state(_tensor(saved.torch))
+        if saved.device is not None and saved.kind == usable_kind():
+            set_generator_state(saved.kind, _tensor(saved.device))
     except (msgspec.MsgspecError, ValueError, TypeError, RuntimeError) as error:
         raise BadCheckpoint(f"the state of random numbers cannot be read: {error}") from error
     return True

@@ -19,33 +19,33 @@ from turnout.launcher.accelerator import CopyStreams, HostCopy
 from turnout.launcher.checkpoint.arena.parallel_copy import Rows
 from turnout.launcher.checkpoint.engine.state_dict import (
     TensorSpecs,
+    cache_tree_of,
     flatten,
     is_bytes,
-    keep,
-    looks_of,
-    over,
     restored,
     spec_of,
+    specs_of,
+    tensor_over,
 )
-from turnout.launcher.checkpoint.format.arena_layout import Record
-from turnout.launcher.checkpoint.format.reshardable import KEY
-from turnout.launcher.checkpoint.format.safetensors_layout import (
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
+from turnout.launcher.checkpoint.format.shard_file import (
+    KEY,
     Entry,
     Layout,
-    described,
+    encode_layout,
+    escape_text,
     head_of,
-    headed,
+    join_head,
     pack,
-    quoted,
     read_head,
 )
-from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache
+from turnout.launcher.checkpoint.format.state_tree import TreeCache
 from turnout.launcher.errors import BadCheckpoint
 
 Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # copied by torch: on a device, or with another memory layout
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-BESIDE = "turnout-rng"  # key in the header's metadata
+EXTRA_TEXT_KEY = "turnout-rng"  # key in the header's metadata
 _MOST_WAITED = 64  # saves to wait before a tree that changes each time is cached again
 
 
@@ -61,9 +61,9 @@ class SavePlan:
     sizes: Rows = field(repr=False)  # in bytes
     plain: Mask = field(repr=False)  # True if the bytes lie in CPU memory as they are saved
 
-    def record(self, step: int, round_: int, place: tuple[int, int]) -> Record:
+    def record(self, step: int, round_: int, place: tuple[int, int]) -> ShardRecord:
         """Build the record for the generation's table. place: rank and world size."""
-        return Record(0, step, round_, *place, len(self.head), self.layout.data_bytes)
+        return ShardRecord(0, step, round_, *place, len(self.head), self.layout.data_bytes)
 
     def on_device(self, streams: CopyStreams) -> Mask:
         """Mark the entries that these streams copy from a device."""
@@ -87,11 +87,11 @@ class _LastPlan:
     """Caches one save's plan for the next save."""
 
     tree: TreeCache
-    looks: TensorSpecs  # specs of the tensors in the tree
+    specs: TensorSpecs  # specs of the tensors in the tree
     places: tuple[int, ...]  # first place of each entry in the tree
     order: npt.NDArray[np.intp]  # places, as an array
     described: bytes  # the layout, encoded as in the header
-    laid: SavePlan  # the plan without header and tensors
+    plan: SavePlan  # the plan without header and tensors
 
 
 class SavePlanner:
@@ -100,37 +100,37 @@ class SavePlanner:
     def __init__(self, rank: int, world: int) -> None:
         self._place = {"rank": rank, "world": world}
         before, behind = (msgspec.json.encode({"tree": "", **self._place}).partition(b'""')[at] for at in (0, 2))
-        self._before, self._behind = quoted(before + b'"'), quoted(b'"' + behind)
+        self._before, self._behind = escape_text(before + b'"'), escape_text(b'"' + behind)
         self._key: object = None
         self._layout = Layout((), 0)
-        self._kept: _LastPlan | None = None
-        self._in_vain = self._pause = 0  # useless cached plans in a row, and saves until the next one is cached
+        self._last_plan: _LastPlan | None = None
+        self._useless_caches = self._pause = 0  # useless cached plans in a row, and saves until the next one is cached
 
-    def __call__(self, state: object, beside: str = "") -> SavePlan:
-        """Plan the save of a state. `beside` is text saved with it. Raises BadState."""
-        kept = self._kept
-        found = kept.tree.walk(state) if kept is not None else None
-        seen = looks_of(found) if found is not None else None
-        if kept is None or found is None or seen is None or seen.looks != kept.looks:
-            return self._anew(state, beside)
-        self._in_vain = 0
-        sources = np.array(seen.addresses, np.uint64).astype(np.int64)[kept.order]
-        tensors = tuple([found[at] for at in kept.places])
-        return replace(kept.laid, head=self._head(kept, beside), tensors=tensors, sources=sources)
+    def __call__(self, state: object, extra_text: str = "") -> SavePlan:
+        """Plan the save of a state. `extra_text` is text saved with it. Raises BadState."""
+        last_plan = self._last_plan
+        found = last_plan.tree.walk(state) if last_plan is not None else None
+        current = specs_of(found) if found is not None else None
+        if last_plan is None or found is None or current is None or current.specs != last_plan.specs:
+            return self._full_plan(state, extra_text)
+        self._useless_caches = 0
+        sources = np.array(current.addresses, np.uint64).astype(np.int64)[last_plan.order]
+        tensors = tuple([found[at] for at in last_plan.places])
+        return replace(last_plan.plan, head=self._head(last_plan, extra_text), tensors=tensors, sources=sources)
 
-    def _head(self, kept: _LastPlan, beside: str) -> bytes:
+    def _head(self, last_plan: _LastPlan, extra_text: str) -> bytes:
         """Encode the header from the cached plan. The bytes are those that `_anew` would make."""
-        about = [b'{"', KEY.encode(), b'":"', self._before, kept.tree.text(), self._behind]
-        about += [b'","', BESIDE.encode(), b'":"', quoted(beside.encode())] if beside else []
-        return headed(b"".join([*about, b'"}']), kept.described)
+        about = [b'{"', KEY.encode(), b'":"', self._before, last_plan.tree.text(), self._behind]
+        about += [b'","', EXTRA_TEXT_KEY.encode(), b'":"', escape_text(extra_text.encode())] if extra_text else []
+        return join_head(b"".join([*about, b'"}']), last_plan.described)
 
-    def _anew(self, state: object, beside: str) -> SavePlan:
+    def _full_plan(self, state: object, extra_text: str) -> SavePlan:
         text, tensors = flatten(state)
         key = [(name, each.dtype, each.shape) for name, each in tensors.items()]
         if key != self._key:
             self._key, self._layout = key, pack(spec_of(name, tensor) for name, tensor in tensors.items())
         about = msgspec.json.encode({"tree": text, **self._place}).decode()
-        head = head_of(self._layout, {KEY: about, BESIDE: beside} if beside else {KEY: about})
+        head = head_of(self._layout, {KEY: about, EXTRA_TEXT_KEY: extra_text} if extra_text else {KEY: about})
         ordered = tuple(tensors[each.name] for each in self._layout.entries)
         count = len(ordered)
         laid = SavePlan(
@@ -142,32 +142,34 @@ class SavePlanner:
             np.fromiter((each.end - each.start for each in self._layout.entries), np.int64, count),
             np.fromiter(map(is_bytes, ordered), np.bool_, count),
         )
-        self._keep(state, laid)
+        self._cache_plan(state, laid)
         return laid
 
-    def _keep(self, state: object, laid: SavePlan) -> None:
+    def _cache_plan(self, state: object, laid: SavePlan) -> None:
         if self._pause > 0:
             self._pause -= 1
             return
-        self._in_vain += 1
-        self._pause = min(1 << self._in_vain, _MOST_WAITED) - 2
-        tree = keep(state)
+        self._useless_caches += 1
+        self._pause = min(1 << self._useless_caches, _MOST_WAITED) - 2
+        tree = cache_tree_of(state)
         found = tree.walk(state) if tree is not None else None
-        seen = looks_of(found) if found is not None else None
-        if tree is None or found is None or seen is None:
-            self._kept = None
+        current = specs_of(found) if found is not None else None
+        if tree is None or found is None or current is None:
+            self._last_plan = None
             return
         first = dict[int, int]()
         for at, tensor in enumerate(found):
             first.setdefault(id(tensor), at)
         places = tuple(first[id(tensor)] for tensor in laid.tensors)
         bare = replace(laid, head=b"", tensors=())  # keep nothing of this save's tensors alive
-        self._kept = _LastPlan(tree, seen.looks, places, np.array(places, np.intp), described(laid.layout), bare)
+        self._last_plan = _LastPlan(
+            tree, current.specs, places, np.array(places, np.intp), encode_layout(laid.layout), bare
+        )
 
 
 def host_copies(view: memoryview, head_bytes: int, tensors: list[Elsewhere]) -> list[HostCopy]:
     """List the copies that torch makes into a shard in memory, of tensors that are not plain CPU bytes."""
-    return [HostCopy(over(view, entry, head_bytes), tensor) for tensor, entry in tensors]
+    return [HostCopy(tensor_over(view, entry, head_bytes), tensor) for tensor, entry in tensors]
 
 
 def state_of(shard: memoryview) -> object:
@@ -182,6 +184,6 @@ def state_of(shard: memoryview) -> object:
     return restored(text, layout, shard, head_bytes)
 
 
-def beside(shard: memoryview) -> str:
+def extra_text_of(shard: memoryview) -> str:
     """Return the text saved with the state in a verified shard, "" if there is none. Raises BadCheckpoint."""
-    return read_head(shard)[1].get(BESIDE, "")
+    return read_head(shard)[1].get(EXTRA_TEXT_KEY, "")

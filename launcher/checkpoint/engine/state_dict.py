@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from turnout.launcher.checkpoint.format import state_tree
-from turnout.launcher.checkpoint.format.safetensors_layout import Entry, Layout, Spec
-from turnout.launcher.checkpoint.format.state_tree_cache import TreeCache, kept
+from turnout.launcher.checkpoint.format.shard_file import Entry, Layout, Spec
+from turnout.launcher.checkpoint.format.state_tree import TreeCache, cache_tree
 from turnout.launcher.errors import BadCheckpoint, BadState
 
 NAMES: Mapping[torch.dtype, str] = {
@@ -49,7 +49,7 @@ def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
     """Split a state into the text of its tree and its tensors by name. Raises BadState with the path of an unsupported
     value.
     """
-    same = _Same()
+    same = _TensorIdentity()
     text, found = state_tree.flatten(state, _is_tensor, _plain, same)
     tensors = cast(dict[str, torch.Tensor], found)
     if same.odd:
@@ -64,9 +64,9 @@ def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
     return text, tensors
 
 
-def keep(state: object) -> TreeCache | None:
+def cache_tree_of(state: object) -> TreeCache | None:
     """Cache the tree of a state that `flatten` accepted, for the next save; None if it cannot be cached."""
-    return kept(state, _is_tensor, _plain, _Same())
+    return cache_tree(state, _is_tensor, _plain, _TensorIdentity())
 
 
 class TensorSpecs(NamedTuple):
@@ -81,14 +81,14 @@ class TensorSpecs(NamedTuple):
     shared: list[tuple[int, int]]  # pairs: a tensor that may share its address, and the first tensor equal to it
 
 
-class TensorsNow(NamedTuple):
+class AddressedTensors(NamedTuple):
     """The addresses of tensors now, and how they are saved."""
 
     addresses: list[int]
-    looks: TensorSpecs
+    specs: TensorSpecs
 
 
-def looks_of(tensors: Sequence[torch.Tensor]) -> TensorsNow | None:
+def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
     """Read addresses and properties of tensors that `flatten` accepted. None if they have to be checked one by one.
 
     One loop in C per property: a save of a thousand tensors has half a millisecond for all of them.
@@ -96,7 +96,7 @@ def looks_of(tensors: Sequence[torch.Tensor]) -> TensorsNow | None:
     kind = torch.Tensor
     try:
         addresses, cpu, dtypes = list(map(kind.data_ptr, tensors)), list(map(_CPU, tensors)), list(map(_DTYPE, tensors))
-        looks = TensorSpecs(
+        specs = TensorSpecs(
             dtypes,
             list(map(_SHAPE, tensors)),
             cpu,
@@ -107,15 +107,15 @@ def looks_of(tensors: Sequence[torch.Tensor]) -> TensorsNow | None:
         )
     except (RuntimeError, NotImplementedError):  # its layout has no storage
         return None
-    nowhere = [at for at, address in enumerate(addresses) if not address] if looks.shared else []
-    return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else TensorsNow(addresses, looks)
+    nowhere = [at for at, address in enumerate(addresses) if not address] if specs.shared else []
+    return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else AddressedTensors(addresses, specs)
 
 
 def _shared(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
-    apart = set(addresses)
-    if len(apart) == len(addresses) and 0 not in apart:
+    distinct = set(addresses)
+    if len(distinct) == len(addresses) and 0 not in distinct:
         return []
-    same, first, counts = _Same(), dict[Hashable, int](), Counter(addresses)
+    same, first, counts = _TensorIdentity(), dict[Hashable, int](), Counter(addresses)
     places = [at for at, address in enumerate(addresses) if not address or counts[address] > 1]
     return [(at, first.setdefault(same(tensors[at]), at)) for at in places]
 
@@ -124,7 +124,7 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-class _Same:
+class _TensorIdentity:
     """Maps a tensor to a key that is equal for tensors over the same bytes in the same view, such as tied weights.
 
     It runs for each tensor of each save, so most tensors cost one address look-up. `odd` becomes True once a tensor is
@@ -142,12 +142,12 @@ class _Same:
             self.odd = True
             return "at", id(value)
         first = self._first.setdefault(address, value)
-        if first is value or _seen(first) == _seen(value):
+        if first is value or _view_key(first) == _view_key(value):
             return address
-        return _seen(value) if value.numel() else ("at", id(value))
+        return _view_key(value) if value.numel() else ("at", id(value))
 
 
-def _seen(tensor: torch.Tensor) -> Hashable:
+def _view_key(tensor: torch.Tensor) -> Hashable:
     as_is = tensor.is_neg(), tensor.is_conj()
     return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), as_is
 
@@ -177,7 +177,7 @@ def octets(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(b"")
 
 
-def over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
+def tensor_over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
     """Make a tensor over the bytes of an entry in a shard. The tensor keeps the shard's memory alive. Raises
     BadCheckpoint.
     """
@@ -193,7 +193,7 @@ def over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
 
 def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
     """Decode the state over the bytes of a shard. Raises BadCheckpoint if they hold no state."""
-    tensors = {entry.name: over(view, entry, head_bytes) for entry in layout.entries}
+    tensors = {entry.name: tensor_over(view, entry, head_bytes) for entry in layout.entries}
     return unflatten(text, tensors)
 
 
@@ -242,7 +242,7 @@ def buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]
     return {name: each for name, each in state.items() if name.replace(_COMPILED, "") in names}
 
 
-def take_up(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+def load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Load a state into a module, whether or not torch.compile wraps the module or wrapped the saved one."""
     own: Mapping[str, Any] = module.state_dict()
     if _is_compiled(own) or _is_compiled(state):
@@ -279,7 +279,7 @@ def restore(into: Mapping[str, object], state: object) -> None:
         raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")
     for key, each in into.items():
         if isinstance(each, torch.nn.Module) and isinstance(state.get(key), dict):
-            take_up(each, state[key])
+            load_module(each, state[key])
         elif _is_stateful(each) and key in state:
             each.load_state_dict(state[key])
 

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
-from turnout.launcher.checkpoint.format.retention import Every, Latest
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES
+from turnout.launcher.checkpoint.format.manifest import Every, Latest
+from turnout.launcher.coordinator_messages import MOST_COPIES
 
 
 class StorageType(Enum):

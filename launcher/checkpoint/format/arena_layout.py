@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import msgspec
 
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096
@@ -41,7 +41,7 @@ _WORDS = struct.Struct("<5Q")
 _FIELDS = struct.Struct("<7q")
 
 
-class State(IntEnum):
+class SlotState(IntEnum):
     """The state of a generation. Only SEALED and HASHED may be read."""
 
     EMPTY = 0  # a new file is all zeros
@@ -71,7 +71,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ShardRecord:
     """Describes the save that one generation of an arena holds: its step, its rank and its sizes."""
 
     epoch: int  # counts the saves begun in this arena, from 1; newer saves have more
@@ -117,10 +117,10 @@ class Record:
 class Slot:
     """One generation as its table describes it."""
 
-    state: State = State.EMPTY
+    state: SlotState = SlotState.EMPTY
     pinned: bool = False
     epoch: int = 0  # also that of a save being written
-    record: Record | None = None  # of SEALED and HASHED only
+    record: ShardRecord | None = None  # of SEALED and HASHED only
     sums_sum: int | None = None  # checksum of the checksums, of HASHED only
     reserved_bytes: int = 0  # known to be allocated
     fault: str = ""  # why the table is invalid; the slot then counts as EMPTY
@@ -160,7 +160,7 @@ def read_identity(page: bytes | memoryview) -> Identity:
         raise BadCheckpoint(f"an arena's identity cannot be read: {error}") from error
 
 
-def record_bytes(record: Record) -> bytes:
+def record_bytes(record: ShardRecord) -> bytes:
     """Encode a record with its checksum."""
     fields = _FIELDS.pack(
         record.epoch, record.step, record.round, record.rank, record.world, record.head_bytes, record.data_bytes
@@ -168,12 +168,12 @@ def record_bytes(record: Record) -> bytes:
     return fields + _SUM.pack(sum_of(fields))
 
 
-def read_record(data: bytes | memoryview) -> Record:
+def read_record(data: bytes | memoryview) -> ShardRecord:
     """Decode a record. Raises BadCheckpoint if a bit differs from what was written. Zeros are no valid record."""
     raw = bytes(data)
     if len(raw) != RECORD_BYTES or sum_of(raw[: _FIELDS.size]) != _SUM.unpack_from(raw, _FIELDS.size)[0]:
         raise BadCheckpoint("a generation's record does not have the sum that was written with it")
-    return Record(*_FIELDS.unpack_from(raw))
+    return ShardRecord(*_FIELDS.unpack_from(raw))
 
 
 def read_table(page: bytes | memoryview) -> Slot:
@@ -183,8 +183,8 @@ def read_table(page: bytes | memoryview) -> Slot:
     pinned, epoch = pins != 0, epoch if epoch <= MOST else 0
     reserved = reserved if reserved <= STRIDE_BYTES else 0
     try:
-        state = State(word)
-        if state in (State.EMPTY, State.WRITING):
+        state = SlotState(word)
+        if state in (SlotState.EMPTY, SlotState.WRITING):
             return Slot(state, pinned, epoch, reserved_bytes=reserved)
         record = read_record(raw[RECORD_AT : RECORD_AT + RECORD_BYTES])
         if record.epoch != epoch:
@@ -192,7 +192,7 @@ def read_table(page: bytes | memoryview) -> Slot:
     except (BadCheckpoint, ValueError) as error:
         fault = str(error) if isinstance(error, BadCheckpoint) else "a generation is in no state that there is"
         return Slot(pinned=pinned, epoch=epoch, reserved_bytes=reserved, fault=fault)
-    return Slot(state, pinned, epoch, record, sums_sum if state is State.HASHED else None, reserved)
+    return Slot(state, pinned, epoch, record, sums_sum if state is SlotState.HASHED else None, reserved)
 
 
 def target_bytes(target: str) -> bytes:
@@ -222,7 +222,7 @@ def read_target(data: bytes | memoryview) -> str:
 
 def newest(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
     """Return the readable generation that was begun last, or None if there is none."""
-    readable = (State.HASHED,) if hashed_only else (State.SEALED, State.HASHED)
+    readable = (SlotState.HASHED,) if hashed_only else (SlotState.SEALED, SlotState.HASHED)
     found = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.state in readable]
     return max(found)[1] if found else None
 

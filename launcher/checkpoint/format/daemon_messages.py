@@ -15,9 +15,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS
+from turnout.launcher.coordinator_messages import MOST_COPIES, Holds, RestorePlace, Takes
 from turnout.launcher.framing import decode, frame
-from turnout.launcher.rendezvous.checkpoint_messages import MOST_COPIES, Holds, Takes
-from turnout.launcher.rendezvous.checkpoint_messages import RestorePlace as RestorePlace
 
 VERSION = 1
 MOST_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
@@ -33,11 +32,11 @@ Slots = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
 Kind: TypeAlias = Literal["shards", "torch"]
 
 
-class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _DaemonFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pass
 
 
-class Hello(_Frame, tag=1, frozen=True):
+class Hello(_DaemonFrame, tag=1, frozen=True):
     """Introduces a training process that will save."""
 
     run: ShortText
@@ -49,18 +48,18 @@ class Hello(_Frame, tag=1, frozen=True):
     version: Count = VERSION
     target: Text = ""  # folder or URL to which this process's shards are written, "" for none
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0  # how many other workers keep a copy of each shard
-    alike: bool = False  # all ranks save the same state
-    reads: Text = ""  # the checkpoint folder, even if only another rank writes there
+    replicated: bool = False  # all ranks save the same state
+    read_folder: Text = ""  # the checkpoint folder, even if only another rank writes there
 
 
-class Need(_Frame, tag=2, frozen=True):
+class ReserveMemory(_DaemonFrame, tag=2, frozen=True):
     """Asks for an arena. Answered by Arena or Refused."""
 
     bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # of one generation, with header and checksums
     generations: Slots
 
 
-class Save(_Frame, tag=3, frozen=True):
+class Save(_DaemonFrame, tag=3, frozen=True):
     """Announces a sealed generation: the daemon hashes it and, if it has a target, persists it. Answered by Pinned."""
 
     generation: Slot
@@ -74,19 +73,19 @@ class Save(_Frame, tag=3, frozen=True):
     later: bool = False  # stay in memory; persist only if the world resumes from it after a failure
 
 
-class Wait(_Frame, tag=4, frozen=True):
+class Wait(_DaemonFrame, tag=4, frozen=True):
     """Asks for Done when no earlier save is in flight."""
 
 
-class Ask(_Frame, tag=5, frozen=True):
+class GetStats(_DaemonFrame, tag=5, frozen=True):
     """Asks for the daemon's statistics. Answered by Stats."""
 
 
-class Bye(_Frame, tag=6, frozen=True):
+class Bye(_DaemonFrame, tag=6, frozen=True):
     """Announces that this process ends normally and has nothing more to save."""
 
 
-class Settle(_Frame, tag=7, frozen=True):
+class GetHeldSteps(_DaemonFrame, tag=7, frozen=True):
     """Asks the daemon to hash the sealed saves of all `ranks` processes of this worker. Answered by Holdings, without
     waiting for storage.
     """
@@ -94,7 +93,7 @@ class Settle(_Frame, tag=7, frozen=True):
     ranks: Ranks
 
 
-class End(_Frame, tag=8, frozen=True):
+class End(_DaemonFrame, tag=8, frozen=True):
     """Announces that the agent ends: the daemon finishes what is in flight. done: the job is over, so memory
     is freed.
     """
@@ -102,34 +101,34 @@ class End(_Frame, tag=8, frozen=True):
     done: bool
 
 
-class Arena(_Frame, tag=9, frozen=True):
+class ArenaPath(_DaemonFrame, tag=9, frozen=True):
     """Names the arena's file to save into. Its pages are allocated, or will be soon."""
 
     path: Text
     generations: Slots
 
 
-class Refused(_Frame, tag=10, frozen=True):
+class RequestRefused(_DaemonFrame, tag=10, frozen=True):
     """Refuses an arena. reason: one word. detail: what is missing and what to add."""
 
     reason: ShortText
     detail: Text
 
 
-class Hashed(_Frame, tag=11, frozen=True):
+class Hashed(_DaemonFrame, tag=11, frozen=True):
     """Announces that the save of this step in memory is hashed."""
 
     step: Step
 
 
-class Persisted(_Frame, tag=12, frozen=True):
+class Persisted(_DaemonFrame, tag=12, frozen=True):
     """Announces that this rank's shard of the step is in storage at this path."""
 
     step: Step
     path: Text
 
 
-class Failed(_Frame, tag=13, frozen=True):
+class SaveFailed(_DaemonFrame, tag=13, frozen=True):
     """Announces that a save did not reach its target. In most cases memory still has the step, and training goes on."""
 
     step: Step
@@ -137,11 +136,11 @@ class Failed(_Frame, tag=13, frozen=True):
     detail: Text
 
 
-class Done(_Frame, tag=14, frozen=True):
+class Done(_DaemonFrame, tag=14, frozen=True):
     """Answers Wait, Agreed and Adopt: all that was asked is done."""
 
 
-class Stats(_Frame, tag=15, frozen=True):
+class Stats(_DaemonFrame, tag=15, frozen=True):
     """Counts what the daemon has done for this rank. Fields that name a step give the newest one, or -1 for none."""
 
     sealed: Newest = -1
@@ -153,17 +152,17 @@ class Stats(_Frame, tag=15, frozen=True):
     failures: Count = 0
     persisted_bytes: Count = 0
     replicated: Newest = -1  # the newest step that all replica holders have
-    uncopied: Count = 0  # saves not replicated, since a newer one was
-    overtaken: Count = 0  # saves not written to storage, since newer ones needed their memory
+    skipped_replicas: Count = 0  # saves not replicated, since a newer one was
+    dropped: Count = 0  # saves not written to storage, since newer ones needed their memory
 
 
-class Holdings(_Frame, tag=16, frozen=True):
+class HeldSteps(_DaemonFrame, tag=16, frozen=True):
     """Answers Settle: the steps that all processes of the worker hold in memory, hashed, newest first."""
 
-    held: Holds = ()
+    held_steps: Holds = ()
 
 
-class Agreed(_Frame, tag=17, frozen=True):
+class Restore(_DaemonFrame, tag=17, frozen=True):
     """Tells the daemon from which step in memory the world continues. Answered by Done, or by Failed if nothing has
     changed.
 
@@ -171,62 +170,64 @@ class Agreed(_Frame, tag=17, frozen=True):
     """
 
     step: Newest  # -1: all ranks load from storage
-    seat: RestorePlace | None = None  # the worker's place in the world and what to fetch first; None if not known
-    carry: Newest = -1  # the step to persist before storage is read, -1 if not known
+    restore_place: RestorePlace | None = (
+        None  # the worker's place in the world and what to fetch first; None if not known
+    )
+    persist_step: Newest = -1  # the step to persist before storage is read, -1 if not known
 
 
-class Pinned(_Frame, tag=18, frozen=True):
+class Pinned(_DaemonFrame, tag=18, frozen=True):
     """Answers Save: the generation is pinned. If it has a target, it stays until it is stored or has failed."""
 
     step: Step
 
 
-class Trust(_Frame, tag=19, frozen=True):
+class Trust(_DaemonFrame, tag=19, frozen=True):
     """Gives the daemon the secret shared by the daemons of its job, and the state of the current round. The agent's
     first message.
     """
 
     token: Annotated[bytes, msgspec.Meta(max_length=4_096)]
     step: Newest = -1  # as in Agreed
-    seat: RestorePlace | None = None  # as in Agreed, with nothing to fetch
+    restore_place: RestorePlace | None = None  # as in Agreed, with nothing to fetch
 
 
-class DropOldestSave(_Frame, tag=22, frozen=True):
+class DropOldestSave(_DaemonFrame, tag=22, frozen=True):
     """Asks to drop the oldest save that waits for storage, since a new save finds no memory.
 
     Answered by SaveDropped.
     """
 
 
-class SaveDropped(_Frame, tag=23, frozen=True):
+class SaveDropped(_DaemonFrame, tag=23, frozen=True):
     """Answers DropOldestSave: the dropped step, which will never be in storage, or -1 if none can be dropped."""
 
     step: Newest
 
 
-class FindStored(_Frame, tag=24, frozen=True):
+class FindStored(_DaemonFrame, tag=24, frozen=True):
     """Asks for the newest step in storage, once the world has agreed to load from there. Answered by Stored."""
 
 
-class Stored(_Frame, tag=25, frozen=True):
+class StoredStep(_DaemonFrame, tag=25, frozen=True):
     """Answers FindStored: the newest step committed in this folder, -1 for none."""
 
     target: Text = ""  # "" if no folder is known or it does not answer
     step: Newest = -1
 
 
-class Adopt(_Frame, tag=26, frozen=True):
+class Adopt(_DaemonFrame, tag=26, frozen=True):
     """Asks the daemon between two rounds to adopt shards of leaving workers. Answered by Done."""
 
     round: Count
     step: Step
-    origin: Count  # the round in which they were saved
+    saved_round: Count  # the round in which they were saved
     ranks: Ranks  # size of the world that saved them
     within_s: Annotated[float, msgspec.Meta(ge=0, le=1e7)]  # after this time the missing shards are given up
-    take: Takes = ()
+    shards: Takes = ()
 
 
-class FetchShard(_Frame, tag=27, frozen=True):
+class FetchShard(_DaemonFrame, tag=27, frozen=True):
     """Asks for one rank's shard of the step from which the world continues. Answered by ShardFetched or Failed.
 
     A training process sends it on a connection without Hello.
@@ -238,7 +239,7 @@ class FetchShard(_Frame, tag=27, frozen=True):
     ranks: Ranks  # size of the world that saved it
 
 
-class ShardFetched(_Frame, tag=28, frozen=True):
+class ShardFetched(_DaemonFrame, tag=28, frozen=True):
     """Answers FetchShard: the arena's file and generation that hold the shard, every byte verified."""
 
     path: Text
@@ -248,14 +249,14 @@ class ShardFetched(_Frame, tag=28, frozen=True):
 
 ToDaemon: TypeAlias = (
     Hello
-    | Need
+    | ReserveMemory
     | Save
     | Wait
-    | Ask
+    | GetStats
     | Bye
-    | Settle
+    | GetHeldSteps
     | End
-    | Agreed
+    | Restore
     | Trust
     | DropOldestSave
     | FindStored
@@ -263,17 +264,17 @@ ToDaemon: TypeAlias = (
     | FetchShard
 )
 ToClient: TypeAlias = (
-    Arena
-    | Refused
+    ArenaPath
+    | RequestRefused
     | Hashed
     | Persisted
-    | Failed
+    | SaveFailed
     | Done
     | Stats
-    | Holdings
+    | HeldSteps
     | Pinned
     | SaveDropped
-    | Stored
+    | StoredStep
     | ShardFetched
 )
 Message: TypeAlias = ToDaemon | ToClient

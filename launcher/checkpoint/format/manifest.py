@@ -11,25 +11,32 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
+
 MOST_BYTES = 512 << 20  # a manifest with the checksums of 100 TiB of state
+
 MOST_COUNT = 1 << 60
+
 MOST_WORLD = 1 << 24
+
 MOST_SHARD_BYTES = 1 << 41
+
 _SUM: Final = b'{"sum":"%016x","version":%d,"%s":%s}'
+
 _VERSION = re.compile(rb'\{"sum":"[0-9a-f]{16}","version":([1-9][0-9]{0,8}),')
+
 _Noun = TypeVar("_Noun")
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class StoredShard:
     """Describes one rank's safetensors file of a step."""
 
     file: str  # its name beside the manifest
@@ -53,7 +60,7 @@ class Shard:
             raise BadCheckpoint(f"{self.file}: the sum of its sums is wrong")
 
     @classmethod
-    def of(cls, file: str, rank: int, bytes: int, head_bytes: int, sums: Iterable[int], about: str = "") -> Shard:
+    def of(cls, file: str, rank: int, bytes: int, head_bytes: int, sums: Iterable[int], about: str = "") -> StoredShard:
         """Make a Shard and compute the checksum of its checksums."""
         sums = tuple(sums)
         return cls(file, rank, bytes, head_bytes, sum_of_sums(sums), sums, about)
@@ -82,14 +89,14 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ShardNote:
     """States that one rank's shard of a step is in storage."""
 
     run: str
     step: int
     round: int
     world: int
-    shard: Shard
+    shard: StoredShard
     saved_s: float = 0.0  # when it was stored, in seconds since 1970
     blocks: Blocks | None = None  # None in old notes, and for shards so large that their chunks are fine enough
 
@@ -110,7 +117,7 @@ class Manifest:
     round: int
     world: int
     saved_s: float  # when the last shard was stored, in seconds since 1970
-    shards: tuple[Shard, ...]  # by rank
+    shards: tuple[StoredShard, ...]  # by rank
 
     def __post_init__(self) -> None:
         _check(self.run, self.step, self.round, self.world, self.saved_s)
@@ -131,21 +138,21 @@ def sum_of_sums(sums: Iterable[int]) -> int:
     return sum_of(struct.pack(f"<{len(sums)}Q", *sums))
 
 
-def complete(notes: Iterable[Note], step: int, round: int, world: int) -> Manifest | None:
+def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> Manifest | None:
     """Make the manifest of a step once the notes of all its ranks are there; None before.
 
     Notes of another step, round or world are ignored, and notes of different runs are never mixed. The newest note of
     each rank counts. If several runs are complete, the one saved last is taken.
     Source: docs/facts/launcher.md 5; docs/facts/dlrover.md 6.6, defects 3 and 7
     """
-    runs: dict[str, dict[int, Note]] = {}
+    runs: dict[str, dict[int, ShardNote]] = {}
     for note in notes:
         if (note.step, note.round, note.world) == (step, round, world):
             of_run = runs.setdefault(note.run, {})
             before = of_run.get(note.shard.rank)
             if before is None or _age(before) < _age(note):
                 of_run[note.shard.rank] = note
-    whole = [
+    manifests = [
         Manifest(
             run,
             step,
@@ -157,7 +164,7 @@ def complete(notes: Iterable[Note], step: int, round: int, world: int) -> Manife
         for run, of_run in runs.items()
         if len(of_run) == world
     ]
-    return max(whole, key=lambda manifest: (manifest.saved_s, manifest.run), default=None)
+    return max(manifests, key=lambda manifest: (manifest.saved_s, manifest.run), default=None)
 
 
 def write(manifest: Manifest) -> bytes:
@@ -170,7 +177,7 @@ def read(data: bytes | bytearray | memoryview) -> Manifest:
     return _unsealed(b"manifest", data, Manifest)
 
 
-def write_note(note: Note) -> bytes:
+def write_note(note: ShardNote) -> bytes:
     """Encode a note for storage. Raises BadCheckpoint if it would be too large to be read again."""
     plain = msgspec.json.encode(note)
     if note.blocks is None:  # written before blocks were introduced
@@ -178,9 +185,9 @@ def write_note(note: Note) -> bytes:
     return _sealed(b"note", plain)
 
 
-def read_note(data: bytes | bytearray | memoryview) -> Note:
+def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
     """Decode a note. Raises NewerFormat, and BadCheckpoint for anything that `write_note` did not write."""
-    return _unsealed(b"note", data, Note)
+    return _unsealed(b"note", data, ShardNote)
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
@@ -192,7 +199,7 @@ def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
         raise BadCheckpoint(f"{saved_s} is no time")
 
 
-def _age(note: Note) -> tuple[float, int, str]:
+def _age(note: ShardNote) -> tuple[float, int, str]:
     """Order the notes of one rank by time, and equal times by content, so that the order of arrival does not matter."""
     return (note.saved_s, note.shard.sums_sum, note.shard.file)
 
@@ -224,3 +231,74 @@ def _unsealed(what: bytes, data: bytes | bytearray | memoryview, kind: type[_Nou
         return msgspec.json.decode(plain, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"not a {what.decode()}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Keeps the newest `count` checkpoints, at least 1."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"the latest {self.count} checkpoints: at least 1 is kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Keeps steps that are multiples of the interval, at least 1."""
+
+    interval: int
+
+    def __post_init__(self) -> None:
+        if self.interval < 1:
+            raise ValueError(f"every {self.interval} steps: an interval of at least 1 is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Keeps every checkpoint; the user removes old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Keeps every step that either of its two rules keeps."""
+
+    latest: Latest
+    every: Every
+
+
+Keep: TypeAlias = Latest | Every | All | Both
+
+
+def rule(keep: int = 0, every: int = 0) -> Keep:
+    """Make the rule from two numbers, 0 for a rule not asked for. Raises ValueError below 0."""
+    if keep and every:
+        return Both(Latest(keep), Every(every))
+    return Latest(keep) if keep else Every(every) if every else All()
+
+
+def steps_to_remove(
+    steps_committed: Iterable[int], keep: Keep, reading: frozenset[int] = frozenset(), just_committed: int | None = None
+) -> tuple[int, ...]:
+    """List the steps to remove, oldest first.
+
+    steps_committed: in any order, duplicates allowed. reading: steps that are being read, which stay.
+    just_committed: the step committed now, if any. It stays, even if it is below others after a rollback. The newest
+    stays too.
+    """
+    steps = sorted({*steps_committed})
+    kept_steps = {*_kept_steps(steps, keep), *steps[-1:], *reading, just_committed}
+    return tuple(step for step in steps if step not in kept_steps)
+
+
+def _kept_steps(steps: list[int], keep: Keep) -> set[int]:
+    match keep:
+        case Latest(count):
+            return {*steps[-count:]}
+        case Every(interval):
+            return {step for step in steps if step % interval == 0}
+        case Both(latest, every):
+            return _kept_steps(steps, latest) | _kept_steps(steps, every)
+        case _:
+            return {*steps}

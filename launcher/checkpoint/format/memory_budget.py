@@ -2,7 +2,7 @@
 there.
 
 Files in a memory file system also count against the pod's limit. The limits are read in
-launcher/checkpoint/arena/memory_limits.py. Source: docs/facts/dlrover.md 6.6, defect 11
+launcher/checkpoint/arena/arena_files.py. Source: docs/facts/dlrover.md 6.6, defect 11
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int
     """
     shard = -(-shard_bytes // PAGE_BYTES) * PAGE_BYTES
     own = generations * shard + (generations + 1) * PAGE_BYTES
-    kept = REPLICA_GENERATIONS * shard + (REPLICA_GENERATIONS + 1) * PAGE_BYTES
-    return processes * (own + replicas * kept)
+    replica = REPLICA_GENERATIONS * shard + (REPLICA_GENERATIONS + 1) * PAGE_BYTES
+    return processes * (own + replicas * replica)
 
 
 def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) -> NoMemory | None:
@@ -47,23 +47,25 @@ def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) ->
 
     pinned: how many of them are to be locked for copies of a GPU. folder: of the arenas.
     """
-    short: list[str] = []
+    shortages: list[str] = []
     volume = limit = lock = machine = False
     if need > limits.free_bytes:
         volume = True
-        short.append(f"{folder} has {_told(limits.free_bytes)} free")
+        shortages.append(f"{folder} has {_size_text(limits.free_bytes)} free")
     if limits.cgroup_left_bytes is not None and need > limits.cgroup_left_bytes:
         limit = True
-        short.append(f"the pod's memory limit leaves {_told(limits.cgroup_left_bytes)}")
+        shortages.append(f"the pod's memory limit leaves {_size_text(limits.cgroup_left_bytes)}")
     if limits.available_bytes is not None and need > limits.available_bytes:
         machine = True
-        short.append(f"this machine has {_told(limits.available_bytes)} of memory available, and no limit for the pod")
+        shortages.append(
+            f"this machine has {_size_text(limits.available_bytes)} of memory available, and no limit for the pod"
+        )
     if limits.locked_bytes is not None and pinned > limits.locked_bytes:
         lock = True
-        short.append(f"{_told(pinned)} are to be pinned and {_told(limits.locked_bytes)} may be")
-    if not short:
+        shortages.append(f"{_size_text(pinned)} are to be pinned and {_size_text(limits.locked_bytes)} may be")
+    if not shortages:
         return None
-    fault = f"checkpoints in memory need {_told(need)}: " + "; ".join(short)
+    fault = f"checkpoints in memory need {_size_text(need)}: " + "; ".join(shortages)
     return NoMemory(fault, _advice(need, limits, folder, volume, limit, lock, machine))
 
 
@@ -99,7 +101,7 @@ def _gib(need: int, left: int | None, all_: int | None) -> int:
     return max(1, -(-max(known, need) // _GIB))
 
 
-def _told(size_bytes: int) -> str:
+def _size_text(size_bytes: int) -> str:
     """Format a size for people, with the exact bytes."""
     for unit, one in (("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size_bytes >= one:

@@ -13,31 +13,40 @@ import math
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import is_, is_not
 from typing import Any
 
 import msgspec
 
+from turnout.launcher.checkpoint.format.shard_file import escape_text
 from turnout.launcher.errors import BadCheckpoint, BadState
 
 MOST_DEPTH = 64
+
 MOST_VALUES = 1 << 20  # counted at each occurrence: a list that contains itself many times ends here
+
 MOST_TEXT_BYTES = 32 << 20  # at most doubled by the quoting of the head, which may have 100 MB
 
 _WORD = range(-(1 << 63), 1 << 63)  # integers that any JSON reader of ours keeps exactly
+
 _DOUBLE = struct.Struct(">d")
+
 _HEX = re.compile(r"-?[0-9a-f]+")
+
 _KEYS = "str, int, float, bool, None or a tuple of them"
 
 
-def _none(_value: object) -> None:
+def _no_plain_form(_value: object) -> None:
     return None
 
 
 def flatten(
     state: object,
     is_tensor: Callable[[object], bool],
-    plain: Callable[[object], tuple[str, object] | None] = _none,
+    plain: Callable[[object], tuple[str, object] | None] = _no_plain_form,
     identity: Callable[[object], Hashable] = id,
 ) -> tuple[str, dict[str, object]]:
     """Convert a state to JSON text, and to its tensors by name in the order of the state.
@@ -55,10 +64,10 @@ def flatten(
 
 
 def unflatten(
-    text: str, tensors: Mapping[str, object], made: Mapping[str, Callable[[Any], object]] | None = None
+    text: str, tensors: Mapping[str, object], makers: Mapping[str, Callable[[Any], object]] | None = None
 ) -> object:
-    """Build the state from its text and tensors. made: by the words of `plain`, a function that makes the value. Raises
-    BadCheckpoint.
+    """Build the state from its text and tensors. makers: by the words of `plain`, a function that makes the value.
+    Raises BadCheckpoint.
     """
     if len(text) > MOST_TEXT_BYTES:
         raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MOST_TEXT_BYTES} at most")
@@ -66,7 +75,7 @@ def unflatten(
         skeleton = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadCheckpoint(f"the skeleton is no JSON: {error}") from error
-    return _Reader(tensors, made or {}).value(skeleton, 0)
+    return _Reader(tensors, makers or {}).value(skeleton, 0)
 
 
 def name_of(*keys: object) -> str:
@@ -98,7 +107,7 @@ def _shown(key: object) -> str:
     return hex(key) if type(key) is int and key not in _WORD else repr(key)
 
 
-def _whole(value: int) -> object:
+def _integer(value: int) -> object:
     return value if value in _WORD else ["int", f"{value:x}"]
 
 
@@ -134,7 +143,7 @@ class Writer:
         if kind is str:
             return self._text(value, name)
         if kind is int:
-            return _whole(value)
+            return _integer(value)
         if kind is float:
             return _fraction(value)
         if kind is bytes:
@@ -160,13 +169,13 @@ class Writer:
             skeleton = [kind.__name__]
             skeleton.extend(self.value(child, f"{under}#{at}", depth) for at, child in enumerate(value))
         else:
-            made = self.made(value, name, depth)
+            node = self.convert(value, name, depth)
             self._open.remove(id(value))
-            return made
+            return node
         self._open.remove(id(value))
         return skeleton
 
-    def made(self, value: object, name: str, depth: int) -> object:
+    def convert(self, value: object, name: str, depth: int) -> object:
         """Convert a value of a type that `plain` knows. Raises BadState if it knows none."""
         parts = self._plain(value)
         if parts is None:
@@ -189,7 +198,7 @@ class Writer:
         if kind is bool or key is None:
             return key
         if kind is int:
-            return _whole(key)
+            return _integer(key)
         if kind is float and not math.isnan(key):  # all nan keys have one name
             return _fraction(key)
         if kind is tuple and depth < MOST_DEPTH:
@@ -206,8 +215,8 @@ class Writer:
 
 
 class _Reader:
-    def __init__(self, tensors: Mapping[str, object], made: Mapping[str, Callable[[Any], object]]) -> None:
-        self._tensors, self._makers = tensors, made
+    def __init__(self, tensors: Mapping[str, object], makers: Mapping[str, Callable[[Any], object]]) -> None:
+        self._tensors, self._makers = tensors, makers
 
     def value(self, skeleton: object, depth: int) -> object:
         """Build the value of a part of the tree. Raises BadCheckpoint."""
@@ -229,7 +238,7 @@ class _Reader:
             case ["ordered", *items]:
                 return self._filled(OrderedDict(), items, depth)
             case ["made", str(word), payload] if word in self._makers:
-                return self._made(word, payload, depth)
+                return self._make(word, payload, depth)
             case [str(word), str(text)]:
                 return _atom(word, text)
         raise BadCheckpoint(f"the skeleton holds {str(skeleton[0])[:64]!r}, which is not there or not whole")
@@ -253,7 +262,7 @@ class _Reader:
                     return key
         raise BadCheckpoint("the skeleton has a key that no state can have")
 
-    def _made(self, word: str, payload: object, depth: int) -> object:
+    def _make(self, word: str, payload: object, depth: int) -> object:
         parts = self.value(payload, depth + 1)
         try:
             return self._makers[word](parts)
@@ -276,3 +285,157 @@ def _atom(word: str, text: str) -> object:
     except (ValueError, struct.error) as error:
         raise BadCheckpoint(f"the skeleton has {word} that cannot be read: {error}") from error
     raise BadCheckpoint(f"the skeleton holds {word[:64]!r}, which is not there or not whole")
+
+
+PLAIN = (type(None), bool, int, float, str, bytes)  # immutable types: the same object has the same value
+# Equal keys of these types are identical; not so 0.0 and -0.0, nor (1,) and (True,).
+_EXACT_KEYS = frozenset(PLAIN[:3]) | {str}
+
+_GAP = b"\0"  # cannot occur in JSON: strings escape it
+
+_TENSOR, _PLAIN, _BRANCH = range(3)
+
+_BRANCHES = (dict, OrderedDict, list, tuple)
+
+IsTensor = Callable[[object], bool]
+
+Plain = Callable[[object], tuple[str, object] | None]
+
+Gap = tuple[str, int] | None  # None for a plain value; else name and depth of a container
+
+
+class _Gapped(Writer):
+    """Writes a tree with gaps in place of plain values. A gap is None, or the name and depth of a value that `plain`
+    converts.
+    """
+
+    def __init__(self, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> None:
+        super().__init__(is_tensor, plain, identity)
+        self.gaps: list[Gap] = []
+
+    def value(self, value: Any, name: str, depth: int) -> object:
+        if type(value) in PLAIN:
+            self.gaps.append(None)
+            return msgspec.Raw(_GAP)
+        return super().value(value, name, depth)
+
+    def convert(self, value: object, name: str, depth: int) -> object:
+        self.gaps.append((name, depth))
+        return msgspec.Raw(_GAP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Describes one dict, list or tuple of a cached tree."""
+
+    keys: tuple[object, ...] | None  # of a dict; None for a list or tuple
+    key_kinds: tuple[type, ...]
+    kinds: tuple[type, ...]  # types of the children
+    runs: tuple[tuple[int, int, int, _Branch | None], ...]  # kind of child, start, end, and the branch below if any
+
+    def walk(self, value: Any, tensors: list[Any], plain: list[object]) -> bool:
+        """Append the tensors and plain values below a value of the same type, in order.
+
+        False if its shape has changed.
+        """
+        if self.keys is not None:
+            keys = tuple(value)
+            if not _same(map(type, keys), self.key_kinds, len(keys)) or keys != self.keys:
+                return False
+            value = tuple(value.values())
+        if not _same(map(type, value), self.kinds, len(value)):
+            return False
+        for what, start, end, below in self.runs:
+            if what == _TENSOR:
+                tensors.extend(value[start:end])
+            elif below is None:
+                plain.extend(value[start:end])
+            elif not below.walk(value[start], tensors, plain):
+                return False
+        return True
+
+
+class TreeCache:
+    """Caches the tree of a state that state_tree.flatten has accepted. Keeps no tensor alive."""
+
+    def __init__(self, root: _Branch, kind: type, pieces: Sequence[bytes], gaps: Sequence[Gap], plain: Plain) -> None:
+        self._root, self._kind, self._plain = root, kind, plain
+        self._gaps = tuple(gaps)
+        self._converted_gaps = [at for at, gap in enumerate(gaps) if gap is not None]
+        self._values: list[object] = [self] * len(gaps)  # a value that no state has
+        self._bytes = [0] * len(gaps)
+        self._text_bytes = sum(map(len, pieces))
+        self._parts = [escape_text(escape_text(pieces[0]))]
+        for piece in pieces[1:]:
+            self._parts += [b"", escape_text(escape_text(piece))]
+
+    def walk(self, state: object) -> list[Any] | None:
+        """List the value at each place of a tensor, in order. None if the state's shape has changed and it has to be
+        converted again.
+        """
+        tensors, plain = list[Any](), list[object]()
+        if type(state) is not self._kind or not self._root.walk(state, tensors, plain):
+            return None
+        try:
+            for at in self._changed(plain):
+                text = self._text(plain[at], self._gaps[at])
+                self._text_bytes += len(text) - self._bytes[at]
+                self._bytes[at], self._values[at] = len(text), plain[at]
+                self._parts[2 * at + 1] = escape_text(escape_text(text))
+        except BadState:  # the full walk reports it with its path
+            return None
+        return tensors if self._text_bytes <= MOST_TEXT_BYTES else None
+
+    def _changed(self, plain: Sequence[object]) -> list[int]:
+        others = [at for at, is_other in enumerate(map(is_not, plain, self._values)) if is_other]
+        return [*others, *self._converted_gaps]
+
+    def _text(self, value: object, gap: Gap) -> bytes:
+        writer = Writer(lambda value: False, self._plain, id)
+        return msgspec.json.encode(writer.value(value, "", 0) if gap is None else writer.convert(value, *gap))
+
+    def text(self) -> bytes:
+        """Return the text of the last walk, escaped twice, as a JSON string inside another one."""
+        return b"".join(self._parts)
+
+
+def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> TreeCache | None:
+    """Cache the tree of a state. The arguments are those of state_tree.flatten. None for states not worth caching."""
+    writer = _Gapped(is_tensor, plain, identity)
+    pieces = msgspec.json.encode(writer.value(state, "", 0)).split(_GAP)
+    if is_tensor(state) or len(pieces) != len(writer.gaps) + 1 or writer.left < MOST_VALUES // 2:
+        return None
+    root = _branch_of(state, is_tensor) if type(state) in _BRANCHES else None
+    return TreeCache(root, type(state), pieces, writer.gaps, plain) if root is not None else None
+
+
+def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
+    keys = tuple(value) if isinstance(value, dict) else None
+    key_kinds = tuple(map(type, keys or ()))
+    if not _EXACT_KEYS.issuperset(key_kinds):
+        return None
+    children = tuple(value.values() if keys is not None else value)
+    runs = list[tuple[int, int, int, _Branch | None]]()
+    for what, group in groupby(range(len(children)), lambda at: _what(children[at], is_tensor)):
+        places = list(group)
+        if what is not _BRANCH:
+            runs.append((what, places[0], places[-1] + 1, None))
+            continue
+        for at in places:
+            below = _branch_of(children[at], is_tensor)
+            if below is None:
+                return None
+            runs.append((what, at, at + 1, below))
+    return _Branch(keys, key_kinds, tuple(map(type, children)), tuple(runs))
+
+
+def _what(value: object, is_tensor: IsTensor) -> int:
+    if type(value) in PLAIN:
+        return _PLAIN
+    if is_tensor(value):
+        return _TENSOR
+    return _BRANCH if type(value) in _BRANCHES else _PLAIN
+
+
+def _same(kinds: Iterable[type], were: tuple[type, ...], count: int) -> bool:
+    return count == len(were) and all(map(is_, kinds, were))

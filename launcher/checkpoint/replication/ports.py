@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import Record
-from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace, Save
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
+from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimiter
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimiter
+from turnout.launcher.coordinator_messages import RestorePlace
 from turnout.launcher.event_log import EventLog
 
 
@@ -25,10 +26,10 @@ class RankPort(Protocol):
     def adopt(self, arena: Arena) -> None:
         """Make this arena the local rank's own."""
 
-    def goes(self, generation: int, epoch: int) -> Save | None:
+    def saved_target(self, generation: int, epoch: int) -> Save | None:
         """Return the target in storage of a save, or None."""
 
-    def tell(self, told: Save) -> None:
+    def set_target(self, save: Save) -> None:
         """Record the target of a save that was fetched."""
 
     async def hash(self, generation: int) -> bool:
@@ -54,28 +55,28 @@ class DaemonPort(Protocol):
 class ReplicationContext:
     """The state that one daemon's replication shares between its parts."""
 
-    home: DaemonPort
-    say: EventLog
-    sends: Executor  # threads that send shards
-    receives: Executor  # threads that receive shards
-    paced: RateLimiter  # limits the bytes sent per second
+    daemon: DaemonPort
+    log_event: EventLog
+    send_threads: Executor  # threads that send shards
+    receive_threads: Executor  # threads that receive shards
+    rate_limiter: RateLimiter  # limits the bytes sent per second
     token: bytes = b""
     round: int = 0  # the newest known round
-    seat: RestorePlace | None = None  # this worker's place in that round, None before the first
-    whole: int = -1  # the newest step of which all replicas are complete
+    restore_place: RestorePlace | None = None  # this worker's place in that round, None before the first
+    complete_step: int = -1  # the newest step of which all replicas are complete
     replicas: int = 0  # how many the training processes want
     sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank tells of a save
     saves: dict[int, Save] = field(default_factory=dict)  # the newest save told of in this round, by local rank
-    steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
-    copied: set[int] = field(default_factory=set)  # steps that the leader named
+    unreplicated_steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
+    ordered_steps: set[int] = field(default_factory=set)  # steps that the leader named
     replicated_rounds: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
-    brings: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a shard is fetched for own ranks
-    barred: bool = False  # a shard could not be fetched in this round
+    fetch_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a shard is fetched for own ranks
+    fetch_failed: bool = False  # a shard could not be fetched in this round
 
     @property
-    def me(self) -> PeerIdentity:
+    def identity(self) -> PeerIdentity:
         """Return this daemon's identity for its peers."""
-        return PeerIdentity(self.home.run, self.home.worker, self.token)
+        return PeerIdentity(self.daemon.run, self.daemon.worker, self.token)
 
     def has_sealed(self, local_rank: int, step: int) -> bool:
         """True if this local rank has told of this step, or of a later one, in this round.
@@ -87,11 +88,11 @@ class ReplicationContext:
 
     def newest(self, local_rank: int) -> int:
         """Return the newest step that this local rank told of in this round, or -1 for none."""
-        told = self.saves.get(local_rank)
-        return told.step if told is not None else -1
+        save = self.saves.get(local_rank)
+        return save.step if save is not None else -1
 
 
-def found(arena: Arena, step: int, round_: int, rank: int, ranks: int) -> tuple[int, Record] | None:
+def pin_shard(arena: Arena, step: int, round_: int, rank: int, ranks: int) -> tuple[int, ShardRecord] | None:
     """Find and pin the generation that holds this shard. None if it is not here."""
     for generation, slot in enumerate(arena.slots()):
         record = slot.record

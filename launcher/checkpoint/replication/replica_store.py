@@ -13,19 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id, find
-from turnout.launcher.checkpoint.arena.memory_limits import limits
-from turnout.launcher.checkpoint.format.arena_layout import Identity, Record, State
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id, find, limits
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, SlotState
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.format.memory_budget import REPLICA_GENERATIONS, need_bytes, refusal
-from turnout.launcher.checkpoint.format.replication_messages import Offer, ShardGiven
-from turnout.launcher.checkpoint.format.reshardable import in_parts
-from turnout.launcher.checkpoint.replication import shard_stream
-from turnout.launcher.checkpoint.replication.peer_connection import PeerConnection
+from turnout.launcher.checkpoint.format.shard_file import is_reshardable, sums_of
+from turnout.launcher.checkpoint.replication import peer_connection
+from turnout.launcher.checkpoint.replication.peer_connection import Offer, PeerConnection, ShardGiven
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.rendezvous.checkpoint_messages import HeldStep
 
 Place = tuple[str, int]  # owner and local rank
 _T = TypeVar("_T")
@@ -37,14 +35,14 @@ class ReplicaStore:
     Finds those of an earlier daemon of this worker again. threads: receive bytes.
     """
 
-    def __init__(self, folder: Path, run: str, worker: str, say: EventLog, threads: Executor) -> None:
-        self._folder, self._run, self._worker, self._say, self._threads = folder, run, worker, say, threads
+    def __init__(self, folder: Path, run: str, worker: str, log_event: EventLog, threads: Executor) -> None:
+        self._folder, self._run, self._worker, self._log_event, self._threads = folder, run, worker, log_event, threads
         self._arenas: dict[Place, Arena] = {}
         self._busy: dict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._makes = asyncio.Lock()  # one check of the memory limits at a time
-        self._kept: dict[Path, int] = {}  # the generation to keep, by arena
-        self._goes: dict[tuple[Path, int], Save] = {}  # the owner's target, by arena and epoch
-        for found in find(folder, run, worker, kept=True):
+        self._memory_check = asyncio.Lock()  # one check of the memory limits at a time
+        self._pinned_generations: dict[Path, int] = {}  # the generation to keep, by arena
+        self._targets: dict[tuple[Path, int], Save] = {}  # the owner's target, by arena and epoch
+        for found in find(folder, run, worker, replicas=True):
             with suppress(BadCheckpoint):
                 arena = Arena.open(found.path)
                 if (place := (arena.identity.owner, arena.identity.local_rank)) in self._arenas:
@@ -63,15 +61,17 @@ class ReplicaStore:
                     reserved += sum(slot.reserved_bytes for slot in arena.slots())
         return reserved
 
-    async def room(self, place: Place, record: Record, owner_count: int, times: int = REPLICA_GENERATIONS) -> Arena:
+    async def reserve(
+        self, place: Place, record: ShardRecord, owner_count: int, times: int = REPLICA_GENERATIONS
+    ) -> Arena:
         """Return an arena with memory for this shard in `times` generations.
 
         Raises NoMemory, which names what to add.
         """
-        async with self._makes:
-            return await self._room(place, record, owner_count, times)
+        async with self._memory_check:
+            return await self._reserve(place, record, owner_count, times)
 
-    async def _room(self, place: Place, record: Record, owner_count: int, times: int) -> Arena:
+    async def _reserve(self, place: Place, record: ShardRecord, owner_count: int, times: int) -> Arena:
         arena = self._arenas.get(place)
         have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
         need = need_bytes(record.region_bytes, times, 1) - have
@@ -85,27 +85,31 @@ class ReplicaStore:
             await asyncio.to_thread(arena.reserve, generation, record.region_bytes)
         return arena
 
-    async def take(self, connection: PeerConnection, place: Place, record: Record, offer: Offer, arena: Arena) -> None:
+    async def receive(
+        self, connection: PeerConnection, place: Place, record: ShardRecord, offer: Offer, arena: Arena
+    ) -> None:
         """Receive a replica that its owner sends. Raises BadCheckpoint if bytes differ from their checksums or
         are not proven to be the owner's, OSError and NoMemory.
         """
         sums_sum = int.from_bytes(offer.sums_sum, "little")
         async with self._busy[place]:
-            self._keep(arena, offer.whole)
-            if (kept := self._kept.get(arena.path)) is not None:  # newer generations do not belong to a complete step
+            self._pin_step(arena, offer.complete_step)
+            if (
+                pinned_generation := self._pinned_generations.get(arena.path)
+            ) is not None:  # newer generations do not belong to a complete step
                 for other in range(arena.identity.count):
-                    if other != kept:
+                    if other != pinned_generation:
                         arena.discard(other)
-            await self._receive(connection, record, sums_sum, arena, offer.goes)
+            await self._receive(connection, record, sums_sum, arena, offer.target)
 
-    async def fetch(self, connection: PeerConnection, place: Place, record: Record, given: ShardGiven) -> None:
+    async def fetch(self, connection: PeerConnection, place: Place, record: ShardRecord, given: ShardGiven) -> None:
         """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `take` does."""
         async with self._busy[place]:
-            arena = await self.room(place, record, given.generations, 1)
-            await self._receive(connection, record, int.from_bytes(given.sums_sum, "little"), arena, given.goes)
+            arena = await self.reserve(place, record, given.generations, 1)
+            await self._receive(connection, record, int.from_bytes(given.sums_sum, "little"), arena, given.target)
 
     async def _receive(
-        self, connection: PeerConnection, record: Record, sums_sum: int, arena: Arena, goes: Save | None
+        self, connection: PeerConnection, record: ShardRecord, sums_sum: int, arena: Arena, target: Save | None
     ) -> None:
         generation = arena.begin(record)
         if generation is None:
@@ -113,7 +117,7 @@ class ReplicaStore:
         region = arena.map(generation, record.region_bytes)
         work = asyncio.ensure_future(
             self._blocking(
-                lambda: shard_stream.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
+                lambda: peer_connection.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
             )
         )
         try:
@@ -129,81 +133,85 @@ class ReplicaStore:
             with suppress(OSError):
                 connection.sock.setblocking(False)
         sealed = arena.seal(generation, record)
-        arena.hashed(generation, sums)
-        there = {slot.epoch for slot in arena.slots()}
-        for known in [known for known in self._goes if known[0] == arena.path and known[1] not in there]:
-            del self._goes[known]
-        if goes is not None:
-            self._goes[arena.path, sealed.epoch] = goes
+        arena.set_hashed(generation, sums)
+        epochs = {slot.epoch for slot in arena.slots()}
+        for known in [known for known in self._targets if known[0] == arena.path and known[1] not in epochs]:
+            del self._targets[known]
+        if target is not None:
+            self._targets[arena.path, sealed.epoch] = target
 
-    def _keep(self, arena: Arena, whole: int) -> None:
+    def _pin_step(self, arena: Arena, complete_step: int) -> None:
         """Pin the generation of this step, so that no new replica overwrites it. -1 pins none."""
-        if (before := self._kept.pop(arena.path, None)) is not None:
+        if (before := self._pinned_generations.pop(arena.path, None)) is not None:
             arena.unpin(before)
         for generation, slot in enumerate(arena.slots()):
-            if slot.record is not None and slot.record.step == whole and arena.pin(generation, slot.epoch) is not None:
-                self._kept[arena.path] = generation
+            if (
+                slot.record is not None
+                and slot.record.step == complete_step
+                and arena.pin(generation, slot.epoch) is not None
+            ):
+                self._pinned_generations[arena.path] = generation
                 return
 
-    def retire(self, whole: int, round_: int) -> None:
+    def free_outdated(self, complete_step: int, round_: int) -> None:
         """Free arenas without this step of this round: all its replicas are complete, so nobody needs older ones."""
         for place, arena in list(self._arenas.items()):
-            kept = {(slot.record.step, slot.record.round) for slot in arena.slots() if slot.record is not None}
-            if (whole, round_) not in kept and not self._busy[place].locked():
-                self._say("replica_removed", {"owner": place[0], "local_rank": place[1]})
+            stored_steps = {(slot.record.step, slot.record.round) for slot in arena.slots() if slot.record is not None}
+            if (complete_step, round_) not in stored_steps and not self._busy[place].locked():
+                self._log_event("replica_removed", {"owner": place[0], "local_rank": place[1]})
                 self._drop(place)
 
-    def give_back(self, round_: int) -> bool:
+    def free_earlier_rounds(self, round_: int) -> bool:
         """Free replicas of rounds before this one. False if there are none."""
-        given = False
+        removed = False
         for place, arena in list(self._arenas.items()):
             rounds = [slot.record.round for slot in arena.slots() if slot.record is not None]
             if max(rounds, default=-1) < round_ and not self._busy[place].locked():
-                self._say("replica_removed", {"owner": place[0], "local_rank": place[1]})
+                self._log_event("replica_removed", {"owner": place[0], "local_rank": place[1]})
                 self._drop(place)
-                given = True
-        return given
+                removed = True
+        return removed
 
-    async def held(self) -> tuple[HeldStep, ...]:
+    async def held_steps(self) -> tuple[HeldStep, ...]:
         """List the steps that others may fetch here, for each owner only if all its local ranks are complete.
 
         The newest replica is hashed again.
         """
         found: dict[tuple[str, int, int, int, bool], list[int]] = defaultdict(list)
         for (owner, _), arena in list(self._arenas.items()):
-            for record, parts in await asyncio.to_thread(self._whole, arena):
+            for record, parts in await asyncio.to_thread(self._valid_saves, arena):
                 found[owner, record.step, record.round, record.world, parts].append(record.rank)
         runs = set[HeldStep]()
         for (owner, step, round_, world, parts), ranks in found.items():
-            there, wanted = sorted(ranks), sum(place[0] == owner for place in self._arenas)
-            if len(there) == wanted and there == list(range(there[0], there[0] + wanted)):
-                runs.add(HeldStep(step, there[0], world, round_, wanted, parts))
+            present, arena_count = sorted(ranks), sum(place[0] == owner for place in self._arenas)
+            if len(present) == arena_count and present == list(range(present[0], present[0] + arena_count)):
+                runs.add(HeldStep(step, present[0], world, round_, arena_count, parts))
         return tuple(sorted(runs, key=lambda each: (-each.step, each.first_rank)))
 
-    def _whole(self, arena: Arena) -> list[tuple[Record, bool]]:
+    def _valid_saves(self, arena: Arena) -> list[tuple[ShardRecord, bool]]:
         """List the valid saves of an arena, each with True if it can be read in parts."""
-        slots, whole = arena.slots(), list[tuple[Record, bool]]()
+        slots, saves = arena.slots(), list[tuple[ShardRecord, bool]]()
         newest = max((slot.epoch for slot in slots if slot.record is not None), default=0)
         for generation, slot in enumerate(slots):
             if slot.record is None:
                 continue
-            if slot.epoch == newest and not self._is_whole(arena, generation, slot.record):
-                self._say("memory_corrupt", {"step": slot.record.step, "owner": arena.identity.owner})
+            if slot.epoch == newest and not self._is_valid(arena, generation, slot.record):
+                self._log_event("memory_corrupt", {"step": slot.record.step, "owner": arena.identity.owner})
                 arena.discard(generation)
-            elif slot.state is State.HASHED or slot.epoch == newest:
-                whole.append((slot.record, in_parts(arena.map(generation, slot.record.head_bytes))))
-        return whole
+            elif slot.state is SlotState.HASHED or slot.epoch == newest:
+                saves.append((slot.record, is_reshardable(arena.map(generation, slot.record.head_bytes))))
+        return saves
 
-    def _is_whole(self, arena: Arena, generation: int, record: Record) -> bool:
+    def _is_valid(self, arena: Arena, generation: int, record: ShardRecord) -> bool:
         sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
         with suppress(BadCheckpoint):
             # Killed between sealing and hashing: its chunks were verified on arrival.
-            if arena.slots()[generation].state is not State.HASHED:
-                arena.hashed(generation, sums)
+            if arena.slots()[generation].state is not SlotState.HASHED:
+                arena.set_hashed(generation, sums)
             return arena.sums(generation) == tuple(sums)
         return False
 
-    def of(self, step: int, round_: int, ranks: int) -> list[tuple[Arena, int, Record]]:
+    def replicas_of(self, step: int, round_: int, ranks: int) -> list[tuple[Arena, int, ShardRecord]]:
         """List the replicas of this step that a world of `ranks` ranks saved in that round: arena, generation and
         record.
         """
@@ -211,13 +219,13 @@ class ReplicaStore:
             (arena, generation, slot.record)
             for arena in self._arenas.values()
             for generation, slot in enumerate(arena.slots())
-            if slot.state is State.HASHED and slot.record is not None
+            if slot.state is SlotState.HASHED and slot.record is not None
             if (slot.record.step, slot.record.round, slot.record.world) == (step, round_, ranks)
         ]
 
-    def goes(self, arena: Arena, epoch: int) -> Save | None:
+    def saved_target(self, arena: Arena, epoch: int) -> Save | None:
         """Return the target in storage that this replica's owner would have written to, or None."""
-        return self._goes.get((arena.path, epoch))
+        return self._targets.get((arena.path, epoch))
 
     def arenas(self) -> tuple[Arena, ...]:
         """Return all arenas."""
@@ -226,14 +234,14 @@ class ReplicaStore:
     async def forget_after(self, step: int) -> None:
         """Discard replicas newer than this step, since the world continues from it."""
         for arena in self._arenas.values():
-            self._keep(arena, step)
+            self._pin_step(arena, step)
             for generation, slot in enumerate(arena.slots()):
                 if slot.record is not None and slot.record.step > step:
                     arena.discard(generation)
 
     def _drop(self, place: Place) -> None:
         arena = self._arenas.pop(place)
-        self._kept.pop(arena.path, None)
+        self._pinned_generations.pop(arena.path, None)
         arena.remove()
         arena.close()
 

@@ -1,5 +1,9 @@
-"""Runs a daemon's part in the replication of its job: accepts peers, sends and keeps replicas, and returns shards.
+"""Runs a daemon's part in the replication of its job: the leader names a step, and each daemon copies its shards of it.
 
+The first member's daemon names its newest sealed step to all once all have answered for the one before, so all replicas
+are of one step. The slowest worker sets the pace, and training waits for none. Every memory keeps the last complete
+step until the next one is complete. Newer steps wait meanwhile. Only the newest is then copied, and the others are
+skipped.
 The daemon reports rounds, training processes and sealed steps. Everything else happens in the background.
 """
 
@@ -8,158 +12,459 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import Counter
 from collections.abc import Coroutine
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from turnout.launcher.checkpoint.arena.arena import ArenaBusy
-from turnout.launcher.checkpoint.format.daemon_messages import (
-    Adopt,
-    FetchShard,
-    Hello,
-    RestorePlace,
-    Save,
-    ShardFetched,
-)
-from turnout.launcher.checkpoint.format.replication_messages import (
+from turnout.launcher.checkpoint.arena.arena import Arena, ArenaBusy
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, SlotState
+from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, Hello, Save, ShardFetched
+from turnout.launcher.checkpoint.replication import peer_connection
+from turnout.launcher.checkpoint.replication.peer_connection import (
+    Copied,
+    Copy,
     Fetch,
     Follow,
     Offer,
+    PeerConnection,
+    PeerUnavailable,
     Refusal,
     SendShard,
     ShardKept,
+    accept_peer,
+    connect_peer,
+    packed,
     unpacked,
 )
-from turnout.launcher.checkpoint.replication.fetch import fetched, give
-from turnout.launcher.checkpoint.replication.handover import brought, inherited
-from turnout.launcher.checkpoint.replication.leader import ReplicationLeader, follow
-from turnout.launcher.checkpoint.replication.peer_connection import PeerConnection, greeted
 from turnout.launcher.checkpoint.replication.ports import DaemonPort, ReplicationContext
+from turnout.launcher.checkpoint.replication.pull_shard import adopt_shards, fetch_for_reader, fetch_step, send_shard
 from turnout.launcher.checkpoint.replication.replica_store import ReplicaStore
-from turnout.launcher.checkpoint.replication.sender import ReplicaSender
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter
+from turnout.launcher.coordinator_messages import (
+    ALL,
+    FETCH_DISABLED,
+    MOST_HOLDS,
+    DaemonEndpoint,
+    HeldStep,
+    ReplicaGroup,
+    RestorePlace,
+)
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
-from turnout.launcher.event_log import EventLog, seldom
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, MOST_HOLDS, HeldStep
+from turnout.launcher.event_log import EventLog, rate_limited
 
-BYTES_S = "TURNOUT_REPLICATE_BYTES_S"  # in the daemon's environment, which it has from the agent
+SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the first has sealed
+
+TRIES = 3  # failures in a row after which a replica holder is skipped
+
+_NO_ROOM = ("no_memory", "older_round", "token")
+
+CopyOutcome = Literal["kept", "without", "failed"]
+
+PinnedShard = tuple[int, Arena, int, ShardRecord]  # local rank, arena, generation, record
+
+
+class ReplicaSender:
+    """Sends this worker's shards to its replica holders, in one round."""
+
+    def __init__(self, context: ReplicationContext) -> None:
+        self._context = context
+        self._pins: dict[int, list[PinnedShard]] = {}  # by step
+        self._connections: dict[str, PeerConnection] = {}
+        self._failures = Counter[str]()  # failures in a row, by replica holder
+        self.replicated = -1
+        self.uncopied = 0
+
+    async def copy(self, step: int, complete_step: int) -> CopyOutcome:
+        """Send all shards of this step to all replica holders.
+
+        Keeps `complete_step` and `step` in memory until the next call.
+        """
+        self.release({step, complete_step})
+        try:
+            pins = await self._pin_shards(step)
+        except (LauncherError, TimeoutError) as error:
+            self._context.log_event(
+                "replica_failed", {"step": step, "detail": str(error) or "it was not sealed in time"}
+            )
+            return "failed"
+        self.uncopied += sum(each < step for each in self._context.unreplicated_steps)
+        self._context.unreplicated_steps = {each for each in self._context.unreplicated_steps if each > step}
+        outcomes = [await self._copy_to(endpoint, pins, complete_step) for endpoint in self._endpoints()]
+        if "kept" in outcomes and "failed" not in outcomes:
+            self.replicated = step
+            return "kept"
+        return "failed" if "failed" in outcomes else "without"
+
+    def _endpoints(self) -> tuple[DaemonEndpoint, ...]:
+        replica_group = self._context.restore_place.replica_group if self._context.restore_place is not None else None
+        if replica_group is None or not replica_group.replica_holders or not self._context.replicas:
+            return ()
+        return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
+
+    def hold(self, step: int) -> None:
+        """Pin this step, which all workers hold, until a newer one is replicated."""
+        for local_rank, rank_store in self._context.daemon.rank_stores.items():
+            if rank_store.arena is not None and (pin := pin_step(rank_store.arena, step, None)) is not None:
+                self._pins.setdefault(step, []).append((local_rank, rank_store.arena, *pin))
+
+    async def _pin_shards(self, step: int) -> list[PinnedShard]:
+        """Pin and hash every local rank's generation of this step. Raises BadCheckpoint if one is missing, TimeoutError
+        after SEAL_S.
+        """
+        context = self._context
+        assert context.restore_place is not None
+        ranks = range(context.restore_place.processes)
+        pins = self._pins.setdefault(step, [])
+        async with context.sealed:
+            for local_rank in ranks:
+                async with asyncio.timeout(SEAL_S):
+                    await context.sealed.wait_for(partial(context.has_sealed, local_rank, step))
+                arena = context.daemon.rank_store(local_rank).arena
+                pin = (
+                    pin_step(arena, step, context.round, context.saves[local_rank].epoch) if arena is not None else None
+                )
+                if arena is None or pin is None:
+                    raise BadCheckpoint(f"step {step} of local rank {local_rank} was overwritten before it was copied")
+                pins.append((local_rank, arena, *pin))
+        for local_rank, arena, generation, _ in pins:
+            if arena.slots()[generation].state is SlotState.SEALED and not await context.daemon.rank_store(
+                local_rank
+            ).hash(generation):
+                raise BadCheckpoint(f"step {step} of local rank {local_rank} is not what was hashed")
+        return pins
+
+    async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
+        try:
+            connection = self._connections.get(endpoint.id)
+            if connection is None:
+                connection = self._connections[endpoint.id] = await connect_peer(
+                    endpoint, self._context.identity, self._context.round
+                )
+            for pin in pins:
+                await self._send(connection, pin, complete_step)
+        except (LauncherError, OSError) as error:
+            if (connection := self._connections.pop(endpoint.id, None)) is not None:
+                connection.close()
+            self._failures[endpoint.id] += 1
+            refused = isinstance(error, PeerUnavailable) and error.reason in _NO_ROOM
+            if self._failures[endpoint.id] in (1, TRIES):
+                fields = {"to": endpoint.name, "step": pins[0][3].step, "detail": str(error)[:1_000]}
+                self._context.log_event("replica_refused" if refused else "replica_failed", fields)
+            return "without" if refused or self._failures[endpoint.id] >= TRIES else "failed"
+        del self._failures[endpoint.id]
+        return "kept"
+
+    async def _send(self, connection: PeerConnection, pin: PinnedShard, complete_step: int) -> None:
+        local_rank, arena, generation, record = pin
+        sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
+        total = arena.slots()[generation].sums_sum or 0
+        target = self._context.daemon.rank_store(local_rank).saved_target(generation, record.epoch)
+        offer = Offer(
+            local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
+        )
+        if not isinstance(await connection.ask(offer), SendShard):
+            raise BadFrame("no Go after Offer")
+        shard = arena.map(generation, record.shard_bytes)
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._context.send_threads,
+                lambda: peer_connection.send(connection.sock, connection.proven_auth(), sums, shard, rate_limiter),
+            )
+        finally:
+            with suppress(OSError):
+                connection.sock.setblocking(False)
+        if not isinstance(await connection.receive(), ShardKept):
+            raise BadFrame("no Kept after a shard")
+
+    def abandon_copy(self) -> bool:
+        """Stop sending the current step and unpin it; its receivers notice. False if there is none."""
+        for step in self._pins.keys() - {self._context.complete_step}:
+            self._drop_connections()
+            self.release(self._pins.keys() - {step})
+            return True
+        return False
+
+    def release(self, but: AbstractSet[int]) -> None:
+        """Unpin all steps except those in `but`."""
+        for step in [step for step in self._pins if step not in but]:
+            for _, arena, generation, _ in self._pins.pop(step):
+                with suppress(ValueError):  # the arena is closed
+                    arena.unpin(generation)
+
+    def close(self) -> None:
+        """Disconnect and unpin everything at the end of the round."""
+        self._drop_connections()
+        self.release(set())
+
+    def _drop_connections(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+def pin_step(
+    arena: Arena, step: int, round_: int | None, last_epoch: int | None = None
+) -> tuple[int, ShardRecord] | None:
+    """Find and pin the newest generation of this step, saved in that round, or in any round if None.
+
+    last_epoch: leave out newer generations, of which nobody has told yet where they go.
+    """
+    slots = arena.slots()
+    candidates = [
+        (slot.epoch, at)
+        for at, slot in enumerate(slots)
+        if slot.record is not None
+        and slot.record.step == step
+        and round_ in (None, slot.record.round)
+        and (last_epoch is None or slot.epoch <= last_epoch)
+    ]
+    if not candidates:
+        return None
+    epoch, generation = max(candidates)
+    record = arena.pin(generation, epoch)
+    return (generation, record) if record is not None else None
+
+
+COPY_S = 3_600.0  # seconds for the slowest replica
+# Seconds between retries, at first and at most; retries until one is logged.
+RETRY_S, MOST_RETRY_S, LOGGED_TRIES = 0.05, 1.0, 30
+
+
+class ReplicationLeader:
+    """Leads replication in one round, in the first member's daemon."""
+
+    def __init__(self, context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore) -> None:
+        self._context, self._sender, self._replica_store = context, sender, replica_store
+        self._followers: dict[str, PeerConnection] = {}
+        self._follower_joined = asyncio.Condition()
+
+    async def follow(self, connection: PeerConnection) -> None:
+        """Add a follower. A follower that connects again replaces its old connection."""
+        async with self._follower_joined:
+            before, self._followers[connection.peer] = self._followers.get(connection.peer), connection
+            if before is not None:
+                before.close()
+            self._follower_joined.notify_all()
+
+    def has(self, connection: PeerConnection) -> bool:
+        """True if this connection belongs to a current follower."""
+        return self._followers.get(connection.peer) is connection
+
+    async def lead(self, replica_group: ReplicaGroup) -> None:
+        """Name steps to all followers until cancelled."""
+        context, step = self._context, -1
+        others = replica_group.size - 1
+        while True:
+            async with self._follower_joined:
+                await self._follower_joined.wait_for(lambda: len(self._followers) >= others)
+            async with context.sealed:
+                await context.sealed.wait_for(partial(context.has_sealed, 0, step + 1))
+            step = context.newest(0)
+            followers = dict(self._followers)
+            outcomes = await asyncio.gather(
+                replicate(context, self._sender, self._replica_store, step, context.complete_step),
+                *(
+                    self._request_copy(name, connection, step, context.complete_step)
+                    for name, connection in followers.items()
+                ),
+            )
+            if "failed" not in outcomes:
+                context.complete_step = step
+
+    async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
+        try:
+            answer = await connection.ask(Copy(step, complete_step), COPY_S)
+            if isinstance(answer, Copied) and answer.step == step:
+                return answer.outcome
+            raise BadFrame(f"{type(answer).__name__} after Copy")
+        except LauncherError:
+            if self._followers.get(name) is connection:
+                del self._followers[name]
+            connection.close()
+            return "failed"
+
+    def close(self) -> None:
+        """Disconnect all followers at the end of the round."""
+        for connection in self._followers.values():
+            connection.close()
+
+
+async def follow(
+    context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, replica_group: ReplicaGroup
+) -> None:
+    """Replicate each step that the first member's daemon names, until cancelled. Connects again after errors."""
+    tries = 0
+    while True:
+        connection: PeerConnection | None = None
+        try:
+            connection = await connect_peer(replica_group.first, context.identity, context.round)
+            await connection.send(Follow())
+            while True:
+                message = await connection.receive(None)
+                if not isinstance(message, Copy):
+                    raise PeerUnavailable(f"it says {type(message).__name__}")
+                tries = 0
+                outcome = await replicate(context, sender, replica_store, message.step, message.complete_step)
+                await connection.send(Copied(message.step, outcome))
+        except LauncherError as error:
+            tries += 1
+            if tries == LOGGED_TRIES:
+                context.log_event("replicas_unled", {"first": replica_group.first.name, "detail": str(error)})
+            await asyncio.sleep(min(RETRY_S * tries, MOST_RETRY_S))
+        finally:
+            if connection is not None:
+                with suppress(OSError):
+                    connection.close()
+
+
+async def replicate(
+    context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, step: int, complete_step: int
+) -> CopyOutcome:
+    """Replicate the step that the leader named. Replicas that no whole step needs are freed first."""
+    context.complete_step = max(context.complete_step, complete_step)
+    if context.complete_step in context.ordered_steps:
+        replica_store.free_outdated(context.complete_step, context.round)
+    context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
+    return await sender.copy(step, context.complete_step)
+
+
 MOST_CALLERS = 512  # connections that have proved the token
+
 MOST_STRANGERS = 64  # connections that have proved nothing yet
-OVER = 2  # complete saves after which older ones are not used again
+
+SAVES_BEFORE_CLEANUP = 2  # complete saves after which older ones are not used again
+
 FULL_S = 1.0  # pause after running out of file descriptors
+
 _OWN = 32  # entries of a list of held steps that are reserved for the worker's own
+
 _THREADS = 16  # receiving threads; idle ones cost nothing
 
 
 class Replicator:
     """Replicates the shards of one daemon. bytes_s: the limit of sending in bytes per second, 0 for none."""
 
-    def __init__(self, home: DaemonPort, say: EventLog, bytes_s: float = 0.0) -> None:
-        self._sends = ThreadPoolExecutor(1, "turnout-send")
-        self._receives = ThreadPoolExecutor(_THREADS, "turnout-receive")
-        self._here = ReplicationContext(home, say, self._sends, self._receives, RateLimiter(RateLimit(bytes_s)))
-        self.replica_store = ReplicaStore(home.folder, home.run, home.worker, say, self._receives)
-        self._copying: ReplicaSender | None = None
-        self._leading: ReplicationLeader | None = None
+    def __init__(self, daemon: DaemonPort, log_event: EventLog, bytes_s: float = 0.0) -> None:
+        self._send_threads = ThreadPoolExecutor(1, "turnout-send")
+        self._receive_threads = ThreadPoolExecutor(_THREADS, "turnout-receive")
+        self._context = ReplicationContext(
+            daemon, log_event, self._send_threads, self._receive_threads, RateLimiter(RateLimit(bytes_s))
+        )
+        self.replica_store = ReplicaStore(daemon.folder, daemon.run, daemon.worker, log_event, self._receive_threads)
+        self._sender: ReplicaSender | None = None
+        self._leader: ReplicationLeader | None = None
         self._round: asyncio.Task[Any] | None = None  # leads or follows in this round
         self._callers: set[asyncio.Task[None]] = set()
         self._connections: set[PeerConnection] = set()
         self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
-        self._of_strangers = seldom(say)
-        self._listens: socket.socket | None = None
-        self._sealed = 0  # saves of this round, if nothing is replicated
+        self._log_stranger = rate_limited(log_event)
+        self._listener: socket.socket | None = None
+        self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
 
     def listen(self, listens: socket.socket) -> None:
         """Listen for other daemons on this socket."""
         if listens.fileno() < 0:
             return
         listens.setblocking(False)
-        self._listens = listens
+        self._listener = listens
         asyncio.get_running_loop().add_reader(listens.fileno(), self._accept, listens)
 
     def trust(self, token: bytes) -> None:
         """Set the token by which the daemons of the job recognise each other."""
-        self._here.token = token
+        self._context.token = token
 
-    async def gathered(self, step: int, seat: RestorePlace) -> None:
+    async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: fetch the shards of the step that this worker lacks. Raises LauncherError; then no process may
         start.
         """
         self._close_round()
-        here = self._here
-        here.round, here.seat, here.replicas = max(here.round, seat.round), seat, 0
-        here.barred, self._sealed = False, 0
-        here.whole, here.steps, here.copied, here.saves = step, set(), set(), {}
-        if step >= 0 and seat.fetch:
-            await fetched(here, step, seat)
+        context = self._context
+        context.round, context.restore_place, context.replicas = (
+            max(context.round, restore_place.round),
+            restore_place,
+            0,
+        )
+        context.fetch_failed, self._unreplicated_saves = False, 0
+        context.complete_step, context.unreplicated_steps, context.ordered_steps, context.saves = step, set(), set(), {}
+        if step >= 0 and restore_place.fetch_from:
+            await fetch_step(context, step, restore_place)
 
-    def met(self, hello: Hello) -> None:
+    def register(self, hello: Hello) -> None:
         """Register a training process. Starts to replicate if it wants replicas."""
-        here = self._here
-        if hello.alike and hello.round:
-            here.replicated_rounds.add(hello.round)
-        if not hello.replicas or hello.round != here.round or here.seat is None or here.seat.replica_group is None:
+        context = self._context
+        if hello.replicated and hello.round:
+            context.replicated_rounds.add(hello.round)
+        if (
+            not hello.replicas
+            or hello.round != context.round
+            or context.restore_place is None
+            or context.restore_place.replica_group is None
+        ):
             return
-        here.replicas = max(here.replicas, hello.replicas)
-        if self._copying is not None:
+        context.replicas = max(context.replicas, hello.replicas)
+        if self._sender is not None:
             return
-        self._copying = ReplicaSender(here)
-        self._copying.hold(here.whole)
-        if here.seat.first_rank:
-            work: Coroutine[Any, Any, None] = follow(here, self._copying, self.replica_store, here.seat.replica_group)
+        self._sender = ReplicaSender(context)
+        self._sender.hold(context.complete_step)
+        if context.restore_place.first_rank:
+            work: Coroutine[Any, Any, None] = follow(
+                context, self._sender, self.replica_store, context.restore_place.replica_group
+            )
         else:
-            self._leading = ReplicationLeader(here, self._copying, self.replica_store)
-            work = self._leading.lead(here.seat.replica_group)
+            self._leader = ReplicationLeader(context, self._sender, self.replica_store)
+            work = self._leader.lead(context.restore_place.replica_group)
         self._round = asyncio.get_running_loop().create_task(work)
 
-    async def sealed(self, local_rank: int, told: Save) -> None:
+    async def announce_save(self, local_rank: int, save: Save) -> None:
         """Announce a save of a local rank, which can now be replicated together with its target."""
-        self._here.saves[local_rank] = told
-        if self._copying is None:
-            self._sealed += local_rank == 0
-            if local_rank == 0 and self._sealed == OVER:
-                self.replica_store.give_back(self._here.round)
+        self._context.saves[local_rank] = save
+        if self._sender is None:
+            self._unreplicated_saves += local_rank == 0
+            if local_rank == 0 and self._unreplicated_saves == SAVES_BEFORE_CLEANUP:
+                self.replica_store.free_earlier_rounds(self._context.round)
             return
-        async with self._here.sealed:
+        async with self._context.sealed:
             if local_rank == 0:
-                self._here.steps.add(told.step)
-            self._here.sealed.notify_all()
+                self._context.unreplicated_steps.add(save.step)
+            self._context.sealed.notify_all()
 
-    def done(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int]:
         """Return the newest replicated step of this round, -1 for none, and the number of steps that were not
         replicated.
         """
-        return (-1, 0) if self._copying is None else (self._copying.replicated, self._copying.uncopied)
+        return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
 
     def busy(self) -> bool:
         """True if a peer is connected."""
         return bool(self._callers)
 
-    def give_way(self) -> bool:
+    def abandon_copy(self) -> bool:
         """Stop the replication in progress to free its memory for a save. False if there is none."""
-        return self._copying is not None and self._copying.give_way()
+        return self._sender is not None and self._sender.abandon_copy()
 
-    def kept_bytes(self, local_rank: int) -> int:
+    def replica_bytes(self, local_rank: int) -> int:
         """Return the bytes taken by replicas of that local rank, of all owners."""
         return self.replica_store.reserved_bytes(local_rank)
 
-    def give_back(self) -> bool:
+    def free_earlier_rounds(self) -> bool:
         """Free replicas of earlier rounds, since there is too little memory. False if there are none."""
-        return self.replica_store.give_back(self._here.round)
+        return self.replica_store.free_earlier_rounds(self._context.round)
 
-    async def inherit(self, order: Adopt) -> None:
+    async def adopt_shards(self, order: Adopt) -> None:
         """Adopt the shards that workers which leave hold."""
-        await inherited(self._here, self.replica_store, order)
+        await adopt_shards(self._context, self.replica_store, order)
 
-    async def bring(self, wanted: FetchShard) -> ShardFetched:
+    async def fetch_shard(self, request: FetchShard) -> ShardFetched:
         """Fetch a shard and return where it lies. Raises LauncherError."""
-        return await brought(self._here, self.replica_store, wanted)
+        return await fetch_for_reader(self._context, self.replica_store, request)
 
-    async def held(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
+    async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
         """List what others may fetch here: their replicas, and those steps of `own` that are the same on all ranks.
 
         If a shard could not be fetched in this round, FETCH_DISABLED comes first: this worker then fetches nothing in
@@ -168,22 +473,22 @@ class Replicator:
         replicated = [
             msgspec.structs.replace(each, count=1)
             for each in own
-            if each.ranks == ALL and not each.count and each.round in self._here.replicated_rounds
+            if each.ranks == ALL and not each.count and each.round in self._context.replicated_rounds
         ]
-        barred = [FETCH_DISABLED] if self._here.barred else []
-        return (*barred, *replicated, *await self.replica_store.held())[: MOST_HOLDS - _OWN]
+        fetch_disabled = [FETCH_DISABLED] if self._context.fetch_failed else []
+        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MOST_HOLDS - _OWN]
 
     async def forget_after(self, step: int) -> None:
         """Discard replicas newer than this step, since the world continues from it."""
         await self.replica_store.forget_after(step)
 
     def _close_round(self) -> None:
-        for each in (self._leading, self._copying):
+        for each in (self._leader, self._sender):
             if each is not None:
                 each.close()
         if self._round is not None:
             self._round.cancel()
-        self._leading = self._copying = self._round = None
+        self._leader = self._sender = self._round = None
 
     def _accept(self, listens: socket.socket) -> None:
         try:
@@ -212,81 +517,83 @@ class Replicator:
 
     async def _serve(self, connection: PeerConnection) -> None:
         try:
-            known = await greeted(connection, self._here.me)
+            is_proven = await accept_peer(connection, self._context.identity)
             self._strangers.pop(connection, None)
-            if known and await self._in_time(connection):
+            if is_proven and await self._is_current_round(connection):
                 if len(self._connections) - len(self._strangers) <= MOST_CALLERS:
-                    await self._obey(connection)
+                    await self._serve_requests(connection)
             else:
-                self._of_strangers("stranger_refused", {"peer": connection.peer, "round": connection.round})
+                self._log_stranger("stranger_refused", {"peer": connection.peer, "round": connection.round})
         except BadFrame as error:
-            self._of_strangers("frame_refused", {"why": str(error)})
+            self._log_stranger("frame_refused", {"why": str(error)})
         except (LauncherError, OSError):  # the peer is gone, and will reconnect
             pass
         finally:
             self._strangers.pop(connection, None)
             self._connections.discard(connection)
-            if self._leading is None or not self._leading.has(connection):
+            if self._leader is None or not self._leader.has(connection):
                 connection.close()
 
-    async def _in_time(self, connection: PeerConnection) -> bool:
+    async def _is_current_round(self, connection: PeerConnection) -> bool:
         """True if the peer's round is not over here. Replicas of an older round are refused."""
-        if connection.round < self._here.round:
-            await connection.say(Refusal("older_round", f"round {connection.round}: this is {self._here.round}"))
+        if connection.round < self._context.round:
+            await connection.send(Refusal("older_round", f"round {connection.round}: this is {self._context.round}"))
             return False
         return True
 
-    async def _obey(self, connection: PeerConnection) -> None:
+    async def _serve_requests(self, connection: PeerConnection) -> None:
         while True:
-            match await connection.hear(None):
-                case Offer() as offer if await self._in_time(connection):
-                    await self._take(connection, offer)
-                case Fetch() as asked if await self._in_time(connection):
-                    await give(self._here, self.replica_store, connection, asked)
+            match await connection.receive(None):
+                case Offer() as offer if await self._is_current_round(connection):
+                    await self._receive_replica(connection, offer)
+                case Fetch() as asked if await self._is_current_round(connection):
+                    await send_shard(self._context, self.replica_store, connection, asked)
                 case Follow():
-                    if self._leading is None or connection.round != self._here.round:
-                        await connection.say(Refusal("not_here", "nobody leads here yet"))
+                    if self._leader is None or connection.round != self._context.round:
+                        await connection.send(Refusal("not_here", "nobody leads here yet"))
                     else:
-                        await self._leading.follow(connection)
+                        await self._leader.follow(connection)
                     return
                 case Offer() | Fetch():
                     return
                 case message:
                     raise BadFrame(f"{type(message).__name__} is not for a daemon")
 
-    async def _take(self, connection: PeerConnection, offer: Offer) -> None:
+    async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
         record = unpacked(offer.record)
         place = (connection.peer, offer.local_rank)
-        if record.round != connection.round or connection.peer == self._here.home.worker:
+        if record.round != connection.round or connection.peer == self._context.daemon.worker:
             raise BadFrame("a shard of another round, or of this worker itself")
         try:
-            arena = await self.replica_store.room(place, record, offer.generations)
-            await connection.say(SendShard())
-            await self.replica_store.take(connection, place, record, offer, arena)
+            arena = await self.replica_store.reserve(place, record, offer.generations)
+            await connection.send(SendShard())
+            await self.replica_store.receive(connection, place, record, offer, arena)
         except (NoMemory, ArenaBusy) as error:
-            self._here.say(
+            self._context.log_event(
                 "replica_refused", {"owner": connection.peer, "step": record.step, "detail": str(error)[:1_000]}
             )
-            await connection.say(Refusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096]))
+            await connection.send(Refusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096]))
         except BadCheckpoint as error:
-            self._here.say("replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)})
-            await connection.say(Refusal("corrupt", str(error)))
+            self._context.log_event(
+                "replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)}
+            )
+            await connection.send(Refusal("corrupt", str(error)))
             raise
         else:
-            await connection.say(ShardKept())
+            await connection.send(ShardKept())
 
     async def close(self, *, remove: bool) -> None:
         """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
-        self._here.paced.pace = RateLimit()  # wake waiting senders: they find their connection closed
+        self._context.rate_limiter.pace = RateLimit()  # wake waiting senders: they find their connection closed
         self._close_round()
-        if self._listens is not None:
-            asyncio.get_running_loop().remove_reader(self._listens.fileno())
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
         for task in self._callers:
             task.cancel()
         for connection in list(self._connections):
             connection.close()
         await asyncio.gather(*self._callers, return_exceptions=True)
-        self._receives.shutdown(wait=True)
-        self._sends.shutdown(wait=True)
+        self._receive_threads.shutdown(wait=True)
+        self._send_threads.shutdown(wait=True)
         with suppress(OSError):
             self.replica_store.close(remove=remove)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, Manifest
-from turnout.launcher.checkpoint.format.retention import All, Keep, doomed
-from turnout.launcher.checkpoint.storage.reader import committed, manifest_of, note_of
+from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, All, Keep, Manifest, steps_to_remove
+from turnout.launcher.checkpoint.storage.step_reader import committed, manifest_of, note_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 from turnout.launcher.event_log import EventLog
@@ -18,24 +17,28 @@ from turnout.launcher.event_log import EventLog
 OLD_S = 3_600.0  # seconds without a write after which an unfinished file is abandoned
 
 
-def retire(
-    store: Store, keep: Keep, say: EventLog, reading: frozenset[int] = frozenset(), just: int | None = None
+def remove_old_steps(
+    store: Store,
+    keep: Keep,
+    log_event: EventLog,
+    reading: frozenset[int] = frozenset(),
+    just_committed: int | None = None,
 ) -> tuple[int, ...]:
-    """Remove the steps that `keep` does not keep; return them, oldest first. reading, just: as in `doomed`.
+    """Remove the steps that `keep` does not keep; return them, oldest first. reading, just_committed: as in `doomed`.
 
     Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
     """
     if isinstance(keep, All):
         return ()
-    there = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None, newer_too=True)}
-    removed = doomed(there, keep, reading, just)
+    manifests = {manifest.step: manifest for manifest in committed(store, lambda word, fields: None, newer_too=True)}
+    removed = steps_to_remove(manifests, keep, reading, just_committed)
     for step in removed:
-        store.remove(step, _of(store, there[step]))
-        say("checkpoint_removed", {"step": step, "store": store.name})
+        store.remove(step, _files_of(store, manifests[step]))
+        log_event("checkpoint_removed", {"step": step, "store": store.name})
     return removed
 
 
-def _of(store: Store, manifest: Manifest) -> list[str]:
+def _files_of(store: Store, manifest: Manifest) -> list[str]:
     """List the files of a committed step, without those that another round is saving for the same step."""
     shards = [shard.file for shard in manifest.shards]
     notes = [
@@ -47,7 +50,7 @@ def _of(store: Store, manifest: Manifest) -> list[str]:
 
 
 def sweep(
-    store: Store, now_s: float, say: EventLog, older_than_s: float = OLD_S, ranks: Mapping[int, int] | None = None
+    store: Store, now_s: float, log_event: EventLog, older_than_s: float = OLD_S, ranks: Mapping[int, int] | None = None
 ) -> tuple[str, ...]:
     """Remove leftovers: unfinished files, shards that a manifest does not name, and uncommitted steps older than a
     committed one.
@@ -58,36 +61,36 @@ def sweep(
     these are removed at once.
     Raises StorageFailed if the steps cannot be listed.
     """
-    gone, newer_is_whole = [], False
+    removed, newer_is_whole = [], False
     for step in reversed(store.steps()):
         try:
-            newer_is_whole = newer_is_whole or _is_whole(store, step)
+            newer_is_whole = newer_is_whole or _is_committed(store, step)
             swept = [
                 *store.sweep(step, now_s, older_than_s, ranks or {}),
-                *_remove_outrun(store, step, now_s - older_than_s, newer_is_whole),
+                *_remove_superseded(store, step, now_s - older_than_s, newer_is_whole),
             ]
         except StorageFailed as error:
-            say("step_not_swept", {"step": step, "store": store.name, "why": str(error)})
+            log_event("step_not_swept", {"step": step, "store": store.name, "why": str(error)})
             continue
         for name in swept:
-            say("leftover_removed", {"step": step, "file": name, "store": store.name})
-        gone += swept
-    return tuple(gone)
+            log_event("leftover_removed", {"step": step, "file": name, "store": store.name})
+        removed += swept
+    return tuple(removed)
 
 
-def _remove_outrun(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
+def _remove_superseded(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
     """Remove files of a step that no restore can need, if written before `before_s`. Returns their names."""
-    there = store.files(step)
-    ours = [name for name in there if rank_of(name) is not None]
-    old = [name for name in ours if (there[name].modified_s or before_s) < before_s]
-    if MANIFEST in there:
-        outrun = _unnamed(store, step, old)
+    files = store.files(step)
+    own_files = [name for name in files if rank_of(name) is not None]
+    old = [name for name in own_files if (files[name].modified_s or before_s) < before_s]
+    if MANIFEST in files:
+        superseded = _unnamed(store, step, old)
     else:  # never committed, or its removal was interrupted
-        outrun = old if newer_is_whole and len(old) == len(ours) and _has_no_manifest(store, step) else []
-    outrun.sort(key=lambda name: (is_shard(name), name))  # notes before shards, so that no note outlives its shard
-    if outrun:
-        store.remove(step, outrun)
-    return outrun
+        superseded = old if newer_is_whole and len(old) == len(own_files) and _has_no_manifest(store, step) else []
+    superseded.sort(key=lambda name: (is_shard(name), name))  # notes before shards, so that no note outlives its shard
+    if superseded:
+        store.remove(step, superseded)
+    return superseded
 
 
 def _unnamed(store: Store, step: int, names: list[str]) -> list[str]:
@@ -116,7 +119,7 @@ def _has_no_manifest(store: Store, step: int) -> bool:
         return False
 
 
-def _is_whole(store: Store, step: int) -> bool:
+def _is_committed(store: Store, step: int) -> bool:
     try:
         manifest_of(store, step)
     except BadCheckpoint:

@@ -24,22 +24,22 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         self.name = _without_secrets(url)
-        with self._told("opening it"):
+        with self._storage_errors("opening it"):
             import fsspec.core
 
             self._fs, self._path = fsspec.core.url_to_fs(url)
 
     def prepare(self) -> None:
-        with self._told("making it"):
+        with self._storage_errors("making it"):
             self._fs.makedirs(self._path, exist_ok=True)
 
     def steps(self) -> tuple[int, ...]:
-        with self._told("listing the steps"):
+        with self._storage_errors("listing the steps"):
             found = {step_of(name) for name in self._list(self._path)}
         return tuple(sorted(step for step in found if step is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
-        with self._told(f"listing step {step}"):
+        with self._storage_errors(f"listing step {step}"):
             found = self._list(f"{self._path}/{step_name(step)}")
             return {name: FileInfo(int(each["size"]), _time(each)) for name, each in found.items() if _is_object(each)}
 
@@ -47,7 +47,7 @@ class ObjectStore:
         if not replace:  # uploads are slow, and of two with one name the later would win: use unique names
             stem, dot, kind = name.rpartition(".")
             name = f"{stem}.{secrets.token_hex(8)}{dot}{kind}"
-        with self._told(f"writing {name} of step {step}"):
+        with self._storage_errors(f"writing {name} of step {step}"):
             # Most stores need no folders, or refuse to make them; a write reports real faults.
             with suppress(Exception):
                 self._fs.makedirs(f"{self._path}/{step_name(step)}", exist_ok=True)
@@ -73,7 +73,7 @@ class ObjectStore:
             raise
 
     def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
-        with self._told(f"reading {name} of step {step}"):
+        with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 size = int(self._fs.info(self._at(step, name))["size"])
                 if size > most_bytes:
@@ -84,7 +84,7 @@ class ObjectStore:
 
     @contextmanager
     def opened(self, step: int, name: str) -> Iterator[_Object]:
-        with self._told(f"reading {name} of step {step}"):
+        with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 size = int(self._fs.info(self._at(step, name))["size"])
                 yield _Object(self._fs, self._at(step, name), f"{name} of step {step}", size)
@@ -92,7 +92,7 @@ class ObjectStore:
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
-        with self._told(f"removing step {step}"):
+        with self._storage_errors(f"removing step {step}"):
             for name in names:
                 with suppress(FileNotFoundError):
                     self._fs.rm_file(self._at(step, name))
@@ -117,7 +117,7 @@ class ObjectStore:
         return {str(each["name"]).rstrip("/").rpartition("/")[2]: each for each in found if each["name"] != path}
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _storage_errors(self, doing: str) -> Iterator[None]:
         """Convert every error of a store, whatever its class, to StorageFailed."""
         try:
             yield

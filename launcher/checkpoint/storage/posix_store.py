@@ -1,13 +1,16 @@
 """Stores steps in a folder: of a local file system, of NFS, or of anything else that is mounted.
 
 A file is written under a temporary name, synced and renamed in one call; then the folder is synced. A file that must
-not replace another gets its name by a hard link, which fails if the name exists.
-Symbolic links and anything that is not a regular file count as broken. What the files mean is known in neighbouring
-modules.
+not replace another gets its name by a hard link, which fails if the name exists. Symbolic links and anything that is
+not a regular file count as broken. What the files mean is known in neighbouring modules.
+Written bytes are sent from the page cache to the disk, a window at a time. Otherwise Linux collects gigabytes, writes
+them at once ahead of training's reads, and keeps them cached in place of training data. A full window is sent to disk,
+waited for when the next one is full, and then dropped from the cache.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -18,16 +21,89 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from turnout.launcher.checkpoint.storage.store import FileInfo, failed, rank_of, step_name, step_of
-from turnout.launcher.checkpoint.storage.writeback import WritebackFile, forget
 from turnout.launcher.errors import BadCheckpoint
 
+WINDOW_BYTES = 8 << 20
+
+_SEND, _SEND_AND_WAIT = 2, 7  # SYNC_FILE_RANGE_WRITE, and with _WAIT_BEFORE and _WAIT_AFTER
+
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP)
+
+
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    found = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if found is None:
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    found.restype = ctypes.c_int
+    call: Callable[[int, int, int, int], int] = found
+    return call
+
+
+_call = _sync_file_range()
+
+
+class WritebackFile:
+    """Writes back a file that is written from beginning to end."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._at, self._sent = file, 0, 0  # [0, sent) has been sent off
+
+    def wrote(self, size_bytes: int) -> None:
+        """Count `size_bytes` more as written. Raises OSError if the disk reports an error for earlier bytes."""
+        self._at += size_bytes
+        if self._at - self._sent < WINDOW_BYTES:
+            return
+        before = max(0, self._sent - WINDOW_BYTES)
+        if not _range(self._file, self._sent, self._at - self._sent, _SEND):
+            os.fdatasync(self._file)
+        if before < self._sent and _range(self._file, before, self._sent - before, _SEND_AND_WAIT):
+            self._forget(before, self._sent - before)
+        self._sent = self._at
+
+    def close(self) -> None:
+        """Sync the whole file to disk. Raises OSError."""
+        os.fsync(self._file)
+        self._forget(0, 0)
+
+    def _forget(self, start: int, size_bytes: int) -> None:
+        forget(self._file, start, size_bytes)
+
+
+def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
+    """Drop a range from the page cache, up to the end for size 0. Storage that does not support this keeps it."""
+    try:
+        os.posix_fadvise(file, start, size_bytes, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
+
+
+def _range(file: int, start: int, size_bytes: int, flags: int) -> bool:
+    if _call is None:
+        return False
+    if _call(file, start, size_bytes, flags) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNKNOWN:
+        return False
+    raise OSError(number, os.strerror(number))
+
+
 MOST_NAMES = 1_000  # names for shards of one rank and step: one for each attempt
+
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+
 _NO_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)  # errors of fsync on folders that some storage returns
+
 _NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+
 _PRIVATE = re.compile(r"\.(.+)\.(\d{1,19})\.([0-9a-f]{8})\.[0-9a-f]{16}\.tmp")
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -45,7 +121,7 @@ class PosixStore:
 
     def prepare(self) -> None:
         """Make the folder and its parents. A write never does this, so that a vanished mount is an error."""
-        with self._told("making the folder"):
+        with self._storage_errors("making the folder"):
             if not self.path.is_dir():
                 self.path.mkdir(0o700, parents=True, exist_ok=True)
                 above = os.open(self.path.parent, _FOLDER)
@@ -55,11 +131,11 @@ class PosixStore:
                     os.close(above)
 
     def steps(self) -> tuple[int, ...]:
-        with self._told("listing the steps"), self._root() as root:
+        with self._storage_errors("listing the steps"), self._root() as root:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
-        with self._told(f"listing step {step}"):
+        with self._storage_errors(f"listing step {step}"):
             try:
                 with self._step(step) as at:
                     return {
@@ -71,7 +147,7 @@ class PosixStore:
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
-        with self._told(f"writing {name} of step {step}"), self._step(step, make=True) as at:
+        with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as at:
             self._writing.add(private)
             try:
                 self._fill(at, private, pieces)
@@ -86,7 +162,7 @@ class PosixStore:
             return name
 
     def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
-        with self._told(f"reading {name} of step {step}"):
+        with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
                     found = content.read(most_bytes + 1)
@@ -98,17 +174,17 @@ class PosixStore:
         return found
 
     @contextmanager
-    def opened(self, step: int, name: str) -> Iterator[_File]:
-        with self._told(f"reading {name} of step {step}"):
+    def opened(self, step: int, name: str) -> Iterator[_StoredFile]:
+        with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file:
-                    yield _File(file, f"{name} of step {step}")
+                    yield _StoredFile(file, f"{name} of step {step}")
             except FileNotFoundError as error:
                 self._look()
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
-        with self._told(f"removing step {step}"):
+        with self._storage_errors(f"removing step {step}"):
             with suppress(FileNotFoundError), self._step(step) as at:
                 for number, name in enumerate(names):
                     with suppress(FileNotFoundError):
@@ -128,7 +204,7 @@ class PosixStore:
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
         swept = []
-        with self._told(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
+        with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
             for name in sorted({*os.listdir(at)} - self._writing):
                 found = _plain(at, name, private=True)
                 if found and (now_s - found[1] > older_than_s or self._dead(name, ranks)):
@@ -172,7 +248,7 @@ class PosixStore:
         stem, dot, kind = name.rpartition(".")
         for mark in range(1, MOST_NAMES):
             free = f"{stem}{f'.{mark:x}' if mark > 1 else ''}{dot}{kind}"
-            if _linked(at, private, free):
+            if _link(at, private, free):
                 self._failpoint("placed")
                 return free
         raise OSError(errno.EEXIST, f"{MOST_NAMES} files of this name are there: remove those that no manifest names")
@@ -222,14 +298,14 @@ class PosixStore:
         os.stat(self.path)
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _storage_errors(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise failed(self.name, doing, error) from error
 
 
-class _File:
+class _StoredFile:
     """Reads a stored shard from a file."""
 
     at_once_bytes = 1 << 20  # fits a core's own cache until it is hashed
@@ -239,10 +315,10 @@ class _File:
 
     def fill(self, view: memoryview, offset: int) -> None:
         while view.nbytes:
-            got = os.preadv(self._file, [view], offset)
-            if not got:
+            read_bytes = os.preadv(self._file, [view], offset)
+            if not read_bytes:
                 raise BadCheckpoint(f"{self._name} ends at byte {offset}")
-            view, offset = view[got:], offset + got
+            view, offset = view[read_bytes:], offset + read_bytes
 
     def forget(self, offset: int, size_bytes: int) -> None:
         forget(self._file, offset, size_bytes)
@@ -261,13 +337,13 @@ def _plain(at: int, name: str, *, private: bool) -> tuple[int, float] | None:
     return (about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
 
 
-def _linked(at: int, private: str, name: str) -> bool:
+def _link(at: int, private: str, name: str) -> bool:
     """Link the temporary file to a new name. False if the name exists."""
     try:
         os.link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
     except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
-        ours, there = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
-        return os.path.samestat(ours, there)
+        own, existing = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
+        return os.path.samestat(own, existing)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise

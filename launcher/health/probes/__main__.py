@@ -14,7 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from turnout.launcher.errors import BadFrame, LauncherError
-from turnout.launcher.health.probe_messages import MOST_FAULT, Plan, Report, Stage, encode, read_plan
+from turnout.launcher.health.model import ProbeStage
+from turnout.launcher.health.probe_messages import MOST_FAULT, ProbePlan, Report, encode, read_plan
 from turnout.launcher.linux import die_with
 
 
@@ -28,7 +29,7 @@ class ReportWriter:
         self._to = os.dup(1)
         os.dup2(2, 1)
 
-    def tell(self, **known: object) -> None:
+    def write(self, **known: object) -> None:
         """Write a report with these new values."""
         self.report = msgspec.structs.replace(self.report, **known)
         os.write(self._to, encode(self.report) + b"\n")
@@ -39,51 +40,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan_text, agent = sys.argv[1:] if argv is None else argv
     if not die_with(int(agent), signal.SIGKILL):
         return 1
-    telling = ReportWriter()
+    reports = ReportWriter()
     try:
         plan = read_plan(plan_text.encode())
     except BadFrame as error:
-        telling.tell(fault=str(error)[:MOST_FAULT])
+        reports.write(fault=str(error)[:MOST_FAULT])
         return 1
     sys.stdout.flush()
-    code = _measure(plan, telling)
+    code = _measure(plan, reports)
     os._exit(code)  # do not let torch's teardown wait for other processes
 
 
-def _measure(plan: Plan, telling: ReportWriter) -> int:
-    from turnout.launcher.health.probes.collective import CollectiveProbe
-    from turnout.launcher.health.probes.gpu_links import PeerCopy, bandwidths
-    from turnout.launcher.health.probes.local import device_of, device_used, product_s, room_bytes
+def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
+    from turnout.launcher.health.probes import measure
 
-    together: CollectiveProbe | None = None
-    alone = True
+    together: measure.CollectiveProbe | None = None
+    before_group = True
     try:
-        telling.tell(stage=Stage.ROOM)
-        telling.tell(disk_bytes=room_bytes(plan.disk), memory_bytes=room_bytes(plan.memory))
-        where, sizes = device_of(plan)
-        telling.tell(device_used=device_used(where))
+        reports.write(stage=ProbeStage.ROOM)
+        reports.write(disk_bytes=measure.room_bytes(plan.disk), memory_bytes=measure.room_bytes(plan.memory))
+        where, sizes = measure.device_of(plan)
+        reports.write(device_used=measure.device_used(where))
         if plan.box_pairs:
-            telling.tell(stage=Stage.SWITCHBOX)
-            telling.tell(boxes=bandwidths(plan.box_pairs, PeerCopy()))
-        telling.tell(stage=Stage.COMPUTE)
-        telling.tell(stage=Stage.MEETING, compute_s=product_s(where, sizes))
-        alone = False
+            reports.write(stage=ProbeStage.SWITCHBOX)
+            reports.write(boxes=measure.bandwidths(plan.box_pairs, measure.PeerCopy()))
+        reports.write(stage=ProbeStage.COMPUTE)
+        reports.write(stage=ProbeStage.MEETING, compute_s=measure.product_s(where, sizes))
+        before_group = False
         if plan.members > 1:
-            together = CollectiveProbe(plan)
+            together = measure.CollectiveProbe(plan)
             together.meet(where, sizes)
-            telling.tell(stage=Stage.COLLECTIVE)
-            telling.tell(stage=Stage.BANDWIDTH, collective_s=together.reduce_s(), reduce_bytes=sizes.reduce_bytes)
-            telling.tell(stage=Stage.CLOCK, bandwidth_bytes_s=together.bandwidth_bytes_s())
+            reports.write(stage=ProbeStage.COLLECTIVE)
+            reports.write(stage=ProbeStage.BANDWIDTH, collective_s=together.reduce_s(), reduce_bytes=sizes.reduce_bytes)
+            reports.write(stage=ProbeStage.CLOCK, bandwidth_bytes_s=together.bandwidth_bytes_s())
             ahead_s, within_s = together.clock_s()
-            telling.tell(clock_ahead_s=ahead_s, clock_within_s=within_s)
-        telling.tell(stage=Stage.DONE)
+            reports.write(clock_ahead_s=ahead_s, clock_within_s=within_s)
+        reports.write(stage=ProbeStage.DONE)
     except (LauncherError, RuntimeError, OSError, ValueError) as error:
-        telling.tell(fault=f"{type(error).__name__}: {error}"[:MOST_FAULT])
-    well = telling.report.stage is Stage.DONE
+        reports.write(fault=f"{type(error).__name__}: {error}"[:MOST_FAULT])
+    well = reports.report.stage is ProbeStage.DONE
     if plan.members > 1:
         with suppress(RuntimeError, LauncherError):  # no other process may be there to receive it
-            if alone:
-                together = CollectiveProbe(plan)  # the other members wait for this process
+            if before_group:
+                together = measure.CollectiveProbe(plan)  # the other members wait for this process
             if together is not None:
                 if not well:
                     together.broken()

@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from turnout.launcher.coordinator_messages import Found, Judged
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.messages import Found, Judged
 from turnout.launcher.health.probe_messages import Report
 
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -55,8 +55,8 @@ def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> Pod:
     """
     if find_spec("kubernetes") is None:
         raise BadSettings("--node-verdicts needs pip install 'turnout[kubernetes]'")
-    if (told := _bound_to(token)) is not None:
-        return told
+    if (bound_pod := _bound_to(token)) is not None:
+        return bound_pod
     namespace, name = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")
     if not (namespace and name):
         raise BadSettings(
@@ -83,39 +83,39 @@ class OwnPod:
     """
 
     def __init__(
-        self, pod: Pod, node: str, say: EventLog, kubeconfig: str | None = None, again_s: float = AGAIN_S
+        self, pod: Pod, node: str, log_event: EventLog, kubeconfig: str | None = None, again_s: float = AGAIN_S
     ) -> None:
-        self._pod, self._node, self._say = pod, node, say
+        self._pod, self._node, self._log_event = pod, node, log_event
         self._kubeconfig, self._again_s = kubeconfig, again_s
         self._task: asyncio.Task[None] | None = None
 
-    def judged(self, judged: Judged, report: Report) -> None:
+    def write_finding(self, finding: Judged, report: Report) -> None:
         """Write this finding in place of earlier ones. report: what this node measured last."""
         before, self._task = self._task, None
         if before is not None:
             before.cancel()
-        self._task = asyncio.get_running_loop().create_task(self._write(judged, report))
+        self._task = asyncio.get_running_loop().create_task(self._write(finding, report))
 
     async def close(self) -> None:
         """Wait until the current write is done or its time is up."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _write(self, judged: Judged, report: Report) -> None:
-        if judged.found is Found.FINE:
-            await asyncio.sleep(random.uniform(0, SPREAD_S * judged.members))
+    async def _write(self, finding: Judged, report: Report) -> None:
+        if finding.found is Found.FINE:
+            await asyncio.sleep(random.uniform(0, SPREAD_S * finding.members))
         name = f"{self._pod.namespace}/{self._pod.name}"
-        body, (client, errors) = await asyncio.to_thread(lambda: (self._body(judged, report), _client()))
+        body, (client, errors) = await asyncio.to_thread(lambda: (self._body(finding, report), _client()))
         try:
             async with asyncio.timeout(WITHIN_S):
                 fault = await self._patch(body, client, errors)
         except TimeoutError:
             fault = f"not within {WITHIN_S:g} s"
-        told = {"pod": name, "found": judged.found.value, "cause": judged.cause}
+        fields = {"pod": name, "found": finding.found.value, "cause": finding.cause}
         if fault:
-            self._say("verdict_not_written", {**told, "detail": fault})
+            self._log_event("verdict_not_written", {**fields, "detail": fault})
         else:
-            self._say("verdict_written", told)
+            self._log_event("verdict_written", fields)
 
     async def _patch(self, body: dict[str, Any], client: Any, errors: Any) -> str:
         """Patch the pod until there is an answer. Return the reason of a failure, "" for success."""
@@ -138,20 +138,20 @@ class OwnPod:
         finally:
             await opened.close()
 
-    def _body(self, judged: Judged, report: Report) -> dict[str, Any]:
+    def _body(self, finding: Judged, report: Report) -> dict[str, Any]:
         from turnout.kube.labels import NODE_VERDICT
         from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 
         verdict = NodeReport(
-            CheckResult(judged.found.value),
+            CheckResult(finding.found.value),
             utc_datetime(time.time()),
-            judged.round,
-            judged.by[:253],
-            judged.members,
-            judged.run[:253],
+            finding.round,
+            finding.by[:253],
+            finding.members,
+            finding.run[:253],
             self._node[:253],
-            judged.cause[:253],
-            judged.why[:512],
+            finding.cause[:253],
+            finding.why[:512],
             report.compute_s,
             report.collective_s,
         )

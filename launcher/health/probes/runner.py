@@ -1,21 +1,98 @@
-"""Runs the measurements that a coordinator orders, one order at a time, and reports their results."""
+"""Runs the measurements that a coordinator orders: starts probes, reads reports, and kills stuck probes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
+import sys
 import tempfile
-from collections.abc import Callable
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from turnout.launcher.addresses import free_port
+from turnout.launcher.coordinator_messages import Judged, Probe, Probed
+from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.gpu_links import judge
-from turnout.launcher.health.messages import Judged, Probe, Probed
-from turnout.launcher.health.node_check import NodeChecks
-from turnout.launcher.health.probe_messages import Plan, Report, of_member
+from turnout.launcher.health.model import GRACE_S, NodeChecks, ProbeStage, judge
+from turnout.launcher.health.probe_messages import (
+    MOST_BYTES,
+    MOST_FAULT,
+    ProbePlan,
+    Report,
+    encode,
+    of_member,
+    read_report,
+)
 from turnout.launcher.health.probes.pod_annotation import OwnPod, own_pod
-from turnout.launcher.health.probes.subprocess import probe
 from turnout.launcher.model import Member
+
+COMMAND = (sys.executable, "-m", "turnout.launcher.health.probes")
+
+_MOST_REPORTS = 64
+
+
+async def probe(
+    plans: Sequence[ProbePlan], env: Mapping[str, str], command: Sequence[str] = COMMAND
+) -> tuple[Report, ...]:
+    """Run a probe for each of these plans at once. Return the last report of each, with the reason if it did not
+    finish.
+
+    No probe is left running, even if this call is cancelled.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_one(plan, env, command)) for plan in plans]
+    return tuple(task.result() for task in tasks)
+
+
+async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
+    read_end, write_end = os.pipe()
+    words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, env=dict(env), stdin=DEVNULL, stdout=write_end, stderr=DEVNULL, process_group=0
+        )
+    except OSError as error:
+        os.close(read_end)
+        return _failed(Report(), f"it could not be started: {error}")
+    finally:
+        os.close(write_end)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
+    )
+    try:
+        return await _last_report(process, reader, plan)
+    finally:
+        pipe.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _last_report(process: Process, reader: asyncio.StreamReader, plan: ProbePlan) -> Report:
+    report = Report()
+    for _ in range(_MOST_REPORTS):
+        try:
+            async with asyncio.timeout(plan.within_s(report.stage) + GRACE_S):
+                if line := await reader.readline():
+                    report = read_report(line)
+                    continue
+                code = await process.wait()
+        except TimeoutError:
+            return _failed(report, f"stuck in {report.stage.value}, killed")
+        except (BadFrame, ValueError) as error:
+            return _failed(report, f"it told what is no report: {error}")
+        return _failed(report, f"ended in {report.stage.value} with {code}")
+    return _failed(report, "it told too much")
+
+
+def _failed(report: Report, why: str) -> Report:
+    done = report.stage is ProbeStage.DONE
+    return report if done or report.fault else msgspec.structs.replace(report, fault=why[:MOST_FAULT])
+
 
 _MEMORY = "/dev/shm"
 
@@ -23,10 +100,10 @@ _MEMORY = "/dev/shm"
 class ProbeRunner:
     """Runs the probes of one agent. send: sends a message to the current coordinator."""
 
-    def __init__(self, checks: NodeChecks, send: Callable[[Probed], None], say: EventLog) -> None:
-        self._checks, self._send, self._say = checks, send, say
+    def __init__(self, checks: NodeChecks, send: Callable[[Probed], None], log_event: EventLog) -> None:
+        self._checks, self._send, self._log_event = checks, send, log_event
         self._task: asyncio.Task[None] | None = None
-        self._pod = OwnPod(own_pod(os.environ), os.environ.get("NODE_NAME", ""), say) if checks.verdicts else None
+        self._pod = OwnPod(own_pod(os.environ), os.environ.get("NODE_NAME", ""), log_event) if checks.verdicts else None
         self._report = Report()
 
     def obey(self, me: Member, message: Probe | Judged) -> None:
@@ -34,7 +111,7 @@ class ProbeRunner:
         if isinstance(message, Probe):
             self.begin(me, message)
         elif self._pod is not None:
-            self._pod.judged(message, self._report)
+            self._pod.write_finding(message, self._report)
 
     def begin(self, me: Member, order: Probe) -> None:
         """Start this measurement; it replaces an earlier one."""
@@ -48,20 +125,20 @@ class ProbeRunner:
             await asyncio.wait([before])  # until its probes are killed
         self._report = report = of_member(await probe(self._plans(order), os.environ))
         box = judge(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
-        told = {
+        results = {
             name: value for name in Report.__struct_fields__ if (value := getattr(report, name)) not in (None, (), "")
         }
-        self._say("node_checked", {"number": order.number, **told, "switchbox": box.why})
+        self._log_event("node_checked", {"number": order.number, **results, "switchbox": box.why})
         port, unfit = free_port(me.address), box.why if box.faulty else ""
         self._send(
             Probed(order.number, port, report.compute_s, report.collective_s, unfit, report.fault, report.reduce_bytes)
         )
 
-    def _plans(self, order: Probe) -> list[Plan]:
+    def _plans(self, order: Probe) -> list[ProbePlan]:
         memory, local = _MEMORY if os.path.isdir(_MEMORY) else "", order.processes // order.members
         probing = self._checks.probing
         return [
-            Plan(
+            ProbePlan(
                 order.rank + at,
                 order.processes,
                 order.members,

@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from turnout.launcher.errors import BadStacks
-from turnout.launcher.health.stack_traces.model import (
+from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
     LEFT_OUT,
     MOST_FRAMES,
@@ -21,7 +21,7 @@ from turnout.launcher.health.stack_traces.model import (
     MOST_THREADS,
     UNNAMED,
     Frame,
-    Showing,
+    RankStacks,
     Thread,
 )
 
@@ -50,7 +50,7 @@ class _SpyThread(msgspec.Struct):
     thread_name: str | None = None
 
 
-class _File(msgspec.Struct):
+class _StackFile(msgspec.Struct):
     by: str
     stacks: str
     state: str = ""
@@ -59,7 +59,7 @@ class _File(msgspec.Struct):
 
 _Step = tuple[Frame, int, bool]  # a frame, its line, whether it is Python's
 _spy = msgspec.json.Decoder(list[_SpyThread])
-_file = msgspec.json.Decoder(_File)
+_file = msgspec.json.Decoder(_StackFile)
 
 
 def write(by: str, stacks: str, state: str, why: str = "") -> bytes:
@@ -67,10 +67,10 @@ def write(by: str, stacks: str, state: str, why: str = "") -> bytes:
 
     why: the reason for missing stacks.
     """
-    return msgspec.json.encode(_File(by, stacks, state, why))
+    return msgspec.json.encode(_StackFile(by, stacks, state, why))
 
 
-def read(raw: bytes) -> Showing:
+def read(raw: bytes) -> RankStacks:
     """Parse the stacks in a file of any of these forms. Raises BadStacks if it has none."""
     if len(raw) > MOST_BYTES:
         raise BadStacks(f"it has {len(raw)} bytes, and no more than {MOST_BYTES} are read")
@@ -93,7 +93,7 @@ def state_of(raw: bytes) -> str:
         return " "
 
 
-def _shown(text: str, state: str) -> Showing:
+def _shown(text: str, state: str) -> RankStacks:
     if text.lstrip()[:1] == "[":
         threads = _spy_json(text)
     elif blocks := _blocks(_FAULT_BLOCK, text):
@@ -109,10 +109,10 @@ def _shown(text: str, state: str) -> Showing:
     native = [_thread([step for step in steps if not step[2]], main) for steps, main in threads]
     if not any(each.frames for each in (*python, *native)):
         raise BadStacks("no stack is in it")
-    return Showing(_held(python), _held(native), state)
+    return RankStacks(_with_frames(python), _with_frames(native), state)
 
 
-def _held(threads: Sequence[Thread]) -> tuple[Thread, ...]:
+def _with_frames(threads: Sequence[Thread]) -> tuple[Thread, ...]:
     return tuple(thread for thread in threads if thread.frames)
 
 

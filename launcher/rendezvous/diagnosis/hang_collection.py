@@ -11,12 +11,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from zlib import crc32
 
+from turnout.launcher.coordinator_messages import Hung, ShowStacks, Stacks
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.messages import Hung, ShowStacks, Stacks
-from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged, Stage
 from turnout.launcher.model import Reason, World
-from turnout.launcher.rendezvous.state import MemberState, Phase
-from turnout.launcher.rendezvous.transition import Transition
+from turnout.launcher.rendezvous.state import (
+    HangStage,
+    HangState,
+    MemberState,
+    MergeStacks,
+    Phase,
+    StacksMerged,
+    Transition,
+)
 
 GATHER_S = 45.0  # seconds for all stacks: 1 for calls, 30 for py-spy or 40 in two attempts, 3 for a process to answer
 MOST_BYTES = 256 * 1024  # of one rank, compressed
@@ -25,58 +31,58 @@ MOST_WORLD_BYTES = 256 << 20  # of all ranks together: the coordinator holds the
 _TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
 
-def hung(transition: Transition, id_: str, known: MemberState, said: Hung) -> None:
+def record_hang(transition: Transition, id_: str, known: MemberState, message: Hung) -> None:
     """Record that a member's process hangs, or that it continues."""
-    at, world = transition.at, transition.at.world
-    if at.phase not in _TRAINS or world is None or not known.busy == said.round == world.round:
+    at, world = transition.state, transition.state.world
+    if at.phase not in _TRAINS or world is None or not known.busy == message.round == world.round:
         return
-    hanging = _of_round(transition, world.round)
-    if said.why:
-        transition.at = replace(at, hanging=replace(hanging, hung=hanging.hung | {(id_, said.local_rank)}))
-        if hanging.stage is Stage.QUIET:
-            rank = world.seats[id_].first_rank + said.local_rank
-            _ask(transition, world, f"{known.member.name}, rank {rank}: {said.why}")
+    hanging = _hang_of_round(transition, world.round)
+    if message.why:
+        transition.state = replace(at, hanging=replace(hanging, hanging=hanging.hanging | {(id_, message.local_rank)}))
+        if hanging.stage is HangStage.QUIET:
+            rank = world.assignments[id_].first_rank + message.local_rank
+            _request_stacks(transition, world, f"{known.member.name}, rank {rank}: {message.why}")
     else:
-        _moves(transition, hanging.hung - {(id_, said.local_rank)})
+        _set_hanging(transition, hanging.hanging - {(id_, message.local_rank)})
 
 
-def _of_round(transition: Transition, round_: int) -> HangState:
+def _hang_of_round(transition: Transition, round_: int) -> HangState:
     """Return the hang state of this round, empty for a new round."""
-    hanging = transition.at.hanging
+    hanging = transition.state.hanging
     return hanging if hanging.round == round_ else HangState(hanging.act, round=round_, number=hanging.number)
 
 
-def _moves(transition: Transition, left: frozenset[tuple[str, int]]) -> None:
-    hanging = transition.at.hanging
-    if not left and hanging.stage is Stage.TOLD:
-        transition.told("hang_over", Reason.PROCESS_HUNG, round=hanging.round)
-        hanging = replace(hanging, stage=Stage.QUIET)
-    transition.at = replace(transition.at, hanging=replace(hanging, hung=left))
+def _set_hanging(transition: Transition, left: frozenset[tuple[str, int]]) -> None:
+    hanging = transition.state.hanging
+    if not left and hanging.stage is HangStage.TOLD:
+        transition.log_event("hang_over", Reason.PROCESS_HUNG, round=hanging.round)
+        hanging = replace(hanging, stage=HangStage.QUIET)
+    transition.state = replace(transition.state, hanging=replace(hanging, hanging=left))
 
 
-def _ask(transition: Transition, world: World, first: str) -> None:
-    hanging = transition.at.hanging
-    asked = frozenset(
-        id_ for id_, known in transition.members.items() if known.busy == world.round and transition.inside(id_)
+def _request_stacks(transition: Transition, world: World, first: str) -> None:
+    hanging = transition.state.hanging
+    members = frozenset(
+        id_ for id_, known in transition.members.items() if known.busy == world.round and transition.is_in_world(id_)
     )
     number = (
-        hanging.number or crc32(transition.at.job.me.id.encode())
+        hanging.number or crc32(transition.state.job.member.id.encode())
     ) + 1  # differs by coordinator, so that answers to another one are ignored
-    transition.at = replace(
-        transition.at,
+    transition.state = replace(
+        transition.state,
         hanging=replace(
             hanging,
-            stage=Stage.ASKED,
+            stage=HangStage.ASKED,
             number=number,
             first=first,
-            asked=asked,
+            awaited_members=members,
             stacks={},
             until_s=transition.now_s + GATHER_S,
         ),
     )
-    transition.told("stacks_asked", Reason.PROCESS_HUNG, round=world.round, members=len(asked), detail=first)
-    transition.tell(sorted(asked), ShowStacks(number, world.round, most_bytes(world.ranks)))
-    transition.wake(transition.at.hanging.until_s)
+    transition.log_event("stacks_asked", Reason.PROCESS_HUNG, round=world.round, members=len(members), detail=first)
+    transition.send(sorted(members), ShowStacks(number, world.round, most_bytes(world.ranks)))
+    transition.wake(transition.state.hanging.until_s)
 
 
 def most_bytes(ranks: int) -> int:
@@ -86,44 +92,49 @@ def most_bytes(ranks: int) -> int:
     return min(MOST_BYTES, MOST_WORLD_BYTES // max(ranks, 1))
 
 
-def came_back(transition: Transition, id_: str) -> None:
+def handle_reconnect(transition: Transition, id_: str) -> None:
     """Handle a member's new connection: forget its reported hangs, which it repeats, and repeat the request
     for traces.
     """
-    hanging, world = transition.at.hanging, transition.at.world
+    hanging, world = transition.state.hanging, transition.state.world
     if world is None or hanging.round != world.round:
         return
-    _moves(transition, frozenset(each for each in hanging.hung if each[0] != id_))
-    if hanging.stage is Stage.ASKED and id_ in hanging.asked:
-        transition.tell((id_,), ShowStacks(hanging.number, world.round, most_bytes(world.ranks)))
+    _set_hanging(transition, frozenset(each for each in hanging.hanging if each[0] != id_))
+    if hanging.stage is HangStage.ASKED and id_ in hanging.awaited_members:
+        transition.send((id_,), ShowStacks(hanging.number, world.round, most_bytes(world.ranks)))
 
 
-def shown(transition: Transition, id_: str, said: Stacks) -> None:
+def record_stacks(transition: Transition, id_: str, message: Stacks) -> None:
     """Record the stack traces of one process."""
-    hanging, world = transition.at.hanging, transition.at.world
-    if hanging.stage is not Stage.ASKED or said.number != hanging.number or id_ not in hanging.asked or world is None:
+    hanging, world = transition.state.hanging, transition.state.world
+    if (
+        hanging.stage is not HangStage.ASKED
+        or message.number != hanging.number
+        or id_ not in hanging.awaited_members
+        or world is None
+    ):
         return
-    seat = world.seats[id_]
-    if said.local_rank < seat.processes and len(said.packed) <= most_bytes(world.ranks):
-        stacks = {**hanging.stacks, seat.first_rank + said.local_rank: said}
-        transition.at = replace(transition.at, hanging=replace(hanging, stacks=stacks))
+    assignment = world.assignments[id_]
+    if message.local_rank < assignment.processes and len(message.packed) <= most_bytes(world.ranks):
+        stacks = {**hanging.stacks, assignment.first_rank + message.local_rank: message}
+        transition.state = replace(transition.state, hanging=replace(hanging, stacks=stacks))
 
 
-def gathered(transition: Transition) -> None:
+def merge_when_complete(transition: Transition) -> None:
     """Merge the traces once all have come or GATHER_S has passed. After the round has ended, merge those that have
     come.
 
     Nothing is merged if a newer world has formed.
     """
-    hanging, world = transition.at.hanging, transition.at.world
-    if hanging.stage is not Stage.ASKED or world is None:
+    hanging, world = transition.state.hanging, transition.state.world
+    if hanging.stage is not HangStage.ASKED or world is None:
         return
-    goes_on = transition.at.phase in _TRAINS and world.round == hanging.round
-    missing = {rank for id_ in hanging.asked for rank in _ranks(world, id_)} - hanging.stacks.keys()
-    if goes_on and missing and transition.now_s < hanging.until_s:
+    still_trains = transition.state.phase in _TRAINS and world.round == hanging.round
+    missing = {rank for id_ in hanging.awaited_members for rank in _ranks(world, id_)} - hanging.stacks.keys()
+    if still_trains and missing and transition.now_s < hanging.until_s:
         transition.wake(hanging.until_s)
         return
-    transition.at = replace(transition.at, hanging=replace(hanging, stage=Stage.MERGED, stacks={}))
+    transition.state = replace(transition.state, hanging=replace(hanging, stage=HangStage.MERGED, stacks={}))
     if world.round != hanging.round:
         return
     why = dict.fromkeys(range(world.ranks), "its processes have ended") | dict.fromkeys(missing, "it did not answer")
@@ -131,46 +142,50 @@ def gathered(transition: Transition) -> None:
         why[rank] = each.why
     packed = {rank: each.packed for rank, each in hanging.stacks.items() if each.packed}
     transition.effects.append(
-        Merge(hanging.number, world.ranks, packed, {rank: said for rank, said in why.items() if rank not in packed})
+        MergeStacks(
+            hanging.number, world.ranks, packed, {rank: reason for rank, reason in why.items() if rank not in packed}
+        )
     )
 
 
 def _ranks(world: World, id_: str) -> range:
-    seat = world.seats[id_]
+    seat = world.assignments[id_]
     return range(seat.first_rank, seat.first_rank + seat.processes)
 
 
-def merged(transition: Transition, event: Merged) -> None:
+def act_on_merged(transition: Transition, event: StacksMerged) -> None:
     """Act on the ranks that the merged traces show as suspect, unless all processes continue or the round has ended."""
-    hanging, world = transition.at.hanging, transition.at.world
-    if hanging.stage is not Stage.MERGED or event.number != hanging.number:
+    hanging, world = transition.state.hanging, transition.state.world
+    if hanging.stage is not HangStage.MERGED or event.number != hanging.number:
         return
-    transition.at = replace(transition.at, hanging=replace(hanging, stage=Stage.TOLD))
-    if world is None or world.round != hanging.round or transition.at.phase not in _TRAINS:
+    transition.state = replace(transition.state, hanging=replace(hanging, stage=HangStage.TOLD))
+    if world is None or world.round != hanging.round or transition.state.phase not in _TRAINS:
         return
-    if not hanging.hung:
-        _moves(transition, frozenset())
+    if not hanging.hanging:
+        _set_hanging(transition, frozenset())
         return
-    culprits = tuple(id_ for id_ in world.seats if not set(_ranks(world, id_)).isdisjoint(event.apart))
-    detail = f"{hanging.first}; {event.said}"[:1_000]
+    culprits = tuple(id_ for id_ in world.assignments if not set(_ranks(world, id_)).isdisjoint(event.suspects))
+    detail = f"{hanging.first}; {event.verdict}"[:1_000]
     if hanging.act is HangAction.ASK:
-        transition.told(
+        transition.log_event(
             "hang_asked", Reason.PROCESS_HUNG, round=world.round, workers=_names(world, culprits), detail=detail
         )
         return
     transition.stop(Reason.PROCESS_HUNG, detail, grace_s=0.0)  # none of them would react to SIGTERM
-    transition.at = replace(transition.at, cause=replace(transition.at.cause, fault=detail))
-    if hanging.act is HangAction.REPLACE and len(culprits) < len(world.seats):
-        _leave(transition, world, culprits, event.said[:1_000])
+    transition.state = replace(transition.state, cause=replace(transition.state.cause, fault=detail))
+    if hanging.act is HangAction.REPLACE and len(culprits) < len(world.assignments):
+        _exclude_members(transition, world, culprits, event.verdict[:1_000])
 
 
-def _leave(transition: Transition, world: World, culprits: tuple[str, ...], said: str) -> None:
+def _exclude_members(transition: Transition, world: World, culprits: tuple[str, ...], detail: str) -> None:
     """Remove these members from the job. The next world is formed of the others and of replacements."""
     for id_ in culprits:
         if (known := transition.members.get(id_)) is not None:
-            transition.know(id_, replace(known, leave_s=transition.now_s))
-            transition.told("node_left_out", Reason.NODE_FAULTY, member=known.member.name, detail=said)
-    transition.at = replace(transition.at, hanging=replace(transition.at.hanging, leaves=dict.fromkeys(culprits, said)))
+            transition.set_member(id_, replace(known, leave_s=transition.now_s))
+            transition.log_event("node_left_out", Reason.NODE_FAULTY, member=known.member.name, detail=detail)
+    transition.state = replace(
+        transition.state, hanging=replace(transition.state.hanging, excluded=dict.fromkeys(culprits, detail))
+    )
 
 
 def _names(world: World, ids: Iterable[str]) -> list[str]:

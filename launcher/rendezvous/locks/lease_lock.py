@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from turnout.launcher.model import Record
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.model import RoundRecord
+from turnout.launcher.rendezvous.arbiter import (
     HOLD_S,
     ROUND,
     BadRecord,
     HeldRound,
-    HolderSeen,
+    HolderObservation,
     LockRefused,
     LockUnreachable,
-    claimed,
+    record_to_write,
     same_grant,
     seal,
     unseal,
@@ -67,7 +67,6 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 class _Spec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
-    acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
 
@@ -111,10 +110,10 @@ class LeaseLock:
         self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._leases}/{bare}"
         self._hold_s, self._call_s, self._monotonic, self._wall = hold_s, call_s, monotonic, wall
-        self._beats, self._told = itertools.count(1), ""
+        self._beats, self._logged_note = itertools.count(1), ""
         self._turn = asyncio.Lock()  # one call at a time: a late answer must not hide a newer one
         self._last = _Lease()
-        self._sighting = HolderSeen(None, monotonic())
+        self._sighting = HolderObservation(None, monotonic())
 
     @classmethod
     async def open(
@@ -151,31 +150,31 @@ class LeaseLock:
     async def look(self) -> HeldRound:
         """Return the round that the Lease holds now. Raises LockUnreachable and LockRefused."""
         async with self._turn:
-            return self._held(await self._get() or _Lease())
+            return self._held_round(await self._get() or _Lease())
 
-    async def claim(self, record: Record, after: HeldRound) -> HeldRound | None:
+    async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
         """Write the record if the Lease is unchanged since `after`; None if it has changed.
 
         A missing Lease is created.
         """
         async with self._turn:
-            after = self._renewed(after, record.coordinator)
-            record = claimed(record, after)
+            after = self._last_observed(after, record.coordinator)
+            record = record_to_write(record, after)
             if after.token != self._last.metadata.resource_version:
                 return None
-            lease = await self._write(record, after.token, self._taken(record.coordinator, self._last.spec))
-            return self._ours(lease) if lease else None
+            lease = await self._write(record, after.token, self._claim_spec(record.coordinator, self._last.spec))
+            return self._own_round(lease) if lease else None
 
-    def _renewed(self, after: HeldRound, coordinator: str) -> HeldRound:
+    def _last_observed(self, after: HeldRound, coordinator: str) -> HeldRound:
         """Return this grant as last seen, if it is the claimer's own, so that its own renewals do not block
         its claim.
         """
-        there, before = self._record(self._last), after.record
-        if there is None or before is None or before.coordinator != coordinator or not same_grant(there, before):
+        current, before = self._record(self._last), after.record
+        if current is None or before is None or before.coordinator != coordinator or not same_grant(current, before):
             return after
-        return replace(after, record=there, token=self._last.metadata.resource_version)
+        return replace(after, record=current, token=self._last.metadata.resource_version)
 
-    def _taken(self, coordinator: str, was: _Spec) -> dict[str, Any]:
+    def _claim_spec(self, coordinator: str, was: _Spec) -> dict[str, Any]:
         now = self._now()
         spec = {"holderIdentity": coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
         if coordinator != (was.holder_identity or ""):
@@ -191,11 +190,11 @@ class LeaseLock:
         async with self._turn:
             lease = await self._write(record, mine.token, spec)
             if lease is None:  # a label was written, the answer to a renewal was lost, or the Lease is lost
-                there = await self._get()
-                if there is None or not self._is_ours(there, record):
+                current = await self._get()
+                if current is None or not self._is_ours(current, record):
                     return None
-                lease = await self._write(record, there.metadata.resource_version, spec)
-            return self._ours(lease) if lease else None
+                lease = await self._write(record, current.metadata.resource_version, spec)
+            return self._own_round(lease) if lease else None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -204,7 +203,7 @@ class LeaseLock:
     async def _get(self) -> _Lease | None:
         return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
 
-    async def _write(self, record: Record, version: str, spec: dict[str, Any]) -> _Lease | None:
+    async def _write(self, record: RoundRecord, version: str, spec: dict[str, Any]) -> _Lease | None:
         """Write the Lease and return it; None if it was not at that version. version: "" to create it."""
         meta: dict[str, Any] = {"annotations": {ROUND: seal(record, next(self._beats)).decode()}}
         if version:
@@ -241,21 +240,21 @@ class LeaseLock:
         except msgspec.DecodeError as error:
             raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
 
-    def _held(self, lease: _Lease) -> HeldRound:
+    def _held_round(self, lease: _Lease) -> HeldRound:
         self._last = lease
-        seen = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
+        observation = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
         now_s = self._monotonic()
-        self._sighting = self._sighting.again(seen, now_s)
+        self._sighting = self._sighting.observe(observation, now_s)
         record = self._record(lease)
         ours = record if record and record.run == self._run else None
         version, quiet_s = lease.metadata.resource_version, now_s - self._sighting.since_s
         return HeldRound(ours, version, quiet_s, record.round if record else 0)
 
-    def _ours(self, lease: _Lease) -> HeldRound:
+    def _own_round(self, lease: _Lease) -> HeldRound:
         """Return the round that this member has just written, which counts as seen now."""
-        return replace(self._held(lease), quiet_s=0.0)
+        return replace(self._held_round(lease), quiet_s=0.0)
 
-    def _record(self, lease: _Lease) -> Record | None:
+    def _record(self, lease: _Lease) -> RoundRecord | None:
         if lease.note is None:
             if lease.spec.holder_identity:
                 why = f"{lease.spec.holder_identity!r} holds it, and is no job of Turnout"
@@ -264,14 +263,14 @@ class LeaseLock:
         try:
             return unseal(lease.note.encode())
         except BadRecord as error:  # changed by hand; the living members know the round
-            if self._told != lease.note:
-                self._told = lease.note
+            if self._logged_note != lease.note:
+                self._logged_note = lease.note
                 log.warning("round_unreadable", extra={"lease": self._name, "why": str(error)})
             return None
 
-    def _is_ours(self, lease: _Lease, record: Record) -> bool:
-        there = self._record(lease)
-        return there is not None and same_grant(there, record)
+    def _is_ours(self, lease: _Lease, record: RoundRecord) -> bool:
+        current = self._record(lease)
+        return current is not None and same_grant(current, record)
 
     def _now(self) -> str:
         from turnout.kube.times import rfc3339_micro

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from turnout.launcher.model import Record
-from turnout.launcher.rendezvous.round_lock import HeldRound
+from turnout.launcher.model import RoundRecord
+from turnout.launcher.rendezvous.arbiter import HeldRound
 
 
 class RoundLock(Protocol):
@@ -20,7 +20,7 @@ class RoundLock(Protocol):
     async def look(self) -> HeldRound:
         """Return the round as it is held now."""
 
-    async def claim(self, record: Record, after: HeldRound) -> HeldRound | None:
+    async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
         """Take the next round if nobody has since `after`. None if somebody has: look again.
 
         The newer of both restart budgets is written. Raises StaleRound if the record's round is not higher.

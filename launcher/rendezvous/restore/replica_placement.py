@@ -12,9 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from turnout.launcher.coordinator_messages import MOST_COPIES, ReplicaGroup
 from turnout.launcher.errors import BadMember
+from turnout.launcher.model import World
+from turnout.launcher.rendezvous.restore.restore_plan import endpoint_of
+from turnout.launcher.rendezvous.state import Rings
 
 Path = tuple[str, ...]
+
 Place = tuple[str, Path]
 
 
@@ -35,16 +40,16 @@ def replica_holders(
         twice = next(id_ for id_, times in Counter(id_ for id_, _ in members).items() if times > 1)
         raise BadMember(twice, "this id is told twice")
     copies = max(0, min(replicas, len(members) - 1)) + 1
-    ring = _refilled(path_of, list(before or ()))
-    if not ring or lost(_around(ring, copies), path_of) != _least(path_of, copies):
+    ring = _replace_missing(path_of, list(before or ()))
+    if not ring or lost_shards(_holders_on_ring(ring, copies), path_of) != _unavoidable_losses(path_of, copies):
         ring = sorted(path_of, key=lambda id_: path_of[id_])  # a stable sort: by group rank where paths are equal
     return {
         id_: tuple(sorted(others, key=lambda other: _shared([path_of[id_], path_of[other]])))
-        for id_, others in _around(ring, copies).items()
+        for id_, others in _holders_on_ring(ring, copies).items()
     }
 
 
-def heirs(leavers: Sequence[Place], stayers: Sequence[Place]) -> dict[str, str]:
+def assign_heirs(leavers: Sequence[Place], stayers: Sequence[Place]) -> dict[str, str]:
     """Choose for each leaver the member that takes over its shards: a map from id to id, empty if nobody stays.
 
     Loads differ by at most one. Among the least loaded the nearest is chosen, since time is short, then the first. Both
@@ -58,39 +63,39 @@ def heirs(leavers: Sequence[Place], stayers: Sequence[Place]) -> dict[str, str]:
     return found
 
 
-def lost(kept: Mapping[str, Iterable[str]], path_of: Mapping[str, Path]) -> Counter[Path]:
+def lost_shards(holders_of: Mapping[str, Iterable[str]], path_of: Mapping[str, Path]) -> Counter[Path]:
     """Count the shards that lose all copies when a switch or host fails, by its path. Zeros are left out.
 
-    kept: replica holders by id.
+    holders_of: replica holders by id.
     """
     found = Counter[Path]()
-    for id_, others in kept.items():
+    for id_, others in holders_of.items():
         paths = [path_of[id_], *(path_of[other] for other in others)]
         for depth in range(1, _shared(paths) + 1):
             found[paths[0][:depth]] += 1
     return found
 
 
-def _least(path_of: Mapping[str, Path], copies: int) -> Counter[Path]:
+def _unavoidable_losses(path_of: Mapping[str, Path], copies: int) -> Counter[Path]:
     """Count the shards that must be lost at least: each member elsewhere keeps only `copies - 1` shards."""
     under = Counter(path[:depth] for path in path_of.values() for depth in range(1, len(path) + 1))
-    least = {path: held - (copies - 1) * (len(path_of) - held) for path, held in under.items()}
+    least = {path: size - (copies - 1) * (len(path_of) - size) for path, size in under.items()}
     return Counter({path: count for path, count in least.items() if count > 0})
 
 
-def _around(ring: Sequence[str], copies: int) -> dict[str, tuple[str, ...]]:
+def _holders_on_ring(ring: Sequence[str], copies: int) -> dict[str, tuple[str, ...]]:
     """Choose for each member the ones at equal distances around the ring."""
     size = len(ring)
     steps = [at * size // copies for at in range(1, copies)]
     return {id_: tuple(ring[(at + step) % size] for step in steps) for at, id_ in enumerate(ring)}
 
 
-def _refilled(path_of: Mapping[str, Path], before: Sequence[str]) -> list[str]:
+def _replace_missing(path_of: Mapping[str, Path], before: Sequence[str]) -> list[str]:
     """Return the former ring with new members in the places of missing ones; [] if its size differs."""
     if len(before) != len(path_of):
         return []
-    there = {*before}
-    new = iter([id_ for id_ in path_of if id_ not in there])
+    former = {*before}
+    new = iter([id_ for id_ in path_of if id_ not in former])
     return [id_ if id_ in path_of else next(new) for id_ in before]
 
 
@@ -103,3 +108,25 @@ def _shared(paths: Sequence[Path]) -> int:
             break
         depth += 1
     return depth
+
+
+def replica_groups(world: World, before: Rings = ()) -> tuple[dict[str, ReplicaGroup], Rings]:
+    """Return the replica groups by member id, and the rings that say who keeps whose replicas.
+
+    Empty if the world has one member, or one whose daemon takes no replicas. before: rings of the last world; after a
+    replacement as few replica holders as possible change.
+    """
+    endpoints = {member.id: endpoint for member in world.members if (endpoint := endpoint_of(member)) is not None}
+    if len(endpoints) < max(len(world.members), 2):
+        return {}, ()
+    places = [(member.id, member.path) for member in world.members]
+    counts = range(1, min(MOST_COPIES, len(places) - 1) + 1)
+    rings = tuple(
+        replica_holders(places, copies, before[copies - 1] if copies <= len(before) else None) for copies in counts
+    )
+    first, size = endpoints[world.members[0].id], len(places)
+    groups = {
+        id_: ReplicaGroup(first, size, tuple(tuple(endpoints[other] for other in each[id_]) for each in rings))
+        for id_ in endpoints
+    }
+    return groups, rings

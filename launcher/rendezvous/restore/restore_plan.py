@@ -1,7 +1,9 @@
-"""Chooses the step that a new world restores from memory, and who fetches what from whom.
+"""Chooses the step that a new world restores, from memory or storage, and who fetches what from whom.
 
 No collective is needed. A shard belongs to the rank that saved it, wherever that rank runs now. What
 torch.distributed.checkpoint saved can be read by a world of any size: each rank reads its parts of these shards.
+All members read one stored step, named when every member has reported what it sees. This is also done if memory is of
+an older round, since storage may have a newer step. What a lost worker's daemon commits later is for the next round.
 Source: docs/design.md 5; docs/facts/launcher.md 5; DL-60, DL-108
 """
 
@@ -9,20 +11,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from turnout.launcher.model import Member, World
-from turnout.launcher.rendezvous.checkpoint_messages import (
+from turnout.launcher.coordinator_messages import (
     ALL,
     FETCH_DISABLED,
     MOST_LOCATIONS,
     DaemonEndpoint,
     HeldStep,
     ShardLocation,
+    StoredStepReport,
 )
+from turnout.launcher.model import Member, World
+from turnout.launcher.rendezvous.state import MemberState, Transition
 
 _MOST_GIVERS = 4
+
 _MOST_OF_A_RUN = 2  # givers named for each part of a shard
+
 SavedState = tuple[int, int, int]  # step, round, ranks
 
 
@@ -34,7 +40,7 @@ class RestorePoint:
     round: int = 0  # in which it was saved
     replicated: bool = False  # it is the same on all ranks
     # by member without its shards: who can give them, the nearest first
-    fetch: Mapping[str, tuple[DaemonEndpoint, ...]] = field(default_factory=dict)
+    fetch_from: Mapping[str, tuple[DaemonEndpoint, ...]] = field(default_factory=dict)
     saved_by: int = 0  # ranks that saved it, if each rank reads parts; else 0
     # by member: where these shards are
     locations: Mapping[str, tuple[ShardLocation, ...]] = field(default_factory=dict)
@@ -55,7 +61,7 @@ class ShardRun:
     count: int
     id: str
     own: bool
-    parts: bool
+    reshardable: bool
 
     @property
     def ranks(self) -> range:
@@ -63,13 +69,13 @@ class ShardRun:
         return range(self.first_rank, self.first_rank + self.count)
 
 
-def restorable(
-    world: World, held: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member] | None = None
+def choose_restore(
+    world: World, held_steps: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member] | None = None
 ) -> RestorePoint:
     """Choose the newest step of which a living member's memory has every part.
 
-    held: by id. members: all that are present, in this world or not. A member's own memory is preferred to that of
-    others.
+    held_steps: by id. members: all that are present, in this world or not. A member's own memory is preferred to that
+    of others.
     Shards of one step from two rounds are different states, since a round may have trained the step again. A step of a
     world of another size counts if it can be read in parts.
     """
@@ -77,55 +83,58 @@ def restorable(
     own: dict[str, set[SavedState]] = {}
     givers: dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]] = defaultdict(lambda: defaultdict(list))
     states = set[SavedState]()
-    for id_, holds in sorted(held.items()):
-        seat = world.seats.get(id_)
-        mine = own.setdefault(id_, set())
+    for id_, holds in sorted(held_steps.items()):
+        assignment = world.assignments.get(id_)
+        own_states = own.setdefault(id_, set())
         endpoint = endpoint_of(members.get(id_))
         for each in holds:
             if each.step < 0:
                 continue
             state = (each.step, each.round, each.ranks)
             states.add(state)
-            if seat and not each.count and (each.ranks == ALL or each.first_rank == seat.first_rank):
-                mine.add(state)
+            if assignment and not each.count and (each.ranks == ALL or each.first_rank == assignment.first_rank):
+                own_states.add(state)
             if endpoint is not None and (each.count or each.ranks != ALL):
                 givers[state][each.first_rank].append((each.count or members[id_].processes, endpoint))
     for state in sorted(states, reverse=True):
-        if state[2] in (ALL, world.ranks) and (fetch := _fetched(world, state, own, givers[state], held)) is not None:
+        if (
+            state[2] in (ALL, world.ranks)
+            and (fetch := _plan_fetch(world, state, own, givers[state], held_steps)) is not None
+        ):
             return RestorePoint(state[0], state[1], state[2] == ALL, fetch)
-        if state[2] != ALL and (locations := _in_parts(world, state, held, members)) is not None:
+        if state[2] != ALL and (locations := _locate_parts(world, state, held_steps, members)) is not None:
             return RestorePoint(state[0], state[1], saved_by=state[2], locations=locations)
     return RestorePoint()
 
 
-def _fetched(
+def _plan_fetch(
     world: World,
     state: SavedState,
     own: Mapping[str, set[SavedState]],
     givers: Mapping[int, list[tuple[int, DaemonEndpoint]]],
-    held: Mapping[str, tuple[HeldStep, ...]],
+    held_steps: Mapping[str, tuple[HeldStep, ...]],
 ) -> dict[str, tuple[DaemonEndpoint, ...]] | None:
     """Choose who fetches this state from whom. None if a part of it is missing."""
     found: dict[str, tuple[DaemonEndpoint, ...]] = {}
-    for id_, seat in world.seats.items():
+    for id_, assignment in world.assignments.items():
         if state in own.get(id_, ()):
             continue
-        first, count = (0, 1) if state[2] == ALL else (seat.first_rank, seat.processes)
+        first, count = (0, 1) if state[2] == ALL else (assignment.first_rank, assignment.processes)
         endpoints = tuple(endpoint for has, endpoint in givers.get(first, ()) if has == count and endpoint.id != id_)
-        if not endpoints or FETCH_DISABLED in held.get(id_, ()):
+        if not endpoints or FETCH_DISABLED in held_steps.get(id_, ()):
             return None
-        turn = seat.group_rank % len(endpoints)  # spread the requests over the givers
+        turn = assignment.group_rank % len(endpoints)  # spread the requests over the givers
         found[id_] = (*endpoints[turn:], *endpoints[:turn])[:_MOST_GIVERS]
-    return found if world.seats else None
+    return found if world.assignments else None
 
 
 def runs_of(
-    state: SavedState, held: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
+    state: SavedState, held_steps: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
 ) -> tuple[ShardRun, ...]:
     """List who has which shards of a state, by rank, a member's own before those it keeps for others."""
     found = [
-        ShardRun(each.first_rank, each.count or members[id_].processes, id_, not each.count, each.parts)
-        for id_, holds in held.items()
+        ShardRun(each.first_rank, each.count or members[id_].processes, id_, not each.count, each.reshardable)
+        for id_, holds in held_steps.items()
         if id_ in members
         for each in holds
         if (each.step, each.round, each.ranks) == state
@@ -138,36 +147,36 @@ def ranks_in(runs: Iterable[ShardRun]) -> set[int]:
     return {rank for run in runs for rank in run.ranks}
 
 
-def _in_parts(
-    world: World, state: SavedState, held: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
+def _locate_parts(
+    world: World, state: SavedState, held_steps: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
 ) -> dict[str, tuple[ShardLocation, ...]] | None:
     """Locate the shards of this state for each member. None if one is missing, or if they cannot be read in parts.
 
     A member that failed to fetch before fetches nothing now. None too if there are more than MOST_LOCATIONS places.
     """
-    runs = runs_of(state, held, members)
+    runs = runs_of(state, held_steps, members)
     endpoints = {run.id: endpoint for run in runs if (endpoint := endpoint_of(members[run.id])) is not None}
-    mine: dict[str, set[int]] = {
+    own_ranks: dict[str, set[int]] = {
         id_: ranks_in(run for run in runs if run.id == id_) for id_ in {run.id for run in runs}
     }
-    wanted = set(range(state[2]))
-    nowhere = wanted - ranks_in(run for run in runs if run.id in endpoints)
-    if not world.seats or not all(run.parts for run in runs):
+    all_ranks = set(range(state[2]))
+    not_fetchable = all_ranks - ranks_in(run for run in runs if run.id in endpoints)
+    if not world.assignments or not all(run.reshardable for run in runs):
         return None
-    for id_ in world.seats:
-        have = mine.get(id_, set[int]())
-        if not nowhere <= have or (FETCH_DISABLED in held.get(id_, ()) and not wanted <= have):
+    for id_ in world.assignments:
+        own_part = own_ranks.get(id_, set[int]())
+        if not not_fetchable <= own_part or (FETCH_DISABLED in held_steps.get(id_, ()) and not all_ranks <= own_part):
             return None
-    places = _places(runs, endpoints)
+    places = _locations(runs, endpoints)
     if len(places) > MOST_LOCATIONS:
         return None
     return {
         id_: tuple(each for each in (places[:: -1 if seat.group_rank % 2 else 1]) if each.endpoint.id != id_)
-        for id_, seat in world.seats.items()
+        for id_, seat in world.assignments.items()
     }
 
 
-def _places(runs: Iterable[ShardRun], endpoints: Mapping[str, DaemonEndpoint]) -> list[ShardLocation]:
+def _locations(runs: Iterable[ShardRun], endpoints: Mapping[str, DaemonEndpoint]) -> list[ShardLocation]:
     """List the locations of the shards, at most _MOST_OF_A_RUN for each run."""
     found: dict[tuple[int, int], list[ShardLocation]] = defaultdict(list)
     for run in runs:
@@ -178,6 +187,46 @@ def _places(runs: Iterable[ShardRun], endpoints: Mapping[str, DaemonEndpoint]) -
 
 def endpoint_of(member: Member | None) -> DaemonEndpoint | None:
     """Return the endpoint of a member's daemon, or None if it has none."""
-    if member is None or not member.keeper:
+    if member is None or not member.daemon_port:
         return None
-    return DaemonEndpoint(member.id, member.name, member.address, member.keeper)
+    return DaemonEndpoint(member.id, member.name, member.address, member.daemon_port)
+
+
+def record_stored(transition: Transition, id_: str, known: MemberState, report: StoredStepReport) -> None:
+    """Record the stored step that a member of the training world sees. After the last one, name the step for all."""
+    world = transition.state.world
+    if known.stored_step is not None or transition.state.checkpoints.stored_step is not None or world is None:
+        return
+    transition.set_member(id_, replace(known, stored_step=report))
+    checkpoints = replace(transition.state.checkpoints, unreported=transition.state.checkpoints.unreported - 1)
+    transition.state = replace(transition.state, checkpoints=checkpoints)
+    if transition.state.checkpoints.unreported == 0:
+        states = (transition.members.get(member.id) for member in world.members)
+        named = choose_stored(report.round, (each.stored_step for each in states if each is not None))
+        transition.state = replace(transition.state, checkpoints=replace(checkpoints, stored_step=named))
+        transition.send(world.assignments, named)
+
+
+def step_to_persist(transition: Transition) -> int:
+    """Return the step to write to storage: the newest that every rank of the last world holds, or -1 for none.
+
+    Ranks may differ by one save, since they were stopped at any moment.
+    """
+    if transition.state.world is None:
+        return -1
+    return choose_restore(
+        transition.state.world, {id_: known.held_steps for id_, known in transition.members.items()}
+    ).step
+
+
+def choose_stored(round_: int, reports: Iterable[StoredStepReport | None]) -> StoredStepReport:
+    """Name the newest stored step that any member sees, since it is committed even if others do not see it yet.
+
+    reports: by group rank. The first known folder counts if they differ. If nobody knows a folder, each member finds
+    out for itself.
+    """
+    known = [each for each in reports if each is not None and each.target]
+    if not known:
+        return StoredStepReport(round_)
+    target = known[0].target
+    return StoredStepReport(round_, target, max(each.step for each in known if each.target == target))

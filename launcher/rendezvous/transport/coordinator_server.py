@@ -10,13 +10,8 @@ import gc
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
-from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.stack_traces.hang_state import Merge, Merged
-from turnout.launcher.model import Reason, Record
-from turnout.launcher.rendezvous.liveness import beat_of, excused, silent
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
-from turnout.launcher.rendezvous.messages import (
-    Ask,
+from turnout.launcher.coordinator_messages import (
+    GetRoster,
     Heartbeat,
     HeartbeatInterval,
     Join,
@@ -27,33 +22,39 @@ from turnout.launcher.rendezvous.messages import (
     Welcome,
     encode,
 )
-from turnout.launcher.rendezvous.round_lock import HeldRound, LockRefused, LockUnreachable, StaleRound
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.model import Reason, RoundRecord
+from turnout.launcher.rendezvous.arbiter import HeldRound, LockRefused, LockUnreachable, StaleRound
+from turnout.launcher.rendezvous.locks.protocol import RoundLock
 from turnout.launcher.rendezvous.state import (
+    SUCCESSORS,
     AskEndpoint,
     Claim,
     Denied,
-    Drop,
+    Disconnect,
     Effect,
     EndpointAnswered,
     Event,
     Granted,
+    JobOver,
     Joined,
+    Logged,
     Lost,
-    Over,
+    MergeStacks,
+    MessageSent,
     Phase,
-    Said,
+    SendMessage,
+    StacksMerged,
     State,
     StepDown,
-    Tell,
     Ticked,
-    Told,
     Unanswered,
     Unfenced,
     Wake,
+    could_grow_by,
 )
-from turnout.launcher.rendezvous.state_machine import steps
-from turnout.launcher.rendezvous.transition import SUCCESSORS, awaited
-from turnout.launcher.rendezvous.transport.listener import PeerConnection
+from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members, steps
+from turnout.launcher.rendezvous.transport.listener import MemberConnection
 
 RENEW_S = 5.0
 FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after STRANGER_S (leadership.py)
@@ -68,57 +69,69 @@ class Coordinator:
     def __init__(
         self,
         state: State,
-        say: EventLog,
+        log_event: EventLog,
         *,
         beat_s: float,
         silence_s: float,
-        merge: Callable[[Merge], Awaitable[Merged]],
+        merge: Callable[[MergeStacks], Awaitable[StacksMerged]],
         endpoint: Callable[[], Awaitable[EndpointAnswered | None]] | None = None,
         arbiter: RoundLock | None = None,
-        held: HeldRound | None = None,
+        held_round: HeldRound | None = None,
         renew_s: float = RENEW_S,
         fence_s: float = FENCE_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.state, self._say = state, say
+        self.state, self._log_event = state, log_event
         self._beat_s, self._silence_s, self._merge = beat_s, silence_s, merge
         self._endpoint = endpoint
-        self._arbiter, self._held, self._renew_s, self._fence_s = arbiter, held, renew_s, fence_s
+        self._arbiter, self._held_round, self._renew_s, self._fence_s = arbiter, held_round, renew_s, fence_s
         self._renewed_s = self._looked_s = self._loop.time()
-        self._peers: dict[str, PeerConnection] = {}
+        self._peers: dict[str, MemberConnection] = {}
         # In order of arrival, this member first: until a world is formed, all agree on that order.
-        self._first = {state.job.me.id: Successor(state.job.me.id, state.job.me.address, state.job.me.port)}
+        self._first = {
+            state.job.member.id: Successor(state.job.member.id, state.job.member.address, state.job.member.port)
+        }
         self._heard_s: dict[str, float] = {}
         self._beats: dict[str, Heartbeat] = {}
         self._events: list[Event] = []
         self._due: asyncio.Handle | None = None
         self._wakes: asyncio.TimerHandle | None = None
-        self.ended: asyncio.Future[Over | StepDown] = self._loop.create_future()
+        self.ended: asyncio.Future[JobOver | StepDown] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._paced_s = beat_s
         gc.freeze()  # thousands of members are many long-lived objects, which the collector may skip
         gc.set_threshold(50_000, 20, 50)
-        self._watch = self._loop.call_later(beat_s, self._look)
+        self._watch = self._loop.call_later(beat_s, self._beat)
         if arbiter is not None:
-            self._begin(self._renew_for_ever())
+            self._start_task(self._renew_for_ever())
 
-    def admit(self, peer: PeerConnection, join: Join) -> None:
+    def admit(self, peer: MemberConnection, join: Join) -> None:
         """Accept a peer that has proved that it knows the token."""
         old = self._peers.get(peer.id)
         self._peers[peer.id] = peer
         self._heard_s[peer.id] = self._loop.time()
         if old is not None and old is not peer:
             old.abort()
-        beat_s = beat_of(len(self._peers), self._beat_s)
+        beat_s = heartbeat_period_s(len(self._peers), self._beat_s)
         silence_s = max(self._silence_s, 5 * beat_s)
         member = join.member
         if member.id not in self._first and len(self._first) < SUCCESSORS:
             self._first[member.id] = Successor(member.id, member.address, member.port)
         first = tuple(self._first.values())
-        peer.welcome(self, lambda proof: Welcome(proof, self.state.job.me.id, beat_s, silence_s, first))
-        self.event(Joined(join.member, join.terms, join.base, join.budget, join.wanted, join.held, join.importing_s))
+        peer.welcome(self, lambda proof: Welcome(proof, self.state.job.member.id, beat_s, silence_s, first))
+        self.event(
+            Joined(
+                join.member,
+                join.elastic_spec,
+                join.base,
+                join.budget,
+                join.worker_count,
+                join.held_steps,
+                join.importing_s,
+            )
+        )
 
-    def heard(self, peer: PeerConnection, message: ToCoordinator) -> None:
+    def on_message(self, peer: MemberConnection, message: ToCoordinator) -> None:
         """Handle a peer's message."""
         if self._peers.get(peer.id) is not peer:
             return
@@ -126,15 +139,15 @@ class Coordinator:
         match message:
             case Heartbeat():
                 self._beats[peer.id] = message
-                if not message.importing_s and awaited(self.state, peer.id, self._loop.time()):
+                if not message.importing_s and could_grow_by(self.state, peer.id, self._loop.time()):
                     self.event(Ticked())  # other work can wait for the next tick
-            case Ask():
+            case GetRoster():
                 world = self.state.world
-                peer.tell(Roster(world.round if world else 0, world.members if world else ()))
+                peer.send_message(Roster(world.round if world else 0, world.members if world else ()))
             case _:
-                self.event(Said(peer.id, message))
+                self.event(MessageSent(peer.id, message))
 
-    def gone(self, peer: PeerConnection) -> None:
+    def on_closed(self, peer: MemberConnection) -> None:
         """Handle the end of a peer's connection."""
         if self._peers.get(peer.id) is peer:
             self._forget(peer.id, Reason.MEMBER_LOST)
@@ -150,41 +163,41 @@ class Coordinator:
         """Queue an event. It is handled when everything that came with it is read."""
         self._events.append(event)
         if self._due is None:
-            self._due = self._loop.call_soon(self._turn)
+            self._due = self._loop.call_soon(self._handle_events)
 
-    def _turn(self) -> None:
+    def _handle_events(self) -> None:
         self._due = None
         if self._beats:
-            beats: list[Event] = [Said(id_, beat) for id_, beat in self._beats.items()]
+            beats: list[Event] = [MessageSent(id_, beat) for id_, beat in self._beats.items()]
             self._beats.clear()
             self._events[:0] = beats
         events, self._events = self._events, []
         self.state, effects = steps(self.state, events, self._loop.time())
         for effect in effects:
-            self._do(effect)
+            self._carry_out(effect)
 
-    def _do(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Tell(ids=ids, message=message):
+            case SendMessage(ids=ids, message=message):
                 data = encode(message)
                 for id_ in ids:
                     if (peer := self._peers.get(id_)) is not None:
                         peer.send(data)
-            case Told(what=what, reason=reason, fields=fields):
-                self._say(what, {"reason": reason.value, **dict(fields)})
+            case Logged(what=what, reason=reason, fields=fields):
+                self._log_event(what, {"reason": reason.value, **dict(fields)})
             case Wake(at_s=at_s):
                 self._wake(at_s)
             case Claim(record=record):
-                self._begin(self._claim(record))
+                self._start_task(self._claim(record))
             case AskEndpoint():
-                self._begin(self._ask())
-            case Drop(id=id_):
+                self._start_task(self._ask())
+            case Disconnect(id=id_):
                 if (peer := self._peers.pop(id_, None)) is not None:
                     self._heard_s.pop(id_, None)
                     peer.close()
-            case Merge():
-                self._begin(self._merged(effect))
-            case StepDown() | Over():
+            case MergeStacks():
+                self._start_task(self._merged(effect))
+            case StepDown() | JobOver():
                 self._end(effect)
 
     def _wake(self, at_s: float) -> None:
@@ -197,13 +210,13 @@ class Coordinator:
         self._wakes = None
         self.event(Ticked())
 
-    def _look(self) -> None:
+    def _beat(self) -> None:
         """Send a heartbeat to all members, and drop those that were silent for too long."""
         now_s = self._loop.time()
-        beat_s = beat_of(len(self._peers), self._beat_s)
+        beat_s = heartbeat_period_s(len(self._peers), self._beat_s)
         limit_s = max(self._silence_s, 5 * beat_s)
-        if not excused(self._heard_s, self._looked_s, now_s, limit_s):
-            for id_ in silent(self._heard_s, now_s, limit_s):
+        if not excuse_silence(self._heard_s, self._looked_s, now_s, limit_s):
+            for id_ in silent_members(self._heard_s, now_s, limit_s):
                 self._peers[id_].abort()
                 self._forget(id_, Reason.MEMBER_SILENT)
         self._looked_s = now_s
@@ -215,9 +228,9 @@ class Coordinator:
             peer.send(*bodies)
         if self._beats:
             self.event(Ticked())
-        self._watch = self._loop.call_later(beat_s, self._look)
+        self._watch = self._loop.call_later(beat_s, self._beat)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -226,79 +239,79 @@ class Coordinator:
         if self._endpoint is not None and (answer := await self._endpoint()) is not None:
             self.event(answer)
 
-    async def _merged(self, effect: Merge) -> None:
+    async def _merged(self, effect: MergeStacks) -> None:
         self.event(await self._merge(effect))
 
-    async def _claim(self, record: Record) -> None:
-        arbiter, held = self._arbiter, self._held
+    async def _claim(self, record: RoundRecord) -> None:
+        arbiter, held_round = self._arbiter, self._held_round
         assert arbiter is not None
         try:
-            held = held or await arbiter.look()
-            won = await arbiter.claim(record, held)
+            held_round = held_round or await arbiter.look()
+            won = await arbiter.claim(record, held_round)
             if won is not None:
-                self._held, self._renewed_s = won, self._loop.time()
+                self._held_round, self._renewed_s = won, self._loop.time()
                 self.event(Granted(record.round))
                 return
             found = await arbiter.look()
-            self._held = None if found.record is None else found
+            self._held_round = None if found.record is None else found
             holder = found.record
-            if holder is not None and holder.coordinator != self.state.job.me.id:
+            if holder is not None and holder.coordinator != self.state.job.member.id:
                 self.event(Denied(holder))
                 return
             self.event(Unanswered(record.round, "the record has changed"))
         except LockUnreachable as error:
-            self._say("arbiter_unreachable", {"detail": error.why})
+            self._log_event("arbiter_unreachable", {"detail": error.why})
             self.event(Unanswered(record.round, error.why))
         except (LockRefused, StaleRound) as error:
-            self._say("arbiter_refused", {"detail": str(error)})
+            self._log_event("arbiter_refused", {"detail": str(error)})
             self.event(Unanswered(record.round, str(error)))
 
     async def _renew_for_ever(self) -> None:
         assert self._arbiter is not None
         while True:
             await asyncio.sleep(self._renew_s)
-            if self._held is None or self._held.record is None or self.state.phase is Phase.CLAIMING:
+            if self._held_round is None or self._held_round.record is None or self.state.phase is Phase.CLAIMING:
                 continue
-            mine = replace(self._held, record=replace(self._held.record, budget=self.state.budget))
+            own_round = replace(self._held_round, record=replace(self._held_round.record, budget=self.state.budget))
             sent_s = self._loop.time()
             try:
-                held = await self._arbiter.renew(mine)
+                renewed = await self._arbiter.renew(own_round)
             except (LockUnreachable, LockRefused) as error:
-                self._say("arbiter_unreachable", {"detail": str(error)})
+                self._log_event("arbiter_unreachable", {"detail": str(error)})
                 if self._loop.time() - self._renewed_s > self._fence_s:
                     self.event(Unfenced())
                 continue
-            if held is not None:
-                self._held, self._renewed_s = held, sent_s
+            if renewed is not None:
+                self._held_round, self._renewed_s = renewed, sent_s
             else:
-                await self._dethroned()
+                await self._check_lost_round()
 
-    async def _dethroned(self) -> None:
+    async def _check_lost_round(self) -> None:
         assert self._arbiter is not None
         try:
             found = await self._arbiter.look()
         except (LockUnreachable, LockRefused):
             return
-        if found.record is not None and found.record.coordinator != self.state.job.me.id:
+        if found.record is not None and found.record.coordinator != self.state.job.member.id:
             self.event(Denied(found.record))
         elif found.record is None and found.newest > self.state.round:  # another run holds it
-            self.event(Denied(Record(self.state.job.run, found.newest, "")))
+            self.event(Denied(RoundRecord(self.state.job.run, found.newest, "")))
         else:
-            self._held = None  # the record was removed: the next round claims it afresh
+            self._held_round = None  # the record was removed: the next round claims it afresh
 
-    def _end(self, how: Over | StepDown) -> None:
+    def _end(self, how: JobOver | StepDown) -> None:
         if isinstance(how, StepDown):
-            self._begin(self._step_down(how))
+            self._start_task(self._step_down(how))
         elif not self.ended.done():
             self.ended.set_result(how)
 
     async def _step_down(self, how: StepDown) -> None:
         """Send all members to the new coordinator. If this one chose it, the arbiter is told first."""
-        if how.handover and self._arbiter is not None and self._held is not None:
+        if how.handover and self._arbiter is not None and self._held_round is not None:
             try:
-                await self._arbiter.claim(how.to, self._held)
+                await self._arbiter.claim(how.to, self._held_round)
             except (LockUnreachable, LockRefused, StaleRound) as error:
-                self._say("handover_untold", {"detail": str(error)})
+                self._log_event("handover_untold", {"detail": str(error)})
         data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port, how.size))
         for peer in self._peers.values():
             peer.send(data)

@@ -1,18 +1,68 @@
-"""Sends and receives frames over asyncio: as a protocol that is called for each frame, or by reading a stream.
+"""Accepts connections, and sends and receives frames over asyncio: by a protocol, or by reading a stream.
 
-The format of a frame is in framing.py.
+The format of a frame is in launcher/framing.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
+from collections.abc import Callable
 from typing import cast
 
+from turnout.launcher.coordinator_messages import MOST_BYTES
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.frame_auth import FrameAuth
-from turnout.launcher.framing import PREFIX_BYTES, FrameSplitter, body_bytes, frame
-from turnout.launcher.rendezvous.messages import MOST_BYTES
+from turnout.launcher.framing import PREFIX_BYTES, FrameAuth, FrameSplitter, body_bytes, frame
+
+FULL_S = 1.0  # pause after running out of file descriptors or memory
+
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_AT_ONCE = 128  # connections accepted before others of the event loop have their turn
+
+
+class Acceptor:
+    """Makes a protocol for each connection, until closed. listens: listens already; it is the caller's to close."""
+
+    def __init__(self, listens: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+        listens.setblocking(False)
+        self._listens, self._protocol = listens, protocol
+        self._loop = asyncio.get_running_loop()
+        self._begins: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._resume()
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listens.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                sock, _ = self._listens.accept()
+            except OSError as error:  # nobody waits any more, a caller left before it was accepted, or files ran out
+                if error.errno in _FULL:
+                    self._loop.remove_reader(self._listens.fileno())
+                    self._pause = self._loop.call_later(FULL_S, self._resume)
+                return
+            task = self._loop.create_task(self._begin(sock))
+            self._begins.add(task)
+            task.add_done_callback(self._begins.discard)
+
+    async def _begin(self, sock: socket.socket) -> None:
+        try:
+            sock.setblocking(False)
+            await self._loop.connect_accepted_socket(self._protocol, sock)
+        except OSError:  # the caller is gone
+            sock.close()
+
+    def close(self) -> None:
+        """Accept no more connections. Accepted ones stay."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listens.fileno())
+
 
 _MOST_UNSENT = 16 << 20  # unsent bytes for one peer, after which it is cut off as not reading
 
@@ -40,23 +90,23 @@ class FrameConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else ""
-        self.opened()
+        self.on_open()
 
     def data_received(self, data: bytes) -> None:
         """Handle received bytes. Called by asyncio."""
         try:
             for body in self.splitter.split(data):
-                self.took(body if self.auth is None else self.auth.open(body))
+                self.on_frame(body if self.auth is None else self.auth.open(body))
                 if self.transport is None or self.transport.is_closing():
                     return
         except BadFrame as error:
-            self.bad(str(error))
+            self.on_bad_frame(str(error))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection. Called by asyncio."""
         self.transport = None
-        self.closed(exc)
+        self.on_close(exc)
 
     def pause_writing(self) -> None:
         """Abort, since the peer does not read. Called by asyncio."""
@@ -78,16 +128,16 @@ class FrameConnection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """Handle the new connection."""
 
-    def took(self, body: bytes) -> None:
+    def on_frame(self, body: bytes) -> None:
         """Handle the body of one frame. May raise BadFrame."""
 
-    def closed(self, why: Exception | None) -> None:
+    def on_close(self, why: Exception | None) -> None:
         """Handle the end of the connection."""
 
-    def bad(self, fault: str) -> None:
+    def on_bad_frame(self, fault: str) -> None:
         """Handle invalid input from the peer."""
 
 

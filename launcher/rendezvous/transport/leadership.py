@@ -8,22 +8,20 @@ from dataclasses import replace
 from functools import partial
 
 from turnout.launcher.addresses import resolved
+from turnout.launcher.coordinator_messages import LastWorld, Redirect
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.hang_monitor.stack_merge import StackMerge
-from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.health.stack_traces.hang_state import HangState
-from turnout.launcher.model import ElasticSpec, Member, Record, RestartBudget
-from turnout.launcher.rendezvous.find_coordinator import Address, Seek
-from turnout.launcher.rendezvous.liveness import beat_of
+from turnout.launcher.health.model import NodeCheckState
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
+from turnout.launcher.rendezvous.arbiter import HOLD_S, HeldRound, LockRefused, may_claim, next_round
+from turnout.launcher.rendezvous.find_coordinator import Address, Search
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
-from turnout.launcher.rendezvous.messages import LastWorld, Redirect
-from turnout.launcher.rendezvous.round_lock import HOLD_S, HeldRound, LockRefused, may_claim, next_round
-from turnout.launcher.rendezvous.state import EndpointAnswered, Over, StepDown
-from turnout.launcher.rendezvous.state_machine import begin, succeed
-from turnout.launcher.rendezvous.transport.coordinator_client import greets
+from turnout.launcher.rendezvous.state import EndpointAnswered, HangState, JobOver, State, StepDown
+from turnout.launcher.rendezvous.state_machine import begin, heartbeat_period_s, succeed
+from turnout.launcher.rendezvous.transport.coordinator_link import is_agent_listening
 from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RENEW_S, Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge
 from turnout.launcher.settings import Timing
 
 # The holder is silent but may live. Its world cannot train without one of its members, so a member takes over soon.
@@ -45,110 +43,147 @@ class Leadership:
         self,
         me: Member,
         run: str,
-        terms: ElasticSpec,
+        elastic_spec: ElasticSpec,
         timing: Timing,
         listener: Listener,
-        say: EventLog,
+        log_event: EventLog,
         *,
         arbiter: RoundLock | None = None,
-        wanted: int = 0,
-        only: bool = False,
-        checking: NodeCheckState | None = None,
+        worker_count: int = 0,
+        sole_coordinator: bool = False,
+        node_checks: NodeCheckState | None = None,
         hangs: HangPolicy | None = None,
-        member: bool = True,
+        is_member: bool = True,
     ) -> None:
-        self.me, self.arbiter = me, arbiter
-        self._run, self._terms, self._timing, self._listener, self._say = run, terms, timing, listener, say
-        self._wanted, self._only, self._checking, self._member = wanted, only, checking, member
-        self._hanging, self._merging = HangState((hangs or HangPolicy()).act), StackMerge(hangs or HangPolicy(), say)
+        self.member, self.arbiter = me, arbiter
+        self._run, self._elastic_spec, self._timing, self._listener, self._log_event = (
+            run,
+            elastic_spec,
+            timing,
+            listener,
+            log_event,
+        )
+        self._worker_count, self._sole_coordinator, self._node_checks, self._is_member = (
+            worker_count,
+            sole_coordinator,
+            node_checks,
+            is_member,
+        )
+        self._hanging, self._merging = (
+            HangState((hangs or HangPolicy()).act),
+            StackMerge(hangs or HangPolicy(), log_event),
+        )
         self.budget: Callable[[], RestartBudget] = RestartBudget
-        self.on_end: Callable[[Over | StepDown], None] = lambda how: None
+        self.on_end: Callable[[JobOver | StepDown], None] = lambda how: None
         self.coordinator: Coordinator | None = None
         self._ask_s = ASK_S  # longer after each time that the endpoint has led nowhere
 
-    def elsewhere(self, to: Redirect | None) -> None:
+    def set_redirect(self, to: Redirect | None) -> None:
         """Set the coordinator that the listener names to those who connect here."""
-        self._listener.elsewhere = lambda: to
-        if to is not None and to.id != self.me.id:
+        self._listener.redirect_target = lambda: to
+        if to is not None and to.id != self.member.id:
             self._ask_s = ASK_S
 
-    async def lead(self, seek: Seek) -> tuple[bool, Address | None]:
+    async def lead(self, seek: Search) -> tuple[bool, Address | None]:
         """Become the coordinator if allowed; return True. If another member leads, return False and its address.
 
         Raises LockUnreachable and LockRefused.
         """
         if self.coordinator is not None:
             return True, None
-        if self._only and seek.base.round:
+        if self._sole_coordinator and seek.base.round:
             raise LockRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
-        held, granted, budget = None, None, self.budget()
+        held_round, granted, budget = None, None, self.budget()
         before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if self.arbiter is not None:
-            held = await self.arbiter.look()
-            if (record := held.record) is not None:
+            held_round = await self.arbiter.look()
+            if (record := held_round.record) is not None:
                 holder = (record.address, record.port)
                 # The address of this member itself: that holder no longer listens.
-                here = holder == (self.me.address, self.me.port)
-                dead = here or holder in seek.refused or _name(record.coordinator) == self.me.name
+                is_own_address = holder == (self.member.address, self.member.port)
+                dead = is_own_address or holder in seek.refused or _name(record.coordinator) == self.member.name
                 ours = seek.base.inside and seek.base.round >= record.round
-                if not may_claim(held, self._run, self.me.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S).may:
+                if not may_claim(
+                    held_round, self._run, self.member.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S
+                ).allowed:
                     return False, holder if record.port else None
                 if record.run == self._run:
                     budget = budget.newer(record.budget)
-                    before = 0 if record.coordinator == self.me.id else record.round
-                    left_s = 0.0 if dead else max(FENCE_S - held.quiet_s, 0.0) + RENEW_S
-            granted = next_round(held, seek.base.round)
-            record = Record(self._run, granted, self.me.id, self.me.address, self.me.port, budget)
-            if (held := await self.arbiter.claim(record, held)) is None:
+                    before = 0 if record.coordinator == self.member.id else record.round
+                    left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
+            granted = next_round(held_round, seek.base.round)
+            record = RoundRecord(self._run, granted, self.member.id, self.member.address, self.member.port, budget)
+            if (held_round := await self.arbiter.claim(record, held_round)) is None:
                 return False, None
-        self._begin(seek, budget, held, granted, before, left_s)
+        self._begin(seek, budget, held_round, granted, before, left_s)
         return True, None
 
     def _begin(
-        self, seek: Seek, budget: RestartBudget, held: HeldRound | None, granted: int | None, before: int, left_s: float
+        self,
+        seek: Search,
+        budget: RestartBudget,
+        held_round: HeldRound | None,
+        granted: int | None,
+        before: int,
+        left_s: float,
     ) -> None:
-        now_s = asyncio.get_running_loop().time()
-        state = begin(self.me, self._run, self._terms, now_s, wanted=self._wanted, granted=granted, only=self._only)
-        # As the coordinator stretches the silence limit.
-        crowd_s = 5 * beat_of(seek.base.size, self._timing.heartbeat_s)
-        fence_s = FENCE * max(self._timing.silence_s, crowd_s)
-        ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
-        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
-        state = replace(state, job=job, checking=self._checking, hanging=self._hanging)
-        sought_s = None if not self._member else 0.0 if seek.host and not seek.base.round else seek.since_s
-        fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
-        state = succeed(
-            state, seek.base, budget, handed=seek.handed, before=before, fenced_s=fenced_s, sought_s=sought_s
-        )
-        self._say(
-            "coordinator_begun", {"round": state.round + 1, "reason": state.cause.why.value, "arbiter": bool(held)}
+        state = self._first_state(seek, budget, granted, before, left_s)
+        self._log_event(
+            "coordinator_begun",
+            {"round": state.round + 1, "reason": state.cause.reason.value, "arbiter": bool(held_round)},
         )
         self.coordinator = Coordinator(
             state,
-            self._say,
+            self._log_event,
             beat_s=self._timing.heartbeat_s,
             silence_s=self._timing.silence_s,
             merge=self._merging.merge,
             endpoint=partial(self._ask, seek.endpoint),
             arbiter=self.arbiter,
-            held=held,
+            held_round=held_round,
         )
         self.coordinator.ended.add_done_callback(lambda ended: self._ended(ended.result()))
         self._listener.lead(self.coordinator)
 
+    def _first_state(
+        self, seek: Search, budget: RestartBudget, granted: int | None, before: int, left_s: float
+    ) -> State:
+        """Make the state with which this member begins to lead."""
+        now_s = asyncio.get_running_loop().time()
+        state = begin(
+            self.member,
+            self._run,
+            self._elastic_spec,
+            now_s,
+            worker_count=self._worker_count,
+            granted=granted,
+            sole_coordinator=self._sole_coordinator,
+        )
+        # As the coordinator stretches the silence limit.
+        crowd_s = 5 * heartbeat_period_s(seek.base.size, self._timing.heartbeat_s)
+        fence_s = FENCE * max(self._timing.silence_s, crowd_s)
+        ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
+        job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
+        state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging)
+        sought_s = None if not self._is_member else 0.0 if seek.host and not seek.base.round else seek.since_s
+        fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
+        return succeed(
+            state, seek.base, budget, handed_over=seek.handed_over, before=before, fenced_s=fenced_s, sought_s=sought_s
+        )
+
     async def _ask(self, endpoint: Address | None) -> EndpointAnswered | None:
         """Return the address of the endpoint if another agent listens there, else None."""
         address = await resolved(endpoint[0]) if endpoint is not None else None
-        if endpoint is None or address is None or (address, endpoint[1]) == (self.me.address, self.me.port):
+        if endpoint is None or address is None or (address, endpoint[1]) == (self.member.address, self.member.port):
             return None
-        return EndpointAnswered(address, endpoint[1]) if await greets(address, endpoint[1]) else None
+        return EndpointAnswered(address, endpoint[1]) if await is_agent_listening(address, endpoint[1]) else None
 
-    def _ended(self, how: Over | StepDown) -> None:
+    def _ended(self, how: JobOver | StepDown) -> None:
         if isinstance(how, StepDown) and how.to.port and not how.to.coordinator:
             self._ask_s = min(2 * self._ask_s, MOST_ASK_S)  # until another coordinator is found
         self.on_end(how)
 
-    async def finished(self, *, wait: bool) -> None:
+    async def wait_finished(self, *, wait: bool) -> None:
         """Wait until the other members know that the job is over, before their coordinator goes."""
         if self.coordinator is not None and wait:
             await asyncio.wait([self.coordinator.ended], timeout=GOODBYE_S)

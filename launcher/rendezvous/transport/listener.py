@@ -11,11 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from turnout.launcher.errors import BadFrame
-from turnout.launcher.event_log import EventLog, seldom
-from turnout.launcher.frame_auth import MAC_BYTES, FrameAuth, NotProven
-from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     MOST_JOIN_BYTES,
     NONCE_BYTES,
     VERSION,
@@ -27,12 +23,15 @@ from turnout.launcher.rendezvous.messages import (
     ToCoordinator,
     Welcome,
     encode,
+    is_proof,
     proof,
-    proves,
     read_at_coordinator,
 )
-from turnout.launcher.rendezvous.transport.accept import Acceptor
-from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.framing import MAC_BYTES, FrameAuth, NotProven
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, FrameConnection
 
 GREET_S = 10.0  # seconds for a new peer to prove its identity
 HOLD_S = 3.0  # seconds to hold an early member until the coordinator is known
@@ -47,17 +46,17 @@ _OWN = ("127.0.0.1", "::1")
 class ListenerHost(Protocol):
     """The part of the coordinator that handles accepted peers."""
 
-    def admit(self, peer: PeerConnection, join: Join) -> None:
+    def admit(self, peer: MemberConnection, join: Join) -> None:
         """Accept a peer: answer with Welcome or Refused."""
 
-    def heard(self, peer: PeerConnection, message: ToCoordinator) -> None:
+    def on_message(self, peer: MemberConnection, message: ToCoordinator) -> None:
         """Handle a peer's message."""
 
-    def gone(self, peer: PeerConnection) -> None:
+    def on_closed(self, peer: MemberConnection) -> None:
         """Handle the end of a peer's connection."""
 
 
-class PeerConnection(FrameConnection):
+class MemberConnection(FrameConnection):
     """The listener's side of one connection from another agent: it asks for the proof and waits to be admitted."""
 
     most_bytes = MOST_JOIN_BYTES
@@ -65,37 +64,37 @@ class PeerConnection(FrameConnection):
     def __init__(self, listener: Listener) -> None:
         super().__init__()
         self._listener = listener
-        self._nonce, self._theirs = os.urandom(NONCE_BYTES), b""
+        self._nonce, self._peer_nonce = os.urandom(NONCE_BYTES), b""
         self.host: ListenerHost | None = None
         self.id = ""
         self.join: Join | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """Send the Challenge, and set a limit of GREET_S for the proof."""
-        self._listener.came(self)
+        self._listener.register(self)
         self._alarm = asyncio.get_running_loop().call_later(GREET_S, self.abort)
         self.send(encode(Challenge(VERSION, self._nonce)))
 
-    def took(self, body: bytes) -> None:
+    def on_frame(self, body: bytes) -> None:
         """Handle a frame; the first must be Join. Raises BadFrame."""
         if self.host is not None:
-            self.host.heard(self, read_at_coordinator(body))
+            self.host.on_message(self, read_at_coordinator(body))
             return
         message = read_at_coordinator(body[:-MAC_BYTES])
         if not isinstance(message, Join) or self.auth is not None:
             raise BadFrame(f"{type(message).__name__} before Join was answered")
-        self._judge(message, body)
+        self._check_join(message, body)
 
-    def _judge(self, join: Join, sealed: bytes) -> None:
+    def _check_join(self, join: Join, sealed: bytes) -> None:
         listener = self._listener
         self.auth = FrameAuth(listener.token, join.run, join.nonce, self._nonce, listens=True)
         try:
             self.auth.open(sealed)
-            if not proves(join.proof, listener.token, "member", join.run, self._nonce, join.nonce):
+            if not is_proof(join.proof, listener.token, "member", join.run, self._nonce, join.nonce):
                 raise NotProven("a Join without its proof")
         except NotProven:
-            listener.say("stranger_refused", {"peer": self.peer, "detail": "it does not know the job's token"})
+            listener.log_event("stranger_refused", {"peer": self.peer, "detail": "it does not know the job's token"})
             self.refuse("the job's token is another one here")
             return
         if join.run != listener.run:
@@ -103,11 +102,11 @@ class PeerConnection(FrameConnection):
         elif join.version != VERSION:
             self.refuse(f"the coordinator speaks version {VERSION} and not {join.version}: use one version in a job")
         else:
-            self.join, self._theirs, self.id = join, join.nonce, join.member.id
+            self.join, self._peer_nonce, self.id = join, join.nonce, join.member.id
             if self._alarm is not None:
                 self._alarm.cancel()
-            self._alarm = asyncio.get_running_loop().call_later(HOLD_S, listener.send_on, self)
-            listener.proved(self)
+            self._alarm = asyncio.get_running_loop().call_later(HOLD_S, listener.redirect, self)
+            listener.admit(self)
 
     def welcome(self, host: ListenerHost, make: Callable[[bytes], Welcome]) -> None:
         """Accept the peer. make: makes the Welcome with our proof in it."""
@@ -115,29 +114,29 @@ class PeerConnection(FrameConnection):
             self._alarm.cancel()
         self.host, self.splitter.max_bytes = host, 1 << 20
         self.send(
-            encode(make(proof(self._listener.token, "coordinator", self._listener.run, self._theirs, self._nonce)))
+            encode(make(proof(self._listener.token, "coordinator", self._listener.run, self._peer_nonce, self._nonce)))
         )
 
-    def tell(self, message: Message) -> None:
+    def send_message(self, message: Message) -> None:
         """Send a message to the peer."""
         self.send(encode(message))
 
     def refuse(self, detail: str) -> None:
         """Refuse the peer for good."""
-        self.tell(Refused(Reason.REFUSED.value, detail))
+        self.send_message(Refused(Reason.REFUSED.value, detail))
         self.close()
 
-    def bad(self, fault: str) -> None:
+    def on_bad_frame(self, fault: str) -> None:
         """Log an invalid frame of the peer."""
-        self._listener.say("bad_frame", {"peer": self.peer, "member": self.id, "detail": fault})
+        self._listener.log_event("bad_frame", {"peer": self.peer, "member": self.id, "detail": fault})
 
-    def closed(self, why: Exception | None) -> None:
+    def on_close(self, why: Exception | None) -> None:
         """Handle the end of the connection."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._listener.left(self)
+        self._listener.forget(self)
         if self.host is not None:
-            self.host.gone(self)
+            self.host.on_closed(self)
 
 
 class Listener:
@@ -146,13 +145,17 @@ class Listener:
     It passes peers to the coordinator in this agent, or tells them where to go.
     """
 
-    def __init__(self, token: bytes, run: str, say: EventLog) -> None:
-        self.token, self.run, self.say = token, run, seldom(say)  # peers without the token must not fill the log
-        self.elsewhere: Callable[[], Redirect | None] = lambda: None
+    def __init__(self, token: bytes, run: str, log_event: EventLog) -> None:
+        self.token, self.run, self.log_event = (
+            token,
+            run,
+            rate_limited(log_event),
+        )  # peers without the token must not fill the log
+        self.redirect_target: Callable[[], Redirect | None] = lambda: None
         self._host: ListenerHost | None = None
-        self._waiting: set[PeerConnection] = set()  # proved, and held until the coordinator is known
-        self._strangers: dict[PeerConnection, None] = {}  # oldest first
-        self._of: Counter[str] = Counter()  # peers that have proved nothing yet, by address
+        self._waiting: set[MemberConnection] = set()  # proved, and held until the coordinator is known
+        self._strangers: dict[MemberConnection, None] = {}  # oldest first
+        self._strangers_by_address: Counter[str] = Counter()  # peers that have proved nothing yet, by address
         self._listens: socket.socket | None = None
         self._acceptor: Acceptor | None = None
 
@@ -160,7 +163,7 @@ class Listener:
         """Listen on this address, an IP literal, and port, 0 for any. Returns the port. Raises OSError."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listens = socket.create_server((address, port), family=family, backlog=BACKLOG)
-        self._acceptor = Acceptor(self._listens, lambda: PeerConnection(self))
+        self._acceptor = Acceptor(self._listens, lambda: MemberConnection(self))
         return int(self._listens.getsockname()[1])
 
     def lead(self, host: ListenerHost | None) -> None:
@@ -172,45 +175,45 @@ class Listener:
                 if peer.join is not None:
                     host.admit(peer, peer.join)
 
-    def came(self, peer: PeerConnection) -> None:
+    def register(self, peer: MemberConnection) -> None:
         """Register a connection that has proved nothing. If there are too many, abort the oldest: those who know the
         token are quick.
         """
-        alone = peer.peer not in _OWN and self._of[peer.peer] >= MOST_STRANGERS_OF_ONE
-        if alone or len(self._strangers) >= MOST_STRANGERS:
-            oldest = next(each for each in self._strangers if not alone or each.peer == peer.peer)
-            self._known(oldest)
+        is_crowded = peer.peer not in _OWN and self._strangers_by_address[peer.peer] >= MOST_STRANGERS_OF_ONE
+        if is_crowded or len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(each for each in self._strangers if not is_crowded or each.peer == peer.peer)
+            self._remove_stranger(oldest)
             oldest.abort()
         self._strangers[peer] = None
-        self._of[peer.peer] += 1
+        self._strangers_by_address[peer.peer] += 1
 
-    def _known(self, peer: PeerConnection) -> None:
+    def _remove_stranger(self, peer: MemberConnection) -> None:
         """Remove a connection from those that have proved nothing."""
         if peer in self._strangers:
             del self._strangers[peer]
-            self._of[peer.peer] -= 1
-            if not self._of[peer.peer]:
-                del self._of[peer.peer]
+            self._strangers_by_address[peer.peer] -= 1
+            if not self._strangers_by_address[peer.peer]:
+                del self._strangers_by_address[peer.peer]
 
-    def proved(self, peer: PeerConnection) -> None:
+    def admit(self, peer: MemberConnection) -> None:
         """Pass on a peer that has proved that it knows the token."""
-        self._known(peer)
+        self._remove_stranger(peer)
         if self._host is not None and peer.join is not None:
             self._host.admit(peer, peer.join)
-        elif self.elsewhere() is not None:
-            self.send_on(peer)
+        elif self.redirect_target() is not None:
+            self.redirect(peer)
         else:
             self._waiting.add(peer)
 
-    def send_on(self, peer: PeerConnection) -> None:
+    def redirect(self, peer: MemberConnection) -> None:
         """Tell the peer which member coordinates, as far as known, and close."""
         self._waiting.discard(peer)
-        peer.tell(self.elsewhere() or Redirect("", "", 0))
+        peer.send_message(self.redirect_target() or Redirect("", "", 0))
         peer.close()
 
-    def left(self, peer: PeerConnection) -> None:
+    def forget(self, peer: MemberConnection) -> None:
         """Forget a peer that closed its connection."""
-        self._known(peer)
+        self._remove_stranger(peer)
         self._waiting.discard(peer)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from turnout.launcher.health.hang_monitor.instrument import be_seen, seen_early
+from turnout.launcher.health.hang_monitor.prepare_process import make_traceable, traceable_environment
 from turnout.launcher.linux import be_traced_by, die_with, rename
 from turnout.launcher.workers.forkserver.messages import Task
 
@@ -64,7 +64,7 @@ def execute(task: Task) -> NoReturn:
     for sig in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(sig, signal.SIG_DFL)
     try:
-        os.execvpe(task.spawn[0], task.spawn, seen_early(task.env, task.argv[0]))
+        os.execvpe(task.spawn[0], task.spawn, traceable_environment(task.env, task.argv[0]))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         _give_up(NOT_FOUND if missing else CANNOT_RUN, f"cannot run {task.spawn[0]!r}: {error}")
@@ -123,7 +123,7 @@ def _renew(task: Task, path: list[str]) -> None:
     if "__mp_main__" in sys.modules:  # multiprocessing's own name for it
         sys.modules["__mp_main__"] = main
     with contextlib.suppress(OSError, ValueError):  # training works without it
-        be_seen()
+        make_traceable()
 
 
 def _reseed() -> None:
@@ -155,7 +155,7 @@ def _hide_us(error: BaseException) -> None:
     """Make the interpreter print a traceback that begins with the user's program."""
     hook = sys.excepthook
 
-    def told(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    def print_error(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         ours, rest = trace, trace
         while ours is not None:
             if ours.tb_frame.f_code.co_filename == __file__:
@@ -164,4 +164,4 @@ def _hide_us(error: BaseException) -> None:
         hook(kind, value.with_traceback(rest), rest)
 
     if not isinstance(error, SystemExit):
-        sys.excepthook = told
+        sys.excepthook = print_error

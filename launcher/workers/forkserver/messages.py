@@ -27,20 +27,20 @@ class Task(msgspec.Struct, frozen=True):
     cpus: tuple[int, ...] = ()
 
 
-class Start(msgspec.Struct, tag="start", frozen=True):
+class StartTasks(msgspec.Struct, tag="start", frozen=True):
     """Starts these processes, in order."""
 
     tasks: tuple[Task, ...]
 
 
-class Stop(msgspec.Struct, tag="stop", frozen=True):
+class StopTasks(msgspec.Struct, tag="stop", frozen=True):
     """Signals every process group now, kills what remains after `grace_s` seconds, then every orphan."""
 
     signal: int
     grace_s: float
 
 
-class Ready(msgspec.Struct, tag="ready", frozen=True):
+class ParentReady(msgspec.Struct, tag="ready", frozen=True):
     """Announces that a parent has finished its imports."""
 
     took_s: float
@@ -70,24 +70,24 @@ class Stopped(msgspec.Struct, tag="stopped", frozen=True):
     orphans: tuple[str, ...] = ()
 
 
-Told = Start | Stop
-Heard = Ready | Started | Ended | Stopped
+ParentOrder = StartTasks | StopTasks
+ParentReport = ParentReady | Started | Ended | Stopped
 
 _encoder = msgspec.msgpack.Encoder()
-_told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
-_heard: msgspec.msgpack.Decoder[Heard] = msgspec.msgpack.Decoder(Heard)
+_order_decoder: msgspec.msgpack.Decoder[ParentOrder] = msgspec.msgpack.Decoder(ParentOrder)
+_report_decoder: msgspec.msgpack.Decoder[ParentReport] = msgspec.msgpack.Decoder(ParentReport)
 
 
-def encode(message: Told | Heard) -> bytes:
+def encode(message: ParentOrder | ParentReport) -> bytes:
     """Encode a message as one frame."""
     return frame(_encoder.encode(message))
 
 
-def told(body: bytes) -> Told:
+def read_order(body: bytes) -> ParentOrder:
     """Decode a message from the agent. Raises BadFrame."""
-    return decode(_told, body)
+    return decode(_order_decoder, body)
 
 
-def heard(body: bytes) -> Heard:
+def read_report(body: bytes) -> ParentReport:
     """Decode a message from a parent. Raises BadFrame."""
-    return decode(_heard, body)
+    return decode(_report_decoder, body)

@@ -1,14 +1,14 @@
-"""The parent of training processes: a single-threaded process that imports what they need, forks them and reaps them.
+"""Delays training processes until rank 0 listens on the store port, so that they connect at the first try.
 
-It runs as `forkserver FD AGENT ROOT [MODULE ...] SPACE`. It reads orders from the socket FD, and ends when the process
-AGENT ends, after everything below it has ended. `ps` shows the command lines of children in the place of SPACE.
-Without modules it is the plain parent, which only executes programs. A module of preload.LATE whose import makes this
-process unusable for forks is left out: the process executes itself again, with MODULE=REASON instead.
+A refused torch client tries again after 0.25 to 0.75 s (torch/csrc/distributed/c10d/Backoff.hpp), ten times the rest of
+a restart. Ranks run the same program, so a short delay is enough. It guarantees nothing: a program may do anything
+before it connects.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import importlib.util
@@ -16,35 +16,119 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from turnout.launcher.framing import FrameSplitter
-from turnout.launcher.linux import adopt_orphans, die_with, rename
-from turnout.launcher.workers import store_port
+from turnout.launcher.linux import adopt_orphans, code_of, die_with, kill_below, rename
 from turnout.launcher.workers.forkserver.child_main import execute, look, part, run, why_no_script
 from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
     READ_BYTES,
     Ended,
-    Heard,
-    Ready,
-    Start,
+    ParentReady,
+    ParentReport,
     Started,
-    Stop,
+    StartTasks,
     Stopped,
+    StopTasks,
     Task,
     encode,
-    told,
+    read_order,
 )
-from turnout.launcher.workers.forkserver.preload import DEFAULT, LATE, LEFT_OUT, TORCH
-from turnout.launcher.workers.reaper import code_of, kill_below
+
+MOST_S = 0.03
+
+_LOOK_S = 0.001
+
+_LISTENS = "0A"  # the kernel's code of a listening socket
+
+_SOCK_DIAG, _BY_FAMILY, _DONE, _REQUEST, _DUMP = 4, 20, 3, 0x1, 0x300  # linux/netlink.h, linux/sock_diag.h
+
+_ANSWER_BYTES = 1 << 13
+
+
+def before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+    """Wait a moment before the first process of a worker without rank 0, so that rank 0 is likely to listen
+    elsewhere.
+    """
+    if env.get("RANK", "0") != "0":
+        time.sleep(most_s)
+
+
+def after(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+    """Wait after starting rank 0 until it listens, at most `most_s` seconds. Returns at once for other ranks."""
+    port = env.get("MASTER_PORT", "")
+    if env.get("RANK") != "0" or not port.isdecimal():
+        return
+    until_s = time.monotonic() + most_s
+    while time.monotonic() < until_s and not listens(int(port)):
+        time.sleep(_LOOK_S)
+
+
+def listens(port: int) -> bool:
+    """True if a socket of this host listens on this TCP port."""
+    try:
+        return any(_told_by_kernel(family, port) for family in (socket.AF_INET, socket.AF_INET6))
+    except OSError:  # a kernel without sock_diag, as in a sandbox
+        return _found_in_tables(port)
+
+
+def _told_by_kernel(family: int, port: int) -> bool:
+    """Ask the kernel through sock_diag(7), which only looks at listening sockets. A busy host has tens of thousands of
+    others.
+    """
+    body = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << int(_LISTENS, 16))
+    body += struct.pack("!HH", port, 0) + bytes(44)  # of idiag_sockid only the port is asked for
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(MOST_S)
+        kernel.send(struct.pack("=IHHII", 16 + len(body), _BY_FAMILY, _REQUEST | _DUMP, 1, 0) + body)
+        answer = kernel.recv(_ANSWER_BYTES)
+    kind: int = struct.unpack_from("=IH", answer)[1]
+    if kind not in (_BY_FAMILY, _DONE):
+        raise OSError(errno.ENOTSUP, "no sock_diag")
+    return kind == _BY_FAMILY
+
+
+def _found_in_tables(port: int) -> bool:
+    local = f":{port:04X}"
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        try:
+            with open(table) as lines:
+                for line in lines:
+                    fields = line.split(None, 4)
+                    if fields[1].endswith(local) and fields[3] == _LISTENS:
+                        return True
+        except OSError:
+            continue
+    return False
+
+
+TORCH = "torch"
+# What torch imports late, in a first step of training: seconds of a core in every process. Ours needs torch too.
+LATE = (
+    "torch._dynamo",  # optimizers and DDP
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.optimizer",
+    "torch.distributed.optim",
+    "turnout.launcher.checkpoint.engine.checkpointer",
+    "turnout.launcher.flash_checkpoint",
+)
+
+DEFAULT = (TORCH, *LATE)
+
+LEFT_OUT = "="  # between a module and the reason why it must not be imported, in the arguments of a parent
+
 
 TICK_S = 0.02  # seconds between two checks of killed processes: signals of their ends may be merged
+
 _FIRST_MODULE = 4  # in sys.argv
+
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
@@ -80,7 +164,7 @@ class Parent:
             self._never = _try_a_fork()
             gc.collect()
             gc.freeze()  # children share these pages until a collector writes to them
-        self._say(Ready(time.monotonic() - start_s, failed, self._never))
+        self._send_report(ParentReady(time.monotonic() - start_s, failed, self._never))
 
     def _begin_again(self, modules: Sequence[str]) -> NoReturn:
         """Execute this program again with other modules: nothing else closes a device or ends a thread."""
@@ -120,7 +204,7 @@ class Parent:
         left_s = self._kill_at_s - time.monotonic() if self._running else 0.0
         return 1e3 * max(left_s, TICK_S)
 
-    def _say(self, message: Heard) -> None:
+    def _send_report(self, message: ParentReport) -> None:
         self._endpoint.sendall(encode(message))
 
     def _reap(self) -> None:
@@ -133,18 +217,18 @@ class Parent:
             if pid == 0:
                 return
             if (local_rank := self._running.pop(pid, None)) is not None:
-                self._say(Ended(local_rank, pid, code_of(status)))
+                self._send_report(Ended(local_rank, pid, code_of(status)))
 
     def _hear(self) -> Task | None:
         more = self._endpoint.recv(READ_BYTES)
         if not more:
             raise EOFError
         for body in self._frames.split(more):
-            match told(body):
-                case Start(tasks):
+            match read_order(body):
+                case StartTasks(tasks):
                     if (task := self._start(tasks)) is not None:
                         return task
-                case Stop(sig, grace_s):
+                case StopTasks(sig, grace_s):
                     self._signal(sig)
                     at_s = time.monotonic() + grace_s
                     self._kill_at_s = at_s if self._kill_at_s is None else min(at_s, self._kill_at_s)
@@ -155,7 +239,7 @@ class Parent:
         pids, refused = dict[int, int](), dict[int, str]()
         for at, task in enumerate(tasks):
             if at == 0:
-                store_port.before_first(task.env)
+                before_first(task.env)
             if not task.spawn and (why := self._never or why_no_fork() or self._odd(task)):
                 refused[task.local_rank] = why
                 continue
@@ -178,8 +262,8 @@ class Parent:
             pids[task.local_rank] = pid
             self._running[pid] = task.local_rank
             if task is not tasks[-1]:
-                store_port.after(task.env)
-        self._say(Started(pids, refused))
+                after(task.env)
+        self._send_report(Started(pids, refused))
         return None
 
     @staticmethod
@@ -206,10 +290,10 @@ class Parent:
             if time.monotonic() >= self._kill_at_s:
                 self._signal(signal.SIGKILL)
         elif killed := kill_below(os.getpid()):  # nothing waits for the rest
-            self._orphans |= {seen.name for seen in killed}
+            self._orphans |= {process.name for process in killed}
         else:
             self._reap()
-            self._say(Stopped(tuple(sorted(self._orphans))))
+            self._send_report(Stopped(tuple(sorted(self._orphans))))
             self._kill_at_s, self._orphans = None, set()
 
     def _bury_all(self) -> None:
@@ -266,7 +350,7 @@ def _try_a_fork() -> str:
 
 
 def main() -> None:
-    """Serve, and in a child run the user's program. client.py starts this and defines the arguments."""
+    """Serve, and in a child run the user's program. worker_processes.py starts this and defines the arguments."""
     _, fd, agent, root, *modules, _ = sys.argv
     if not die_with(int(agent), signal.SIGTERM):
         return

@@ -12,7 +12,7 @@ from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import MAX_NAMESPACES, MOST_PROOFS, BadRecord, FaultState, Rules, read
 from turnout.kube import node_health
 from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
-from turnout.launcher.health.messages import Found
+from turnout.launcher.coordinator_messages import Found
 
 HOUR_S = 3600.0
 

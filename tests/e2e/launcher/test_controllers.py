@@ -14,7 +14,7 @@ import pytest_asyncio
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
 from tests.e2e.launcher.operated import FIRST, JOBS, PLAIN_JOBS, PODS, bare, example, given, operated, plain, policy
-from turnout.launcher.rendezvous.round_lock import ROUND, unseal
+from turnout.launcher.rendezvous.arbiter import ROUND, unseal
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -29,7 +29,7 @@ from tests.e2e.whole_cluster.world import (
     whole_cluster,
 )
 from tests.support.saved import newest
-from turnout.launcher.rendezvous.round_lock import ROUND, unseal
+from turnout.launcher.rendezvous.arbiter import ROUND, unseal
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.launcher.agent.crew import ENV, running, until
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import State
+from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import verify
+from turnout.launcher.checkpoint.storage.step_reader import verify
 from turnout.launcher.errors import BadCheckpoint
 
 pytestmark = pytest.mark.slow
@@ -378,7 +378,7 @@ def all_hashed(arena_path):
     """True if each sealed generation is hashed."""
     arena = Arena.open(arena_path)
     try:
-        return State.SEALED not in [slot.state for slot in arena.slots()]
+        return SlotState.SEALED not in [slot.state for slot in arena.slots()]
     finally:
         arena.close()
 
@@ -386,7 +386,7 @@ def all_hashed(arena_path):
 def flip(arena_path):
     """Change one bit of the newest hashed generation. Gives its step."""
     arena = Arena.open(arena_path)
-    hashed = [(slot.epoch, at) for at, slot in enumerate(arena.slots()) if slot.state is State.HASHED]
+    hashed = [(slot.epoch, at) for at, slot in enumerate(arena.slots()) if slot.state is SlotState.HASHED]
     at = max(hashed)[1]
     record = arena.slots()[at].record
     view = arena.map(at, record.shard_bytes)

@@ -15,12 +15,12 @@ import pytest
 
 from tests.launcher.agent.crew import ENV, until
 from turnout.launcher.addresses import free_port
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder, socket_in
+from turnout.launcher.checkpoint.arena.arena_files import private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, Hello, Trust, encode, read_at_client
-from turnout.launcher.checkpoint.format.daemon_messages import Arena as ArenaAt
-from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, call
+from turnout.launcher.checkpoint.format.daemon_messages import ArenaPath as ArenaAt
+from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, connect_peer
+from turnout.launcher.coordinator_messages import DaemonEndpoint
 from turnout.launcher.framing import read_frame
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ async def test_a_daemon_out_of_files_serves_again_once_they_leave(daemon, fills)
         else:
             last = [waiting_rank(stack, path) for _ in range(FILES)][-1]
         assert cpu_s_while_full(process.pid, last) < MOST_CPU_S
-    peer = await call(endpoint, PeerIdentity("job", "w7", TOKEN), 1)
+    peer = await connect_peer(endpoint, PeerIdentity("job", "w7", TOKEN), 1)
     peer.close()
     assert isinstance(greeted_by_rank(path), ArenaAt)
     assert process.poll() is None

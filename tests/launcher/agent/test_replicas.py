@@ -14,7 +14,7 @@ import pytest
 from tests.launcher.agent.crew import command_of, running, until
 from tests.launcher.agent.test_checkpoints import arenas, committed, gathered, job, lines, newest_round, started
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import State, newest, offset_of
+from turnout.launcher.checkpoint.format.arena_layout import SlotState, newest, offset_of
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +197,6 @@ def test_workers_are_lost_again_and_again(job, seed):
 def writes(path):
     """True if a copy is being written into this arena."""
     arena = Arena.open(path)
-    writing = bool(arena.identity.owner) and any(slot.state is State.WRITING for slot in arena.slots())
+    writing = bool(arena.identity.owner) and any(slot.state is SlotState.WRITING for slot in arena.slots())
     arena.close()
     return writing

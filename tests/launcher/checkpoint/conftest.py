@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.agent.crew import pids_of
-from turnout.launcher.checkpoint.arena import linux
-from turnout.launcher.checkpoint.arena.files import MAKER
+from turnout.launcher import linux
+from turnout.launcher.checkpoint.arena.arena_files import ALLOCATOR
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 
 
@@ -38,7 +38,7 @@ def stopped(memory, daemons):
         for path in memory.glob("*.arena"):
             file = os.open(path, os.O_RDWR)
             try:
-                if not linux.try_lock(file, MAKER, alone=True):
+                if not linux.try_lock(file, ALLOCATOR, exclusive=True):
                     return True
             finally:
                 os.close(file)

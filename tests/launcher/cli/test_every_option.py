@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.explain import flat
-from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, markdown, usage
-from turnout.launcher.cli.option import Effect, Origin
-from turnout.launcher.cli.parser import OPTIONS
-from turnout.launcher.cli.rdzv_conf import KEYS
+from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flat, markdown, usage
+from turnout.launcher.cli.options import Effect, Origin
+from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import Answer, read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Settings, Warned
@@ -77,7 +75,7 @@ def test_an_option_is_read_from_each_of_its_variables(option):
     for variable in option.variables:
         # A pod's own name says its number as well.
         found = dict(flat(settings(base, {variable: option.example or "1"})))
-        named = {"POD_NAME": ("place.order", "meeting.host")}.get(variable, ())
+        named = {"POD_NAME": ("place.order", "rendezvous.host")}.get(variable, ())
         assert {name for name in first if found[name] != first[name]} == set(named), variable
 
 

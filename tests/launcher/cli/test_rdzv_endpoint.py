@@ -46,7 +46,7 @@ MASTER = {"MASTER_ADDR": "a-master-0", "MASTER_PORT": "23456"}
     ],
 )
 def test_where_they_meet(line, environ, address):
-    meeting = settings(line, environ).meeting
+    meeting = settings(line, environ).rendezvous
     assert (meeting.host, meeting.port) == address
 
 
@@ -61,7 +61,7 @@ def test_where_they_meet(line, environ, address):
     ],
 )
 def test_processes_of_a_worker_that_is_alone_meet_at_its_given_port(line, port):
-    assert settings(line).meeting.store_port == port
+    assert settings(line).rendezvous.store_port == port
 
 
 @pytest.mark.parametrize(
@@ -110,25 +110,25 @@ def test_a_meeting_that_nobody_could_find_is_refused(line, environ, reason):
     ],
 )
 def test_whether_worker_0_of_an_elasticjob_listens_for_the_others(environ, hosts):
-    assert settings("--nnodes=2", {"NODE_RANK": "0", **environ}).meeting.is_host is hosts
+    assert settings("--nnodes=2", {"NODE_RANK": "0", **environ}).rendezvous.is_host is hosts
 
 
 @pytest.mark.parametrize("backend", [each.value for each in Backend if each is not Backend.STATIC])
 def test_a_named_back_end_stays_when_the_job_is_elastic(backend):
     found = settings(f"--nnodes=1:3 --rdzv-backend={backend} --master-addr=m")
-    assert (found.meeting.backend.value, found.notes) == (backend, ())
+    assert (found.rendezvous.backend.value, found.notes) == (backend, ())
 
 
 @pytest.mark.contract("PE-15")
 @pytest.mark.parametrize("line", ["--nnodes=1:3", "--nnodes=1:3 --rdzv-backend=static"], ids=["unsaid", "static"])
 def test_an_elastic_job_gets_the_dynamic_rendezvous_and_is_told(line):  # PE-15
     found = settings(f"{line} --master-addr=m")
-    assert found.meeting.backend is Backend.C10D
+    assert found.rendezvous.backend is Backend.C10D
     assert [note.word for note in found.notes] == [Warned.OTHER_BACKEND]
 
 
 def test_a_fixed_job_stays_static():
-    assert settings("--nnodes=3").meeting.backend is Backend.STATIC
+    assert settings("--nnodes=3").rendezvous.backend is Backend.STATIC
 
 
 @pytest.mark.contract("PE-16")
@@ -152,7 +152,7 @@ def test_the_user_of_etcd_is_told_that_its_server_is_not_asked(backend):  # PE-1
     ],
 )
 def test_what_the_job_is_called(line, environ, run):
-    assert settings(line, environ).meeting.run == run
+    assert settings(line, environ).rendezvous.run == run
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_the_job_is_called(line, environ, run):
     ],
 )
 def test_who_decides(line, kind):
-    assert settings(line).meeting.arbiter is kind
+    assert settings(line).rendezvous.arbiter is kind
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_which_worker_it_is(line, environ, order):
     ],
 )
 def test_who_is_the_first_coordinator(line, is_host):
-    assert settings(line).meeting.is_host is is_host
+    assert settings(line).rendezvous.is_host is is_host
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.cli.explain import explain, flat
+from turnout.launcher.cli.help import explain, flat
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Command, Devices, Kind, Note, Settings, Warned
+from turnout.launcher.settings import Command, Devices, Kind, Settings, StartNote, Warned
 
 
 def settings(line, environ=None):
@@ -29,7 +29,12 @@ def said(found, *names):
 
 
 POD = {"POD_NAME": "job-edljob-worker-1", "NODE_NUM": "4", "NODE_RANK": "1", "JOB_UID": "u-1", "POD_IP": "10.0.0.1"}
-MET = {"meeting.host": "job-edljob-worker-0", "meeting.port": "29400", "meeting.run": "u-1", "place.order": "1"}
+MET = {
+    "rendezvous.host": "job-edljob-worker-0",
+    "rendezvous.port": "29400",
+    "rendezvous.run": "u-1",
+    "place.order": "1",
+}
 
 
 @pytest.mark.contract("DL-40", "DL-42", "PE-11")
@@ -39,31 +44,48 @@ MET = {"meeting.host": "job-edljob-worker-0", "meeting.port": "29400", "meeting.
         pytest.param(
             "--standalone --nproc_per_node=2 train.py",
             {},
-            {"meeting.standalone": "True", "processes": "2", "terms.most": "1", "meeting.host": "127.0.0.1"},
+            {
+                "rendezvous.standalone": "True",
+                "processes": "2",
+                "elastic_spec.max_nodes": "1",
+                "rendezvous.host": "127.0.0.1",
+            },
             id="alone in a container, DL-36",
         ),
         pytest.param(
             "--nnodes=4 --nproc_per_node=8 --max_restarts=3 train.py --lr 0.1",
             POD,
-            {"terms.least": "4", "terms.most": "4", "terms.max_restarts": "3", "meeting.is_host": "False", **MET},
+            {
+                "elastic_spec.min_nodes": "4",
+                "elastic_spec.max_nodes": "4",
+                "elastic_spec.max_restarts": "3",
+                "rendezvous.is_host": "False",
+                **MET,
+            },
             id="a fixed number, no address given, DL-38",
         ),
         pytest.param(
             "--nnode=4 --max_restarts=1 train.py",
             POD,
-            {"terms.least": "4", "terms.most": "4", "terms.max_restarts": "1", **MET},
+            {"elastic_spec.min_nodes": "4", "elastic_spec.max_nodes": "4", "elastic_spec.max_restarts": "1", **MET},
             id="the guide's --nnode, DL-40",
         ),
         pytest.param(
             "--nnodes=2:4 --node_unit=2 --max-restarts=3 train.py",
             POD,
-            {"terms.least": "2", "terms.most": "4", "terms.unit": "2", "meeting.wanted": "4", **MET},
+            {
+                "elastic_spec.min_nodes": "2",
+                "elastic_spec.max_nodes": "4",
+                "elastic_spec.node_unit": "2",
+                "rendezvous.worker_count": "4",
+                **MET,
+            },
             id="elastic, in pairs, DL-87",
         ),
         pytest.param(
             "--auto-config train.py",
             POD,
-            {"terms.least": "4", "terms.most": "4", "processes": "auto", **MET},
+            {"elastic_spec.min_nodes": "4", "elastic_spec.max_nodes": "4", "processes": "auto", **MET},
             id="as many as the job has, a process per device",
         ),
     ],
@@ -127,25 +149,30 @@ def test_a_health_check_that_cannot_be_is_refused(line, culprit):
     [
         pytest.param(
             "--standalone --nnodes=1 --nproc_per_node=4 train.py --arg",
-            {"meeting.standalone": "True", "processes": "4", "terms.most": "1", "meeting.port": "0"},
+            {"rendezvous.standalone": "True", "processes": "4", "elastic_spec.max_nodes": "1", "rendezvous.port": "0"},
             id="standalone, PE-10",
         ),
         pytest.param(
             "--nnodes=2 --nproc_per_node=4 --max_restarts=3 --rdzv_id=7 --rdzv_backend=c10d --rdzv_endpoint=a:294 t.py",
             {
-                "terms.least": "2",
-                "terms.most": "2",
-                "terms.max_restarts": "3",
-                "meeting.run": "7",
-                "meeting.backend": "c10d",
-                "meeting.host": "a",
-                "meeting.port": "294",
+                "elastic_spec.min_nodes": "2",
+                "elastic_spec.max_nodes": "2",
+                "elastic_spec.max_restarts": "3",
+                "rendezvous.run": "7",
+                "rendezvous.backend": "c10d",
+                "rendezvous.host": "a",
+                "rendezvous.port": "294",
             },
             id="fault tolerant, fixed size, PE-11",
         ),
         pytest.param(
             "--nnodes=1:4 --nproc_per_node=4 --max_restarts=3 --rdzv_id=7 --rdzv_backend=c10d --rdzv_endpoint=a t.py",
-            {"terms.least": "1", "terms.most": "4", "meeting.host": "a", "meeting.port": "29400"},
+            {
+                "elastic_spec.min_nodes": "1",
+                "elastic_spec.max_nodes": "4",
+                "rendezvous.host": "a",
+                "rendezvous.port": "29400",
+            },
             id="elastic, PE-12, the port of PE-13",
         ),
     ],
@@ -171,21 +198,27 @@ def test_the_environment_of_an_elastic_pytorchjob_is_enough():  # PE-30..39
         "PYTHONUNBUFFERED": "0",
     }
     found = settings("train.py", environ)
-    assert said(found, "terms.least", "terms.most", "processes", "meeting.host", "meeting.run") == {
-        "terms.least": "1",
-        "terms.most": "3",
+    assert said(
+        found, "elastic_spec.min_nodes", "elastic_spec.max_nodes", "processes", "rendezvous.host", "rendezvous.run"
+    ) == {
+        "elastic_spec.min_nodes": "1",
+        "elastic_spec.max_nodes": "3",
         "processes": "4",
-        "meeting.host": "elastic-worker-0",
-        "meeting.run": "elastic",
+        "rendezvous.host": "elastic-worker-0",
+        "rendezvous.run": "elastic",
     }
-    assert (found.terms.max_restarts, found.terms.join_timeout_s, found.terms.last_call_s) == (100, 90.0, 5.0)
+    assert (found.elastic_spec.max_restarts, found.elastic_spec.join_timeout_s, found.elastic_spec.last_call_s) == (
+        100,
+        90.0,
+        5.0,
+    )
     assert [note.about for note in found.notes] == ["PET_MONITOR_INTERVAL"]
 
 
 @pytest.mark.contract("PE-35")
 def test_max_restarts_are_0_where_no_policy_says_them():  # PE-35
-    assert settings("t.py", {}).terms.max_restarts == 0
-    assert settings("t.py", {"PET_MAX_RESTARTS": "3"}).terms.max_restarts == 3
+    assert settings("t.py", {}).elastic_spec.max_restarts == 0
+    assert settings("t.py", {"PET_MAX_RESTARTS": "3"}).elastic_spec.max_restarts == 3
     assert refused("t.py", {"PET_MAX_RESTARTS": "-1"}).startswith("PET_MAX_RESTARTS is '-1'")
 
 
@@ -239,7 +272,7 @@ def test_how_many_processes_a_policy_says(environ, processes):  # PE-38, SD-12
 )
 def test_the_bounds_of_an_elastic_policy(environ):  # PE-39, SD-12
     found = settings("t.py", {**environ, "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "a-worker-0:29400"})
-    assert (found.terms.least, found.terms.most, found.notes) == (1, 3, ())
+    assert (found.elastic_spec.min_nodes, found.elastic_spec.max_nodes, found.notes) == (1, 3, ())
 
 
 @pytest.mark.parametrize(
@@ -255,7 +288,7 @@ def test_the_bounds_of_an_elastic_policy(environ):  # PE-39, SD-12
     ],
 )
 def test_who_says_how_many_workers_there_are(line, environ, number):
-    assert settings(line, environ).terms.most == number
+    assert settings(line, environ).elastic_spec.max_nodes == number
 
 
 @pytest.mark.parametrize(
@@ -273,8 +306,8 @@ def test_how_many_processes(text, means):
 @pytest.mark.parametrize("environ", [{"PET_STANDALONE": ""}, {"PET_STANDALONE": "1"}], ids=["empty", "1"])
 def test_a_pytorchjob_that_stands_alone(environ):  # PE-34, SD-13
     found = settings("t.py", {**environ, "PET_NNODES": "1:3", "PET_RDZV_ENDPOINT": "a-worker-0:29400"})
-    assert found.meeting.standalone
-    assert (found.terms.least, found.terms.most, found.meeting.port) == (1, 1, 0)
+    assert found.rendezvous.standalone
+    assert (found.elastic_spec.min_nodes, found.elastic_spec.max_nodes, found.rendezvous.port) == (1, 1, 0)
     assert {note.about for note in found.notes} == {"PET_NNODES", "PET_RDZV_ENDPOINT"}
 
 
@@ -373,7 +406,7 @@ def test_a_line_that_cannot_be_obeyed_names_the_culprit(line, environ, reason):
 )
 def test_the_times_of_a_rendezvous(line, times):
     found = settings(line)
-    terms, timing = found.terms, found.timing
+    terms, timing = found.elastic_spec, found.timing
     assert (terms.last_call_s, terms.join_timeout_s, timing.heartbeat_s, timing.silence_s) == times
 
 
@@ -394,7 +427,7 @@ def test_who_is_warned_of_resizing(line, warned):  # DL-91
 
 def test_a_variable_that_looks_like_an_option_and_is_none_is_told():
     (note,) = settings("t.py", {"PET_NNODE": "4"}).notes
-    assert note == Note("PET_NNODE", Warned.NO_EFFECT, "no option has this name")
+    assert note == StartNote("PET_NNODE", Warned.NO_EFFECT, "no option has this name")
 
 
 def test_python_may_be_another_one():
@@ -405,6 +438,6 @@ def test_explain_needs_no_script_and_tells_each_setting_and_its_source():
     found = settings("--explain --tee 3", {"PET_NNODES": "1:4"})
     lines = explain(found).splitlines()
     assert lines[0] == "given: PET_NNODES=1:4 --explain --tee=3"
-    assert "terms.most = 4" in lines
+    assert "elastic_spec.max_nodes = 4" in lines
     assert lines[-1].startswith("note: PET_NNODES: no address: nothing says where 4 workers meet")
     assert lines[-2] == ("note: --nnodes: dynamic rendezvous: static cannot be resized, and 1:4 workers are asked for")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.parser import OPTIONS
-from turnout.launcher.cli.rdzv_conf import KEYS
+from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Settings
@@ -46,13 +45,13 @@ def test_every_option_string_and_choice_of_the_installed_torch_is_taken(parser):
 def test_what_is_not_given_means_the_same_as_in_torchrun(parser):
     theirs = parser.parse_args(["train.py"])
     ours = read(["train.py"], {})
-    assert f"{ours.terms.least}:{ours.terms.most}" == theirs.nnodes
+    assert f"{ours.elastic_spec.min_nodes}:{ours.elastic_spec.max_nodes}" == theirs.nnodes
     assert str(ours.processes) == theirs.nproc_per_node
-    assert ours.terms.max_restarts == theirs.max_restarts
+    assert ours.elastic_spec.max_restarts == theirs.max_restarts
     assert ours.command.role == theirs.role
     assert ",".join(ours.start.signals) == theirs.signals_to_handle
     assert (ours.output.redirects.every, ours.output.tee.every) == (int(theirs.redirects), int(theirs.tee))
-    assert ours.meeting.backend == theirs.rdzv_backend
+    assert ours.rendezvous.backend == theirs.rdzv_backend
 
 
 def test_every_key_that_torchs_back_ends_ask_for_is_known():

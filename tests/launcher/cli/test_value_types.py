@@ -4,7 +4,7 @@ import pytest
 
 from turnout.launcher.cli import value_types
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.health.node_check import NodeChecks
+from turnout.launcher.health.model import NodeChecks
 from turnout.launcher.settings import PlaceSettings, Std, Streams, Timing
 
 

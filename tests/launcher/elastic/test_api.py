@@ -6,10 +6,9 @@ from importlib.metadata import version
 
 import pytest
 
+from turnout.launcher.cli.to_settings import resizable
 from turnout.launcher.elastic.gradients import synced
-from turnout.launcher.elastic.strategy import resizable
-from turnout.launcher.torch_version import TorchTooOld, check_torch
-from turnout.launcher.versions import too_old
+from turnout.launcher.torch_version import TorchTooOld, check_torch, too_old
 
 
 @pytest.mark.parametrize(
@@ -98,9 +97,9 @@ def test_importing_what_a_script_needs_brings_neither_torch_nor_a_network():
         "turnout.launcher.elastic.sampler",
         "turnout.launcher.elastic.lr_scaling",
         "turnout.launcher.elastic.gradients",
-        "turnout.launcher.elastic.strategy",
+        "turnout.launcher.cli.to_settings",
     ]
-    modules += ["turnout.launcher.versions", "turnout.launcher.torch_version"]
+    modules += ["turnout.launcher.torch_version", "turnout.launcher.torch_version"]
     code = f"import sys, {', '.join(modules)}; print({{'torch', 'kubernetes', 'aiohttp'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"

@@ -3,9 +3,8 @@
 import pytest
 
 from turnout.launcher.errors import BadSettings, ProbeFailed
-from turnout.launcher.health.gpu_links import Box, judge
-from turnout.launcher.health.node_check import NodeChecks
-from turnout.launcher.health.probes.gpu_links import PeerCopy, bandwidths
+from turnout.launcher.health.model import Box, NodeChecks, judge
+from turnout.launcher.health.probes.measure import PeerCopy, bandwidths
 
 USUAL = NodeChecks()
 

@@ -8,15 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import scaled
-from turnout.launcher.health.hang_detector import Hang, HangLimits, Progress, ProgressWatch, Resumed, limit_s, look
-from turnout.launcher.health.step_histogram import (
+from turnout.launcher.health.hang_detector import (
     BUCKETS,
     MOST_COUNTED,
     SHORTEST_S,
     WIDTH,
+    Hang,
+    HangLimits,
+    Progress,
+    ProgressWatch,
+    Resumed,
     aged,
     bucket_of,
     edge_s,
+    limit_s,
+    observe,
     quantile_s,
 )
 
@@ -41,7 +47,7 @@ def told(seen_at, until_s, limits=LIMITS, *, away=()):
     watch, news, now_s = ProgressWatch(), [], 0.0
     while now_s <= until_s:
         if not any(start_s < now_s < end_s for start_s, end_s in away):
-            watch, said = look(watch, seen_at(now_s), limits, now_s)
+            watch, said = observe(watch, seen_at(now_s), limits, now_s)
             if said is not None:
                 news.append((now_s, said))
         now_s += limits.look_s

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from tests.support.examples import scaled
 from turnout.launcher.errors import BadCheck
-from turnout.launcher.health.evidence import Evidence
-from turnout.launcher.health.model import Cause, Check, Measured, Rule, StragglerLimits, Verdict
-from turnout.launcher.health.probe_groups import most_searches, next_groups
+from turnout.launcher.health.judge_nodes import Evidence, most_searches, next_groups
+from turnout.launcher.health.model import Check, FaultCause, Measured, SlowRule, StragglerLimits, Verdict
 
-ROBUST = StragglerLimits(rule=Rule.MEDIAN)
-NETWORK, COMPUTE = Cause.NETWORK_SLOW, Cause.COMPUTE_SLOW
+ROBUST = StragglerLimits(rule=SlowRule.MEDIAN)
+NETWORK, COMPUTE = FaultCause.NETWORK_SLOW, FaultCause.COMPUTE_SLOW
 
 
 def some(*found):
@@ -104,12 +103,14 @@ def test_bad_nodes(floor, bad, rounds):
     [
         pytest.param(
             SimulatedNodes(4, cut=some((0, 1))),
-            (Cause.LINK_FAILED, 0, 1),
+            (FaultCause.LINK_FAILED, 0, 1),
             id="a pair of good nodes: DLRover finds none",
         ),
-        pytest.param(SimulatedNodes(5, cut=some((2, 4))), (Cause.LINK_FAILED, 2, 4), id="inside of a group of three"),
-        pytest.param(SimulatedNodes(3, cut=some((0, 2))), (Cause.LINK_FAILED, 0, 2), id="between two of three"),
-        pytest.param(SimulatedNodes(6, thin=some((2, 3))), (Cause.LINK_SLOW, 2, 3), id="a slow one"),
+        pytest.param(
+            SimulatedNodes(5, cut=some((2, 4))), (FaultCause.LINK_FAILED, 2, 4), id="inside of a group of three"
+        ),
+        pytest.param(SimulatedNodes(3, cut=some((0, 2))), (FaultCause.LINK_FAILED, 0, 2), id="between two of three"),
+        pytest.param(SimulatedNodes(6, thin=some((2, 3))), (FaultCause.LINK_SLOW, 2, 3), id="a slow one"),
     ],
 )
 def test_bad_links(floor, found):
@@ -170,7 +171,7 @@ def test_bad_links(floor, found):
         ),
         pytest.param(
             SimulatedNodes(4, factor=1.4, far=some(0)),
-            StragglerLimits(rule=Rule.SPREAD),
+            StragglerLimits(rule=SlowRule.SPREAD),
             [(NETWORK, 0)],
             id="by less than twice, by spread",
         ),
@@ -409,7 +410,7 @@ def floors(draw, share=3):
 
 @pytest.mark.contract("DL-81")
 @settings(max_examples=scaled(60))
-@given(floors(), st.sampled_from([Rule.MEDIAN, Rule.SPREAD]))
+@given(floors(), st.sampled_from([SlowRule.MEDIAN, SlowRule.SPREAD]))
 def test_up_to_a_third_is_found_exactly_in_at_most_five_rounds(floor, rule):
     verdict, rounds = floor.check(StragglerLimits(rule=rule), most=5)
     assert told(verdict, floor, rounds) == true(floor, rounds)
@@ -427,7 +428,7 @@ def touched(floor):
 
 
 @settings(max_examples=scaled(60))
-@given(floors(share=1), st.sampled_from(list(Rule)))
+@given(floors(share=1), st.sampled_from(list(SlowRule)))
 def test_however_many_are_bad_no_innocent_is_called_bad(floor, rule):
     verdict, _ = floor.check(StragglerLimits(rule=rule))
     assert {*numbers(verdict.bad_nodes)} <= {(number,) for number in floor.dead | floor.broken}
@@ -435,7 +436,7 @@ def test_however_many_are_bad_no_innocent_is_called_bad(floor, rule):
 
 
 @settings(max_examples=scaled(60))
-@given(floors(), st.sampled_from(list(Rule)))
+@given(floors(), st.sampled_from(list(SlowRule)))
 def test_no_innocent_is_called_slow(floor, rule):
     verdict, _ = floor.check(StragglerLimits(rule=rule))
     assert {*numbers(verdict.slow_nodes, COMPUTE)} <= {(number,) for number in floor.tired}

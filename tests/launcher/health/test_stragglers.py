@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.health.model import Rule, StragglerLimits
-from turnout.launcher.health.stragglers import Sample
+from turnout.launcher.health.judge_nodes import Sample
+from turnout.launcher.health.model import SlowRule, StragglerLimits
 
-MEAN, MEDIAN, SPREAD = StragglerLimits(), StragglerLimits(rule=Rule.MEDIAN), StragglerLimits(rule=Rule.SPREAD)
+MEAN, MEDIAN, SPREAD = StragglerLimits(), StragglerLimits(rule=SlowRule.MEDIAN), StragglerLimits(rule=SlowRule.SPREAD)
 
 
 def slow(times, limits, floor_s=None):

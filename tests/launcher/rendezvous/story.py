@@ -2,32 +2,32 @@
 
 from dataclasses import replace
 
-from turnout.launcher.model import ElasticSpec, Member, RestartBudget
-from turnout.launcher.rendezvous.messages import (
-    Failed,
+from turnout.launcher.coordinator_messages import (
     Finish,
     Formed,
     Heartbeat,
     LastWorld,
     Leaving,
+    ProcessFailed,
     Ready,
     Stop,
     StopAt,
     Succeeded,
     Waiting,
 )
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 from turnout.launcher.rendezvous.state import (
     Claim,
-    Drop,
+    Disconnect,
     Granted,
+    JobOver,
     Joined,
+    Logged,
     Lost,
-    Over,
-    Said,
+    MessageSent,
+    SendMessage,
     StepDown,
-    Tell,
     Ticked,
-    Told,
 )
 from turnout.launcher.rendezvous.state_machine import begin, step, steps, succeed
 
@@ -36,7 +36,7 @@ NO_BASE = LastWorld()
 
 def member(name, incarnation=0, **more):
     """The older the nearer to a."""
-    return Member(f"{name}/{incarnation}", name, name, born_s=float(ord(name[0])), master_port=1, **more)
+    return Member(f"{name}/{incarnation}", name, name, started_s=float(ord(name[0])), master_port=1, **more)
 
 
 class Story:
@@ -46,7 +46,9 @@ class Story:
         least, _, most = nnodes.partition(":")
         self.terms = ElasticSpec(int(least), int(most or least), **{"max_restarts": 3, **terms})
         self.now_s = begins_s
-        self.state = begin(member("a"), "job", self.terms, begins_s, wanted=wanted, granted=granted, only=only)
+        self.state = begin(
+            member("a"), "job", self.terms, begins_s, worker_count=wanted, granted=granted, sole_coordinator=only
+        )
         if base is not None:
             self.state = succeed(self.state, base, RestartBudget(), **(succeeds or {}))
         self.ids, self.told, self.effects = {"a": "a/0"}, {}, []
@@ -56,7 +58,7 @@ class Story:
         self.state, effects = steps(self.state, events, self.now_s)
         for effect in effects:
             self.effects.append(effect)
-            for id_ in effect.ids if isinstance(effect, Tell) else ():
+            for id_ in effect.ids if isinstance(effect, SendMessage) else ():
                 self.told.setdefault(id_.partition("/")[0], []).append(effect.message)
         return self
 
@@ -69,7 +71,7 @@ class Story:
 
     def say(self, names, message):
         """Send a message from each of these names; the lost ones send nothing."""
-        return self.happens(*(Said(self.ids[name], message) for name in names))
+        return self.happens(*(MessageSent(self.ids[name], message) for name in names))
 
     def imported(self, names):
         """From now on they can start processes."""
@@ -83,7 +85,7 @@ class Story:
         return self.happens(Ticked())
 
     def fail(self, names, round_=None):
-        return self.say(names, Failed(round_ or self.round, 0, "it crashed"))
+        return self.say(names, ProcessFailed(round_ or self.round, 0, "it crashed"))
 
     def succeed(self, names):
         return self.say(names, Succeeded(self.round))
@@ -122,19 +124,19 @@ class Story:
         return next((each for each in reversed(self.told.get(name, ())) if not kinds or isinstance(each, kinds)), None)
 
     def events(self, what):
-        return [(each.reason.value, dict(each.fields)) for each in self.of(Told) if each.what == what]
+        return [(each.reason.value, dict(each.fields)) for each in self.of(Logged) if each.what == what]
 
 
 __all__ = [
     "NO_BASE",
     "Claim",
-    "Drop",
-    "Failed",
+    "Disconnect",
     "Finish",
     "Formed",
     "Granted",
+    "JobOver",
     "LastWorld",
-    "Over",
+    "ProcessFailed",
     "Ready",
     "RestartBudget",
     "StepDown",

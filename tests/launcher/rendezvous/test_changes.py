@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.rendezvous.messages import Formed, Heartbeat, LastWorld, Reached, Ready, Stop, StopAt, Waiting
-from turnout.launcher.rendezvous.state import Drop, Joined, Wake
+from turnout.launcher.coordinator_messages import Formed, Heartbeat, LastWorld, Reached, Ready, Stop, StopAt, Waiting
+from turnout.launcher.rendezvous.state import Disconnect, Joined, Wake
 
 PATIENCE_S = 120.0  # for as long a newcomer may say that it imports
 
@@ -20,8 +20,10 @@ def running(nnodes, names, **more):
     ("nnodes", "more", "there", "come", "after_s", "phase"),
     [
         pytest.param("1:2", {}, "ab", "c", 600, "training", id="the world is full: who comes late waits"),
-        pytest.param("1:4", {"unit": 2}, "ab", "c", 600, "training", id="not a whole unit: it waits"),
-        pytest.param("1:4", {"unit": 2}, "ab", "cd", 0, "stopping", id="a whole unit, and the max: it grows at once"),
+        pytest.param("1:4", {"node_unit": 2}, "ab", "c", 600, "training", id="not a whole unit: it waits"),
+        pytest.param(
+            "1:4", {"node_unit": 2}, "ab", "cd", 0, "stopping", id="a whole unit, and the max: it grows at once"
+        ),
         pytest.param("1:4", {}, "ab", "c", 0, "training", id="more may come: it settles first"),
         pytest.param("1:4", {}, "ab", "c", 1, "stopping", id="it has settled"),
         pytest.param("1:3", {}, "ab", "c", 0, "stopping", id="the max is reached: nobody else can come"),
@@ -36,7 +38,7 @@ def test_who_comes_late_ends_no_world_unless_it_can_grow(nnodes, more, there, co
 
 
 def test_a_world_grows_to_the_wanted_size_at_once_and_by_whole_units_only():
-    story = Story("1:8", last_call_s=0.0, unit=2, wanted=2).join("a", "b")
+    story = Story("1:8", last_call_s=0.0, node_unit=2, wanted=2).join("a", "b")
     story.join("c", wanted=4)
     assert story.phase == "training"
     story.join("d", wanted=4).ready("ab")
@@ -62,7 +64,7 @@ def test_somebody_looks_again_when_the_world_has_settled(joined_s):
     ],
 )
 def test_a_member_is_lost(nnodes, unit, there, lost, world):
-    story = running(nnodes, there, unit=unit, granted=1).lose(lost)
+    story = running(nnodes, there, node_unit=unit, granted=1).lose(lost)
     stayed = [name for name in there if name not in lost]
     assert all(story.last(name) == Stop(1, "member_lost", 30.0) for name in stayed)
     story.ready(stayed)
@@ -87,10 +89,10 @@ def test_a_replacement_fills_the_place_that_was_lost():
 
 def test_a_replacement_before_the_loss_is_seen_takes_the_name_over():
     story = running("2", "ab", granted=1).join("b", incarnation=1)
-    assert [drop.id for drop in story.of(Drop)] == ["b/0"]
+    assert [drop.id for drop in story.of(Disconnect)] == ["b/0"]
     assert story.phase == "stopping"
     story.ready("a").grant()
-    assert set(story.state.world.seats) == {"a/0", "b/1"}
+    assert set(story.state.world.assignments) == {"a/0", "b/1"}
 
 
 def test_a_short_job_regroups_for_a_moment_and_no_longer_than_it_settles():
@@ -238,7 +240,7 @@ def test_older_spares_that_import_give_way_to_younger_ones_that_are_ready():
 
 
 def test_only_whole_units_of_those_who_are_ready_count():
-    story = trains("2:6", "ab", unit=2).join("c", "d", "e", importing_s=PATIENCE_S).imported("c").wait(5.0)
+    story = trains("2:6", "ab", node_unit=2).join("c", "d", "e", importing_s=PATIENCE_S).imported("c").wait(5.0)
     assert story.phase == "training"
     story.imported("e").wait(1.0)
     assert grown(story).world == "abce"

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.model import Record
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Stop
+from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Stop
+from turnout.launcher.model import RoundRecord
 from turnout.launcher.rendezvous.state import Claim, Denied, Granted, StepDown, Unanswered, Unfenced, Wake
 
 
@@ -81,7 +81,7 @@ def test_who_lost_the_job_ends_its_processes_and_redirects_all(before):
         story.ready("abc")
     if before == "gathering":
         story.happens(Unanswered(2), Unfenced(), Unanswered(3))
-    holder = Record("job", 9, "z/0", "10.0.0.9", 29400)
+    holder = RoundRecord("job", 9, "z/0", "10.0.0.9", 29400)
     story.happens(Denied(holder))
     down = story.of(StepDown)[0]
     assert (story.phase, down.to, down.handover) == ("over", holder, False)
@@ -144,7 +144,7 @@ def test_strangers_make_no_majority_but_fill_it_up():
         pytest.param("3", "abc", "bc", {"b": {}, "c": {}}, "abc", id="two of three"),
         pytest.param("3:4", "abcd", "cd", {"c": {}}, "abc", id="one of two that an elastic job has lost"),
         pytest.param("2", "ab", "b", {"c": {}}, "", id="a stranger takes nobody's place"),
-        pytest.param("2", "ab", "b", {"c": {"order": 1}}, "ac", id="unless it has the index of who is lost"),
+        pytest.param("2", "ab", "b", {"c": {"index": 1}}, "ac", id="unless it has the index of who is lost"),
         pytest.param("2", "ab", "b", {"c": {"base": LastWorld(1, 2, False)}}, "", id="nor does a spare"),
         pytest.param(
             "2", "ab", "b", {"c": {"base": LastWorld(1, 2, False)}, "b": {}}, "ab", id="but it stands in no way"
@@ -155,7 +155,7 @@ def test_strangers_make_no_majority_but_fill_it_up():
 def test_a_return_in_a_lost_members_place_counts_where_one_world_fits(nnodes, names, lost, comes, world):
     story = Story(nnodes, last_call_s=0.0)
     for at, name in enumerate(names):
-        story.join(name, order=at)
+        story.join(name, index=at)
     story.lose(lost).ready([name for name in names if name not in lost])
     for name, more in comes.items():
         story.join(name, incarnation=1, **more)

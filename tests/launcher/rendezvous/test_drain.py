@@ -3,15 +3,19 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, AdoptShards, DaemonEndpoint, Handover, ShardsAdopted
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
+    ALL,
+    AdoptShards,
+    DaemonEndpoint,
     Finish,
     Formed,
+    Handover,
     HeldStep,
     LastWorld,
     Leaving,
     Reached,
     Ready,
+    ShardsAdopted,
     Stop,
     StopAt,
     Succeeded,
@@ -176,7 +180,9 @@ def test_the_handover_names_nobody_who_leaves_too():
 
 
 def test_who_is_handed_the_job_counts_the_leaver_no_longer():
-    story = Story("1:2", base=LastWorld(1, 1, True), succeeds={"handed": True}).join("a", base=LastWorld(1, 1, True))
+    story = Story("1:2", base=LastWorld(1, 1, True), succeeds={"handed_over": True}).join(
+        "a", base=LastWorld(1, 1, True)
+    )
     assert story.world == "a"
 
 
@@ -195,7 +201,7 @@ def held(step, rank, of=4, parts=True, count=0):
 
 
 def training(names="abcd", nnodes="1:4", **more):
-    return Story(nnodes, last_call_s=0.0, only=True, **more).join(*names, keeper=7)
+    return Story(nnodes, last_call_s=0.0, only=True, **more).join(*names, daemon_port=7)
 
 
 def drained(job, leavers, memory, grace_s=10.0):
@@ -215,7 +221,7 @@ def taken(job, name):
     return (
         []
         if found is None
-        else [(each.owner, each.first_rank, [endpoint.name for endpoint in each.endpoints]) for each in found.take]
+        else [(each.owner, each.first_rank, [endpoint.name for endpoint in each.endpoints]) for each in found.shards]
     )
 
 
@@ -224,13 +230,19 @@ def test_three_of_four_leave_and_the_one_that_stays_takes_their_shards():
     job = drained(training(), "bcd", OWN)
     assert job.phase == "handing"
     assert taken(job, "a") == [("b", 1, ["b"]), ("c", 2, ["c"]), ("d", 3, ["d"])]
-    assert job.last("a", Handover).take[0] == AdoptShards("b", 1, 1, (DaemonEndpoint("b/0", "b", "127.0.0.1", 7),))
+    assert job.last("a", Handover).shards[0] == AdoptShards("b", 1, 1, (DaemonEndpoint("b/0", "b", "127.0.0.1", 7),))
     assert [job.last(name) for name in "bcd"] == [Handover(1, 9, 1, 4, 8.0, ())] * 3, "which write it, and wait"
     assert job.events("shards_handed_over")[0][1]["to"] == {"a": 3}
     job.say("a", ShardsAdopted(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
     assert [job.last(name, Finish).exit for name in "bcd"] == [143] * 3
     formed = job.last("a", Formed)
-    assert (formed.restore, formed.origin, formed.saved_by, formed.ranks, formed.locations) == (9, 1, 4, 1, ())
+    assert (formed.restore_step, formed.saved_round, formed.saved_by, formed.ranks, formed.locations) == (
+        9,
+        1,
+        4,
+        1,
+        (),
+    )
 
 
 def test_two_stay_and_take_one_each():
@@ -248,13 +260,13 @@ def test_nobody_waits_longer_than_the_most_hurried_leaver_can():
     assert job.phase == "handing"
     job.wait(0.2)
     assert [job.last(name, Finish).exit for name in "bcd"] == [143] * 3
-    assert job.last("a", Formed).restore == -1, "a has said nothing: it reads storage"
+    assert job.last("a", Formed).restore_step == -1, "a has said nothing: it reads storage"
 
 
 def test_who_takes_is_lost_meanwhile():
     job = drained(training(), "cd", OWN)
     job.say("b", ShardsAdopted(1, (*OWN["b"], held(9, 3, count=1)))).lose("a")
-    assert job.last("b", Formed).restore == -1
+    assert job.last("b", Formed).restore_step == -1
     assert job.last("c", Finish)
 
 
@@ -265,7 +277,7 @@ def test_one_more_is_asked_to_go_meanwhile():
     job.leave("b", 9.0)
     assert taken(job, "a") == [("b", 1, ["b"]), ("d", 3, ["d"])]
     job.say("a", ShardsAdopted(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
-    assert job.last("a", Formed).restore == 9
+    assert job.last("a", Formed).restore_step == 9
 
 
 @pytest.mark.parametrize(
@@ -294,9 +306,9 @@ def test_where_the_next_world_keeps_its_size_any_state_is_handed_over():
     whole = {name: (held(9, at, parts=False),) for at, name in enumerate("abcd")}
     job = drained(training(nnodes="4"), "bcd", whole)
     job.say("a", ShardsAdopted(1, (*whole["a"], *(held(9, at, parts=False, count=1) for at in (1, 2, 3)))))
-    job.join("e", "f", "g", keeper=7)
+    job.join("e", "f", "g", daemon_port=7)
     formed = job.last("e", Formed)
-    assert (formed.restore, formed.saved_by, [endpoint.name for endpoint in formed.fetch]) == (9, 0, ["a"])
+    assert (formed.restore_step, formed.saved_by, [endpoint.name for endpoint in formed.fetch_from]) == (9, 0, ["a"])
 
 
 def test_who_is_asked_to_go_while_the_others_are_waited_for():
@@ -336,14 +348,14 @@ def test_processes_that_had_to_be_ended():
 
 def test_what_is_held_after_a_stop_step_is_what_was_told_then():
     """Was broken: the next world believed what members had told after an earlier loss, and lost all steps since."""
-    job = Story("1:3", last_call_s=0.0, only=True).join("a", "b", keeper=7)
+    job = Story("1:3", last_call_s=0.0, only=True).join("a", "b", daemon_port=7)
     alike = HeldStep(5, 0, ALL, 1), HeldStep(5, 0, ALL, 1, 1)
     job.fail("b")
     for name in "ab":
         job.say(name, Ready(1, 1, (), alike))
-    assert job.last("a", Formed).restore == 5
-    job.reach("ab", 8).join("c", keeper=7).say("ab", Reached(2, 8))
+    assert job.last("a", Formed).restore_step == 5
+    job.reach("ab", 8).join("c", daemon_port=7).say("ab", Reached(2, 8))
     newer = HeldStep(11, 0, ALL, 2), HeldStep(11, 0, ALL, 2, 1)
     for name in "ab":
         job.say(name, Succeeded(2, newer))
-    assert job.last("c", Formed).restore == 11
+    assert job.last("c", Formed).restore_step == 11

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Succeeded
-from turnout.launcher.rendezvous.state import Over, Wake
+from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Succeeded
+from turnout.launcher.rendezvous.state import JobOver, Wake
 
 
 def running(names="abc", nnodes="1:3", **more):
@@ -47,7 +47,7 @@ def test_the_exit_barrier(what, done):
     assert story.phase == "finishing" or not done
     if not done:
         _ = story.ready("abc") if story.phase == "stopping" else story
-        assert (story.phase, story.round, story.of(Over)) == ("training", 2, [])
+        assert (story.phase, story.round, story.of(JobOver)) == ("training", 2, [])
 
 
 def test_nobody_grows_or_drains_a_world_that_is_nearly_done():
@@ -69,12 +69,12 @@ def test_done_in_another_round_is_not_done():
 
 def test_it_is_over_when_all_others_have_gone_or_the_farewell_is_past():
     story = running().succeed("abc").lose("b")
-    assert story.of(Over) == []
+    assert story.of(JobOver) == []
     story.lose("c")
-    assert [over.exit for over in story.of(Over)] == [0]
+    assert [over.exit for over in story.of(JobOver)] == [0]
     slow = running().succeed("abc").wait(4.9)
-    assert (slow.of(Over), slow.of(Wake)[-1].at_s) == ([], 5.0)
-    assert [over.exit for over in slow.wait(0.1).of(Over)] == [0]
+    assert (slow.of(JobOver), slow.of(Wake)[-1].at_s) == ([], 5.0)
+    assert [over.exit for over in slow.wait(0.1).of(JobOver)] == [0]
 
 
 @pytest.mark.parametrize(("culprit", "exit_"), [("", 0), ("a", 1)], ids=["done", "failed"])
@@ -88,4 +88,4 @@ def test_a_job_that_is_over_hears_nothing_more():
     story = running("ab", "2").succeed("ab").lose("ab")
     before = len(story.effects)
     story.join("c").fail("a").wait(100)
-    assert (story.phase, [effect for effect in story.effects[before:] if isinstance(effect, Over)]) == ("over", [])
+    assert (story.phase, [effect for effect in story.effects[before:] if isinstance(effect, JobOver)]) == ("over", [])

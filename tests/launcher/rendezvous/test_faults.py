@@ -5,9 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.coordinator_messages import (
+    Finish,
+    Formed,
+    Heartbeat,
+    LastWorld,
+    ProcessFailed,
+    encode,
+    read_at_member,
+)
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.messages import Failed, Finish, Formed, Heartbeat, LastWorld, encode, read_at_member
-from turnout.launcher.rendezvous.state import Over
+from turnout.launcher.rendezvous.state import JobOver
 from turnout.launcher.rendezvous.state_machine import begin, succeed
 
 
@@ -57,7 +65,7 @@ def test_the_budget_is_of_the_job_and_its_end_is_told():
     told = story.last("a", Finish)
     assert (told.exit, told.reason) == (1, "budget_spent")
     assert told.detail == "2 of 2 restarts are used; c, local rank 0: it crashed"
-    assert story.lose("abc").of(Over)[0].exit == 1
+    assert story.lose("abc").of(JobOver)[0].exit == 1
 
 
 def test_without_restarts_the_first_failure_is_the_last():
@@ -67,7 +75,7 @@ def test_without_restarts_the_first_failure_is_the_last():
 def test_the_end_can_be_read_by_all_however_long_the_error_was():
     """An agent cuts an error at 1,000 letters, and we put more before it: then the frame was none, and nobody ended."""
     story = running(max_restarts=0)
-    told = next_round(story.say("a", Failed(story.round, 0, "x" * 1_000))).last("b", Finish)
+    told = next_round(story.say("a", ProcessFailed(story.round, 0, "x" * 1_000))).last("b", Finish)
     assert read_at_member(encode(told)) == told
 
 
@@ -97,7 +105,7 @@ def test_a_successor_goes_on_with_the_budget_that_anybody_brings():
 
 def test_a_failure_that_is_told_again_after_a_succession_is_not_charged():
     story = Story("1:3", base=LastWorld(4, 3, True)).join("a", "b", base=LastWorld(4, 3, True, True))
-    story.say("b", Failed(4, 0, "it crashed")).ready("ab").wait(15)
+    story.say("b", ProcessFailed(4, 0, "it crashed")).ready("ab").wait(15)
     assert (story.world, story.state.budget) == ("ab", RestartBudget())
 
 

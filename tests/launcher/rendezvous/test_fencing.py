@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnout.launcher.coordinator_messages import Formed, LastWorld
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.fencing import accepts
-from turnout.launcher.rendezvous.liveness import beat_of, excused, silent
-from turnout.launcher.rendezvous.messages import Formed, LastWorld
+from turnout.launcher.rendezvous.form_world import may_train
+from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members
 
 
 def formed(round_, base):
@@ -26,19 +26,19 @@ def formed(round_, base):
     ],
 )
 def test_rounds_are_taken_in_their_order(ours, round_, base, taken):
-    assert accepts(LastWorld(ours, 2, True), formed(round_, base)) is taken
+    assert may_train(LastWorld(ours, 2, True), formed(round_, base)) is taken
 
 
 def test_who_was_told_of_a_round_takes_none_before_it_even_from_outside():
-    assert not accepts(LastWorld(4, 2, False), formed(4, 3))
-    assert accepts(LastWorld(4, 2, False), formed(5, 4))
+    assert not may_train(LastWorld(4, 2, False), formed(4, 3))
+    assert may_train(LastWorld(4, 2, False), formed(5, 4))
 
 
 @given(offers=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_rounds_that_a_member_takes_grow_strictly(offers):
     at, taken = LastWorld(), []
     for round_, base in offers:
-        if accepts(at, formed(round_, base)):
+        if may_train(at, formed(round_, base)):
             assert base >= at.round
             at = LastWorld(round_, 1, True)
             taken.append(round_)
@@ -47,19 +47,19 @@ def test_rounds_that_a_member_takes_grow_strictly(offers):
 
 @pytest.mark.parametrize(("members", "beat_s"), [(2, 2.0), (1_024, 2.0), (4_000, 4.0), (20_000, 20.0)])
 def test_a_crowd_speaks_more_slowly(members, beat_s):
-    assert beat_of(members, 2.0) == beat_s
+    assert heartbeat_period_s(members, 2.0) == beat_s
 
 
 def test_who_was_not_heard_within_the_limit_is_silent():
     heard_s = {"a": 100.0, "b": 90.0, "c": 89.9}
-    assert silent(heard_s, 100.0, 10.0) == ("c",)
-    assert silent(heard_s, 99.0, 10.0) == ()
-    assert silent({}, 1e9, 10.0) == ()
+    assert silent_members(heard_s, 100.0, 10.0) == ("c",)
+    assert silent_members(heard_s, 99.0, 10.0) == ()
+    assert silent_members({}, 1e9, 10.0) == ()
 
 
 def test_who_was_stopped_itself_blames_nobody():
     heard_s = {"a": 0.0, "b": 3.0}
-    assert not excused(heard_s, looked_s=95.0, now_s=100.0, limit_s=10.0)
+    assert not excuse_silence(heard_s, looked_s=95.0, now_s=100.0, limit_s=10.0)
     assert heard_s == {"a": 0.0, "b": 3.0}
-    assert excused(heard_s, looked_s=94.9, now_s=100.0, limit_s=10.0)
+    assert excuse_silence(heard_s, looked_s=94.9, now_s=100.0, limit_s=10.0)
     assert heard_s == {"a": 100.0, "b": 100.0}

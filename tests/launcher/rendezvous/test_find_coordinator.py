@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 
 from tests.launcher.rendezvous.story import StepDown, Story
+from turnout.launcher.coordinator_messages import LastWorld, Redirect, Successor
 from turnout.launcher.rendezvous.find_coordinator import (
+    AskArbiter,
+    ConnectTo,
     GiveUp,
-    Go,
     Lead,
-    Look,
     Pause,
-    Seek,
-    failed,
-    looked,
+    Search,
+    next_lap,
     next_move,
-    not_ours,
-    paused,
-    redirected,
+    record_arbiter,
+    record_failure,
+    record_other_holder,
+    record_redirect,
 )
-from turnout.launcher.rendezvous.messages import LastWorld, Redirect, Successor
 from turnout.launcher.rendezvous.state import AskEndpoint, EndpointAnswered
 
 HERE = {"w0": ("10.0.0.1", 1), "w1": ("10.0.0.2", 1), "w2": ("10.0.0.3", 1), "other": ("10.0.0.9", 9)}
@@ -35,22 +35,22 @@ def tour(seek, refuses=(), now_s=0.0, most=12):
         move = next_move(seek, now_s)
         moves.append(move)
         match move:
-            case Go(to=to):
-                seek = failed(seek, to, refused=to in refuses)
-            case Look():
-                seek = looked(seek, None)
+            case ConnectTo(to=to):
+                seek = record_failure(seek, to, refused=to in refuses)
+            case AskArbiter():
+                seek = record_arbiter(seek, None)
             case _:
                 return moves
     raise AssertionError(f"it never ends: {moves}")
 
 
 def seeker(id_="w2", **more):
-    return Seek(id_, **{"endpoint": ENDPOINT, "host": False, "arbiter": False, "join_timeout_s": 600.0, **more})
+    return Search(id_, **{"endpoint": ENDPOINT, "host": False, "arbiter": False, "join_timeout_s": 600.0, **more})
 
 
 def names(moves):
     where = {address: name for name, address in HERE.items()} | {ENDPOINT: "endpoint"}
-    return [where[move.to] if isinstance(move, Go) else type(move).__name__ for move in moves]
+    return [where[move.to] if isinstance(move, ConnectTo) else type(move).__name__ for move in moves]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def names(moves):
     [
         pytest.param(seeker(), ["endpoint", "Pause"], id="a new one asks the endpoint, again and again"),
         pytest.param(seeker(host=True), ["Lead"], id="whom the endpoint names begins"),
-        pytest.param(seeker(arbiter=True), ["endpoint", "Look", "Pause"], id="a new one asks the record, too"),
-        pytest.param(seeker(host=True, arbiter=True), ["Look", "Lead"], id="the first looks before it leads"),
-        pytest.param(seeker(endpoint=None, arbiter=True), ["Look", "Pause"], id="no endpoint: the record is all"),
+        pytest.param(seeker(arbiter=True), ["endpoint", "AskArbiter", "Pause"], id="a new one asks the record, too"),
+        pytest.param(seeker(host=True, arbiter=True), ["AskArbiter", "Lead"], id="the first looks before it leads"),
+        pytest.param(seeker(endpoint=None, arbiter=True), ["AskArbiter", "Pause"], id="no endpoint: the record is all"),
         pytest.param(
             seeker(base=BEFORE, last=HERE["w0"], successors=LIST),
             ["w0", "w1", "Lead"],
@@ -68,7 +68,7 @@ def names(moves):
         ),
         pytest.param(
             seeker("w3", base=BEFORE, last=HERE["w0"], successors=LIST, arbiter=True),
-            ["w0", "w1", "w2", "Look", "endpoint", "Pause"],
+            ["w0", "w1", "w2", "AskArbiter", "endpoint", "Pause"],
             id="who is no successor tries all of them, then the record, then the endpoint",
         ),
         pytest.param(
@@ -96,64 +96,64 @@ def test_the_order_of_tries(seek, order):
 
 
 def test_where_nobody_listens_nobody_is_asked_twice_in_a_lap():
-    seek = failed(seeker(base=BEFORE, last=HERE["w0"], successors=LIST), HERE["w0"], refused=True)
+    seek = record_failure(seeker(base=BEFORE, last=HERE["w0"], successors=LIST), HERE["w0"], refused=True)
     assert names([next_move(seek, 0.0)]) == ["w1"]
     assert seek.refused == {HERE["w0"]}
-    assert failed(seek, HERE["w1"], refused=False).silent == {HERE["w1"]}
+    assert record_failure(seek, HERE["w1"], refused=False).silent == {HERE["w1"]}
 
 
 def test_a_new_lap_tries_everybody_again_and_pauses_ever_longer():
     seek, pauses = seeker(), []
     for _ in range(6):
-        pauses.append(next_move(failed(seek, ENDPOINT, refused=True), 0.0).for_s)
-        seek = paused(failed(seek, ENDPOINT, refused=True))
+        pauses.append(next_move(record_failure(seek, ENDPOINT, refused=True), 0.0).for_s)
+        seek = next_lap(record_failure(seek, ENDPOINT, refused=True))
         assert names([next_move(seek, 0.0)]) == ["endpoint"]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_a_new_lap_asks_the_record_again():
-    seek = looked(seeker(endpoint=None, arbiter=True), None)
+    seek = record_arbiter(seeker(endpoint=None, arbiter=True), None)
     assert names(tour(seek)) == ["Pause"]
-    assert names(tour(paused(seek))) == ["Look", "Pause"]
+    assert names(tour(next_lap(seek))) == ["AskArbiter", "Pause"]
 
 
 def test_a_redirect_is_followed_and_to_the_dead_it_is_not():
     to = Redirect("x", *HERE["other"])
-    seek = redirected(failed(seeker(), ENDPOINT, refused=False), to)
+    seek = record_redirect(record_failure(seeker(), ENDPOINT, refused=False), to)
     assert names([next_move(seek, 0.0)]) == ["other"]
-    seek = redirected(failed(seek, HERE["other"], refused=True), to)
+    seek = record_redirect(record_failure(seek, HERE["other"], refused=True), to)
     assert names(tour(seek)) == ["Pause"]
 
 
 def test_two_who_send_to_one_another_are_each_asked_once_in_a_lap():
     seek = seeker()
-    seek = redirected(failed(seek, ENDPOINT, refused=False), Redirect("x", *HERE["other"]))
-    seek = redirected(failed(seek, HERE["other"], refused=False), Redirect("w0", *ENDPOINT))
+    seek = record_redirect(record_failure(seek, ENDPOINT, refused=False), Redirect("x", *HERE["other"]))
+    seek = record_redirect(record_failure(seek, HERE["other"], refused=False), Redirect("w0", *ENDPOINT))
     assert isinstance(next_move(seek, 0.0), Pause)
 
 
 def test_a_redirect_to_nobody_changes_nothing():
-    assert redirected(seeker(), Redirect("", "", 0)) == seeker()
+    assert record_redirect(seeker(), Redirect("", "", 0)) == seeker()
 
 
 def test_the_record_names_the_holder_unless_it_was_found_dead():
-    seek = looked(seeker(endpoint=None, arbiter=True), HERE["other"])
+    seek = record_arbiter(seeker(endpoint=None, arbiter=True), HERE["other"])
     assert names([next_move(seek, 0.0)]) == ["other"]
-    seek = looked(failed(seek, HERE["other"], refused=True), HERE["other"])
+    seek = record_arbiter(record_failure(seek, HERE["other"], refused=True), HERE["other"])
     assert names([next_move(seek, 0.0)]) == ["Pause"]
 
 
 def test_who_may_not_lead_goes_to_the_holder_and_asks_everybody_again():
-    seek = failed(seeker(base=BEFORE, arbiter=True, successors=LIST), HERE["w0"], refused=True)
-    seek = not_ours(seek, HERE["other"])
+    seek = record_failure(seeker(base=BEFORE, arbiter=True, successors=LIST), HERE["w0"], refused=True)
+    seek = record_other_holder(seek, HERE["other"])
     assert names(tour(seek)) == ["other", "w0", "w1", "Lead"]
 
 
 def test_a_job_without_a_leader_is_left_to_the_successors_for_a_while():
     seek = replace(seeker(endpoint=None, arbiter=True), laps=1, since_s=100.0)
-    assert names(tour(seek, now_s=103.0)) == ["Look", "Pause"]
-    assert names(tour(seek, now_s=103.1)) == ["Look", "Lead"]
-    assert names(tour(replace(seek, laps=0), now_s=103.1)) == ["Look", "Pause"]
+    assert names(tour(seek, now_s=103.0)) == ["AskArbiter", "Pause"]
+    assert names(tour(seek, now_s=103.1)) == ["AskArbiter", "Lead"]
+    assert names(tour(replace(seek, laps=0), now_s=103.1)) == ["AskArbiter", "Pause"]
     assert names(tour(replace(seek, arbiter=False), now_s=500.0)) == ["Pause"]
 
 
@@ -171,7 +171,7 @@ def test_a_search_ends(more, where):
 
 def test_who_finds_that_it_is_its_own_turn_leads():
     seek = seeker("w0", base=BEFORE, last=HERE["w1"], successors=LIST)
-    assert isinstance(next_move(failed(seek, HERE["w1"], refused=True), 0.0), Lead)
+    assert isinstance(next_move(record_failure(seek, HERE["w1"], refused=True), 0.0), Lead)
 
 
 # A coordinator with too few members asks at the endpoint for another one, and goes there with all that it has.

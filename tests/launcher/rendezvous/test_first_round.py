@@ -3,9 +3,9 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story
+from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Refused, Waiting
 from turnout.launcher.model import ElasticSpec
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Refused, Waiting
-from turnout.launcher.rendezvous.state import Drop, Told
+from turnout.launcher.rendezvous.state import Disconnect, Logged
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,15 @@ from turnout.launcher.rendezvous.state import Drop, Told
         pytest.param("2:4", {}, 3, "ab", 30, "ab", id="but not for ever"),
         pytest.param("2:4", {"last_call_s": 0}, 0, "ab", 0, "ab", id="no last call is wanted"),
         pytest.param("2:4", {}, 0, "abcdef", 0, "abcd", id="six came for four: the oldest four, at once"),
-        pytest.param("1:4", {"unit": 2}, 0, "abc", 30, "ab", id="a whole multiple of the unit"),
-        pytest.param("1:4", {"unit": 2}, 0, "a", 30, "", id="DLRover (a): min 1, unit 2, one waits: no world of none"),
-        pytest.param("3:4", {"unit": 2}, 0, "abc", 599, "", id="DLRover (b): min 3, unit 2, three wait: never two"),
-        pytest.param("3:4", {"unit": 2}, 0, "abcd", 0, "abcd", id="min 3, unit 2: the fourth makes it"),
-        pytest.param("1:5", {"unit": 2}, 0, "abcde", 30, "abcd", id="max 5, unit 2: four and never five"),
+        pytest.param("1:4", {"node_unit": 2}, 0, "abc", 30, "ab", id="a whole multiple of the unit"),
+        pytest.param(
+            "1:4", {"node_unit": 2}, 0, "a", 30, "", id="DLRover (a): min 1, unit 2, one waits: no world of none"
+        ),
+        pytest.param(
+            "3:4", {"node_unit": 2}, 0, "abc", 599, "", id="DLRover (b): min 3, unit 2, three wait: never two"
+        ),
+        pytest.param("3:4", {"node_unit": 2}, 0, "abcd", 0, "abcd", id="min 3, unit 2: the fourth makes it"),
+        pytest.param("1:5", {"node_unit": 2}, 0, "abcde", 30, "abcd", id="max 5, unit 2: four and never five"),
     ],
 )
 def test_the_first_world(nnodes, more, wanted, come, after_s, world):
@@ -86,14 +90,14 @@ def test_too_few_for_too_long_fails_and_names_who_was_there():
 
 @pytest.mark.parametrize(
     "theirs",
-    [ElasticSpec(2, 3), ElasticSpec(1, 2), ElasticSpec(2, 2, unit=2)],
+    [ElasticSpec(2, 3), ElasticSpec(1, 2), ElasticSpec(2, 2, node_unit=2)],
     ids=["another max", "another min", "another unit"],
 )
 def test_who_brings_other_terms_is_refused_and_changes_nothing(theirs):
     story = Story("2").join("a")
     story.join("b", terms=theirs)
     assert isinstance(story.last("b"), Refused)
-    assert [drop.id for drop in story.of(Drop)] == ["b/0"]
+    assert [drop.id for drop in story.of(Disconnect)] == ["b/0"]
     assert list(story.state.members) == ["a/0"]
     assert story.join("c").world == "ac"
 
@@ -120,7 +124,7 @@ def test_a_member_that_still_ends_an_old_round_is_waited_for():
 
 def waits(story):
     """Give what is told of those who are missing, oldest first."""
-    told = [effect for effect in story.of(Told) if effect.what == "round_waits"]
+    told = [effect for effect in story.of(Logged) if effect.what == "round_waits"]
     return [(effect.reason.value, dict(effect.fields)) for effect in told]
 
 

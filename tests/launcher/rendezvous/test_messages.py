@@ -8,19 +8,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnout.launcher.errors import BadFrame
-from turnout.launcher.frame_auth import MAC_BYTES
-from turnout.launcher.framing import body_bytes
-from turnout.launcher.health.messages import Found, Hung, Judged, Probe, Probed, ShowStacks, Stacks
-from turnout.launcher.model import ElasticSpec, Member, RestartBudget
-from turnout.launcher.rendezvous import messages
-from turnout.launcher.rendezvous.checkpoint_messages import (
+from turnout.launcher import coordinator_messages
+from turnout.launcher.coordinator_messages import (
     MOST_HOLDS,
     AdoptShards,
     DaemonEndpoint,
+    Found,
+    Hung,
+    Judged,
+    Probe,
+    Probed,
     ReplicaGroup,
     ShardLocation,
+    ShowStacks,
+    Stacks,
 )
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import MAC_BYTES, body_bytes
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -33,11 +38,11 @@ members = st.builds(
     st.floats(0, 1e12), ports, ports,
 )  # fmt: skip
 terms = st.builds(lambda least, more, unit: ElasticSpec(least, least + more + unit, unit), *[st.integers(1, 99)] * 3)
-bases = st.builds(messages.LastWorld, counts, counts, st.booleans(), st.booleans())
-holds = st.lists(st.builds(messages.HeldStep, steps, counts, counts, counts, counts, st.booleans()), max_size=16).map(
-    tuple
-)
-successors = st.lists(st.builds(messages.Successor, words, words, ports), max_size=8).map(tuple)
+bases = st.builds(coordinator_messages.LastWorld, counts, counts, st.booleans(), st.booleans())
+holds = st.lists(
+    st.builds(coordinator_messages.HeldStep, steps, counts, counts, counts, counts, st.booleans()), max_size=16
+).map(tuple)
+successors = st.lists(st.builds(coordinator_messages.Successor, words, words, ports), max_size=8).map(tuple)
 
 endpoints = st.builds(DaemonEndpoint, words, words, words, ports)
 several = st.lists(endpoints, max_size=8).map(tuple)
@@ -46,12 +51,12 @@ takes = st.lists(st.builds(AdoptShards, words, counts, counts, several), max_siz
 replica_groups = st.builds(ReplicaGroup, endpoints, counts, st.lists(several, max_size=3).map(tuple))
 
 TO_MEMBER = {
-    messages.Challenge: (counts, proofs),
-    messages.Welcome: (proofs, words, seconds, seconds, successors),
-    messages.Refused: (words, words),
-    messages.Redirect: (words, words, ports, counts),
-    messages.Waiting: (counts, counts, words, words, successors),
-    messages.Formed: (
+    coordinator_messages.Challenge: (counts, proofs),
+    coordinator_messages.Welcome: (proofs, words, seconds, seconds, successors),
+    coordinator_messages.Refused: (words, words),
+    coordinator_messages.Redirect: (words, words, ports, counts),
+    coordinator_messages.Waiting: (counts, counts, words, words, successors),
+    coordinator_messages.Formed: (
         *[counts] * 6,
         words,
         ports,
@@ -68,43 +73,45 @@ TO_MEMBER = {
         locations,
         st.booleans(),
     ),
-    messages.Handover: (counts, steps, counts, counts, seconds, takes),
-    messages.StopAt: (counts, steps, st.booleans()),
-    messages.Stop: (counts, words, seconds),
-    messages.Finish: (st.integers(0, 255), words, words, steps),
-    messages.Heartbeat: (steps, steps, seconds),
-    messages.HeartbeatInterval: (seconds, seconds),
+    coordinator_messages.Handover: (counts, steps, counts, counts, seconds, takes),
+    coordinator_messages.StopAt: (counts, steps, st.booleans()),
+    coordinator_messages.Stop: (counts, words, seconds),
+    coordinator_messages.Finish: (st.integers(0, 255), words, words, steps),
+    coordinator_messages.Heartbeat: (steps, steps, seconds),
+    coordinator_messages.HeartbeatInterval: (seconds, seconds),
     Probe: (counts, st.integers(0, 11), st.just(12), st.sampled_from([1, 2, 3]), words, ports),
     Judged: (counts, st.sampled_from([*Found]), words, words, st.integers(1, 1 << 40), words, words),
     ShowStacks: (counts, counts, counts),
-    messages.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
-    messages.Stored: (counts, words, steps),
+    coordinator_messages.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
+    coordinator_messages.StoredStepReport: (counts, words, steps),
 }
 TO_COORDINATOR = {
-    messages.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds, seconds),
-    messages.Heartbeat: (steps, steps, seconds),
-    messages.Ready: (counts, ports, paths, holds),
-    messages.Failed: (counts, counts, words),
-    messages.Succeeded: (counts, holds),
-    messages.ShardsAdopted: (counts, holds),
-    messages.Leaving: (seconds, words),
-    messages.Reached: (counts, steps),
-    messages.Ask: (),
-    messages.Stored: (counts, words, steps),
+    coordinator_messages.Join: (counts, words, proofs, proofs, members, terms, bases, budgets, counts, holds, seconds),
+    coordinator_messages.Heartbeat: (steps, steps, seconds),
+    coordinator_messages.Ready: (counts, ports, paths, holds),
+    coordinator_messages.ProcessFailed: (counts, counts, words),
+    coordinator_messages.Succeeded: (counts, holds),
+    coordinator_messages.ShardsAdopted: (counts, holds),
+    coordinator_messages.Leaving: (seconds, words),
+    coordinator_messages.Reached: (counts, steps),
+    coordinator_messages.GetRoster: (),
+    coordinator_messages.StoredStepReport: (counts, words, steps),
     Hung: (counts, counts, words),
     Stacks: (counts, counts, st.binary(max_size=400), words),
     Probed: (counts, ports, st.none() | seconds, st.none() | seconds, words, words, counts),
 }
 down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_MEMBER.items()))
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_COORDINATOR.items()))
-JOIN = messages.Join(1, "job", b"n", b"p", Member("a/0", "a"), ElasticSpec(1, 2), messages.LastWorld(), RestartBudget())
-READERS = [messages.read_at_member, messages.read_at_coordinator]
+JOIN = coordinator_messages.Join(
+    1, "job", b"n", b"p", Member("a/0", "a"), ElasticSpec(1, 2), coordinator_messages.LastWorld(), RestartBudget()
+)
+READERS = [coordinator_messages.read_at_member, coordinator_messages.read_at_coordinator]
 pack = msgspec.msgpack.encode
 
 
 def body_of(body):
     """The body itself, which no reader refuses for its length."""
-    assert 0 < len(body) <= messages.MOST_BYTES
+    assert 0 < len(body) <= coordinator_messages.MOST_BYTES
     return body
 
 
@@ -114,34 +121,38 @@ def refuses(read, body):
 
 
 def test_every_message_has_its_examples():
-    assert set(TO_MEMBER) | set(TO_COORDINATOR) == set(messages.ToMember.__args__) | set(
-        messages.ToCoordinator.__args__
+    assert set(TO_MEMBER) | set(TO_COORDINATOR) == set(coordinator_messages.ToMember.__args__) | set(
+        coordinator_messages.ToCoordinator.__args__
     )
 
 
 @given(message=down)
 def test_what_a_coordinator_says_is_read_again(message):
-    assert messages.read_at_member(body_of(messages.encode(message))) == message
-    assert messages.read_at_member(memoryview(body_of(messages.encode(message)))) == message
+    assert coordinator_messages.read_at_member(body_of(coordinator_messages.encode(message))) == message
+    assert coordinator_messages.read_at_member(memoryview(body_of(coordinator_messages.encode(message)))) == message
 
 
 @given(message=up)
 def test_what_a_member_says_is_read_again(message):
-    assert messages.read_at_coordinator(body_of(messages.encode(message))) == message
+    assert coordinator_messages.read_at_coordinator(body_of(coordinator_messages.encode(message))) == message
 
 
-FORMED = messages.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget(), look=True)
+FORMED = coordinator_messages.Formed(
+    2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget(), check_storage=True
+)
 
 
 @pytest.mark.parametrize("known", [pytest.param(10, id="the first ones"), pytest.param(19, id="before `look`")])
 def test_a_world_as_older_agents_tell_it_is_read(known):
-    fields = msgspec.msgpack.decode(body_of(messages.encode(FORMED)))
-    assert messages.read_at_member(pack(fields[: 1 + known])) == msgspec.structs.replace(FORMED, look=False)
+    fields = msgspec.msgpack.decode(body_of(coordinator_messages.encode(FORMED)))
+    assert coordinator_messages.read_at_member(pack(fields[: 1 + known])) == msgspec.structs.replace(
+        FORMED, check_storage=False
+    )
 
 
 @given(message=st.one_of(down, up), cut=st.integers(1, 400))
 def test_a_torn_frame_is_a_bad_one(message, cut):
-    body = body_of(messages.encode(message))
+    body = body_of(coordinator_messages.encode(message))
     for read in READERS:
         refuses(read, body[: max(len(body) - cut, 0)])
 
@@ -149,7 +160,7 @@ def test_a_torn_frame_is_a_bad_one(message, cut):
 @given(message=st.one_of(down, up), tail=st.binary(min_size=1, max_size=8))
 def test_so_is_one_with_more_behind_it(message, tail):
     for read in READERS:
-        refuses(read, body_of(messages.encode(message)) + tail)
+        refuses(read, body_of(coordinator_messages.encode(message)) + tail)
 
 
 @given(body=st.binary(max_size=200))
@@ -167,12 +178,12 @@ def test_random_bytes_raise_nothing_else(body):
             message = read(body)
         except BadFrame:
             continue
-        assert read(body_of(messages.encode(message))) == message
+        assert read(body_of(coordinator_messages.encode(message))) == message
 
 
 @given(message=st.one_of(down, up), at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_one_wrong_byte_raises_nothing_else(message, at, value):
-    body = bytearray(body_of(messages.encode(message)))
+    body = bytearray(body_of(coordinator_messages.encode(message)))
     body[at % len(body)] = value
     test_random_bytes_raise_nothing_else.hypothesis.inner_test(bytes(body))
 
@@ -212,11 +223,11 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
         pytest.param(pack([12, 1, 1, [], [[1, 0]]]), id="a step in memory of no ranks"),
         pytest.param(b"\x92\x0f\xc7\x08\x05" + struct.pack(">d", 1.0), id="an extension type"),
         pytest.param(b"\x94\x0d\x01\x00\xa2\xff\xfe", id="text that is no UTF-8"),
-        pytest.param(pack(["turnout.launcher.rendezvous.messages.Ask"]), id="a class by its name"),
+        pytest.param(pack(["turnout.launcher.coordinator_messages.Ask"]), id="a class by its name"),
     ],
 )
 def test_what_is_no_message_is_refused(body):
-    refuses(messages.read_at_coordinator, body)
+    refuses(coordinator_messages.read_at_coordinator, body)
 
 
 @pytest.mark.parametrize(
@@ -229,15 +240,15 @@ def test_what_is_no_message_is_refused(body):
         pytest.param(5, {"id": "a/0", "name": "a", "processes": 10**6}, id="a million processes"),
         pytest.param(5, {"id": "a/0", "name": "a", "port": -1}, id="a negative port"),
         pytest.param(5, {"id": "a/0", "name": "a", "path": ["s"] * 17}, id="a member's path too long"),
-        pytest.param(5, {"id": "a/0", "name": "a", "order": -1}, id="a negative index"),
-        pytest.param(5, {"id": "a/0", "name": "a", "born_s": math.nan}, id="a birth at no time"),
-        pytest.param(6, {"least": 3, "most": 2}, id="min above max"),
-        pytest.param(6, {"least": 1, "most": 1 << 60}, id="too many members"),
-        pytest.param(6, {"least": 1, "most": 1, "unit": 0}, id="no unit"),
-        pytest.param(6, {"least": 1, "most": 1, "max_restarts": -1}, id="less than no restarts"),
-        pytest.param(6, {"least": 1, "most": 1, "last_call_s": -1.0}, id="a negative last call"),
-        pytest.param(6, {"least": 1, "most": 1, "last_call_s": math.nan}, id="a last call that is no time"),
-        pytest.param(6, {"least": 1, "most": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
+        pytest.param(5, {"id": "a/0", "name": "a", "index": -1}, id="a negative index"),
+        pytest.param(5, {"id": "a/0", "name": "a", "started_s": math.nan}, id="a birth at no time"),
+        pytest.param(6, {"min_nodes": 3, "max_nodes": 2}, id="min above max"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1 << 60}, id="too many members"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "node_unit": 0}, id="no unit"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "max_restarts": -1}, id="less than no restarts"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "last_call_s": -1.0}, id="a negative last call"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "last_call_s": math.nan}, id="a last call that is no time"),
+        pytest.param(6, {"min_nodes": 1, "max_nodes": 1, "join_timeout_s": math.inf}, id="a wait without an end"),
         pytest.param(7, [0, 0, 1, 0], id="a number for a yes"),
         pytest.param(7, [1 << 41], id="a base too large"),
         pytest.param(10, [[1, 0, 2, 1]] * 257, id="too many steps in memory"),
@@ -250,49 +261,64 @@ def test_what_is_no_message_is_refused(body):
     ],
 )
 def test_a_join_out_of_bounds_is_refused(field, value):
-    fields = msgspec.msgpack.decode(body_of(messages.encode(JOIN)))
-    assert messages.read_at_coordinator(pack(fields)) == JOIN
+    fields = msgspec.msgpack.decode(body_of(coordinator_messages.encode(JOIN)))
+    assert coordinator_messages.read_at_coordinator(pack(fields)) == JOIN
     fields[field] = value
-    refuses(messages.read_at_coordinator, pack(fields))
+    refuses(coordinator_messages.read_at_coordinator, pack(fields))
 
 
 @pytest.mark.parametrize(
     ("body", "read"),
     [
-        pytest.param(pack([11]), messages.Heartbeat(), id="a heartbeat of an older agent: it can start processes"),
-        pytest.param(pack([11, 5, 3]), messages.Heartbeat(5, 3, 0.0), id="one that tells steps and nothing of imports"),
-        pytest.param(pack([11, 5, 3, 2.5]), messages.Heartbeat(5, 3, 2.5), id="one of today"),
-        pytest.param(pack([11, 5, 3, 2.5, {"of": 2_030}]), messages.Heartbeat(5, 3, 2.5), id="one of a newer agent"),
+        pytest.param(
+            pack([11]), coordinator_messages.Heartbeat(), id="a heartbeat of an older agent: it can start processes"
+        ),
+        pytest.param(
+            pack([11, 5, 3]),
+            coordinator_messages.Heartbeat(5, 3, 0.0),
+            id="one that tells steps and nothing of imports",
+        ),
+        pytest.param(pack([11, 5, 3, 2.5]), coordinator_messages.Heartbeat(5, 3, 2.5), id="one of today"),
+        pytest.param(
+            pack([11, 5, 3, 2.5, {"of": 2_030}]), coordinator_messages.Heartbeat(5, 3, 2.5), id="one of a newer agent"
+        ),
     ],
 )
 def test_agents_of_several_versions_understand_one_another(body, read):
     """Fields that one does not know are at the end: it leaves them out, or passes over them."""
-    assert messages.read_at_coordinator(body) == read
-    assert messages.read_at_member(body) == read
+    assert coordinator_messages.read_at_coordinator(body) == read
+    assert coordinator_messages.read_at_member(body) == read
 
 
 def test_a_join_of_an_older_agent_says_that_it_can_start_processes():
-    fields = msgspec.msgpack.decode(body_of(messages.encode(msgspec.structs.replace(JOIN, importing_s=9.0))))
-    assert messages.read_at_coordinator(pack(fields)).importing_s == 9.0
-    older = messages.read_at_coordinator(pack(fields[:-1]))
+    fields = msgspec.msgpack.decode(
+        body_of(coordinator_messages.encode(msgspec.structs.replace(JOIN, importing_s=9.0)))
+    )
+    assert coordinator_messages.read_at_coordinator(pack(fields)).importing_s == 9.0
+    older = coordinator_messages.read_at_coordinator(pack(fields[:-1]))
     assert (older, older.importing_s) == (JOIN, 0.0)
 
 
 @given(message=st.one_of(*(st.builds(kind, *TO_MEMBER[kind]) for kind in TO_MEMBER if kind not in TO_COORDINATOR)))
 def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
-    refuses(messages.read_at_coordinator, body_of(messages.encode(message)))
+    refuses(coordinator_messages.read_at_coordinator, body_of(coordinator_messages.encode(message)))
 
 
 @pytest.mark.parametrize(
-    ("head", "most", "size"),
+    ("head", "max_nodes", "size"),
     [
-        pytest.param(b"\0\0\0\1", messages.MOST_BYTES, 1, id="one byte"),
-        pytest.param(b"\0\x40\0\0", messages.MOST_BYTES, messages.MOST_BYTES, id="as much as there may be"),
-        pytest.param(b"\0\x40\0\1", messages.MOST_BYTES, None, id="one byte more"),
-        pytest.param(b"\0\0\0\0", messages.MOST_BYTES, None, id="nothing"),
-        pytest.param(b"\xff\xff\xff\xff", messages.MOST_BYTES, None, id="four gigabytes"),
-        pytest.param(b"\0\0\x60\1", messages.MOST_JOIN_BYTES, None, id="too much from a stranger"),
-        pytest.param(b"GET ", messages.MOST_BYTES, None, id="a browser"),
+        pytest.param(b"\0\0\0\1", coordinator_messages.MOST_BYTES, 1, id="one byte"),
+        pytest.param(
+            b"\0\x40\0\0",
+            coordinator_messages.MOST_BYTES,
+            coordinator_messages.MOST_BYTES,
+            id="as much as there may be",
+        ),
+        pytest.param(b"\0\x40\0\1", coordinator_messages.MOST_BYTES, None, id="one byte more"),
+        pytest.param(b"\0\0\0\0", coordinator_messages.MOST_BYTES, None, id="nothing"),
+        pytest.param(b"\xff\xff\xff\xff", coordinator_messages.MOST_BYTES, None, id="four gigabytes"),
+        pytest.param(b"\0\0\x60\1", coordinator_messages.MOST_JOIN_BYTES, None, id="too much from a stranger"),
+        pytest.param(b"GET ", coordinator_messages.MOST_BYTES, None, id="a browser"),
     ],
 )
 def test_how_much_is_read_is_bounded(head, most, size):
@@ -305,20 +331,29 @@ def test_how_much_is_read_is_bounded(head, most, size):
 
 def test_the_largest_messages_fit():
     many = tuple(Member(f"{'w' * 100}/{n:06}", "w" * 100, "h" * 63, "10.0.0.1", 29_400, 8) for n in range(20_000))
-    assert len(messages.encode(messages.Roster(1, many))) + MAC_BYTES <= 8 << 20
+    assert len(coordinator_messages.encode(coordinator_messages.Roster(1, many))) + MAC_BYTES <= 8 << 20
     path = ("s" * 253,) * 16
     largest = Member("i" * 128, "n" * 253, "h" * 253, "a" * 39, 65_535, 1_024, path)
-    held = (messages.HeldStep(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MOST_HOLDS
-    join = messages.encode(
-        messages.Join(
-            1, "r" * 253, b"n" * 64, b"p" * 64, largest, ElasticSpec(), messages.LastWorld(), RestartBudget(), 9, held
+    held = (coordinator_messages.HeldStep(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MOST_HOLDS
+    join = coordinator_messages.encode(
+        coordinator_messages.Join(
+            1,
+            "r" * 253,
+            b"n" * 64,
+            b"p" * 64,
+            largest,
+            ElasticSpec(),
+            coordinator_messages.LastWorld(),
+            RestartBudget(),
+            9,
+            held,
         )
     )
-    assert len(join) + MAC_BYTES <= messages.MOST_JOIN_BYTES
+    assert len(join) + MAC_BYTES <= coordinator_messages.MOST_JOIN_BYTES
 
 
 THEIRS, OURS = b"c" * 16, b"m" * 16
-PROOF = messages.proof(b"token", "member", "job", THEIRS, OURS)
+PROOF = coordinator_messages.proof(b"token", "member", "job", THEIRS, OURS)
 
 
 @pytest.mark.parametrize(
@@ -338,17 +373,17 @@ PROOF = messages.proof(b"token", "member", "job", THEIRS, OURS)
     ],
 )
 def test_a_proof(claimed, token, role, run, theirs, ours, proves):
-    assert messages.proves(claimed, token, role, run, theirs, ours) is proves
+    assert coordinator_messages.is_proof(claimed, token, role, run, theirs, ours) is proves
 
 
 @given(one=st.tuples(words, words, proofs, proofs), other=st.tuples(words, words, proofs, proofs))
 @example(one=("a", "bc", b"", b""), other=("ab", "c", b"", b""))
 @example(one=("a", "b", b"cd", b""), other=("a", "b", b"c", b"d"))
 def test_no_two_handshakes_have_the_same_proof(one, other):
-    assert (messages.proof(b"t", *one) == messages.proof(b"t", *other)) is (one == other)
+    assert (coordinator_messages.proof(b"t", *one) == coordinator_messages.proof(b"t", *other)) is (one == other)
 
 
 def test_the_token_is_in_no_frame():
     token = b"correct horse battery"
-    proof = messages.proof(token, "member", "job", THEIRS, OURS)
-    assert token not in messages.encode(msgspec.structs.replace(JOIN, nonce=OURS, proof=proof))
+    proof = coordinator_messages.proof(token, "member", "job", THEIRS, OURS)
+    assert token not in coordinator_messages.encode(msgspec.structs.replace(JOIN, nonce=OURS, proof=proof))

@@ -13,7 +13,14 @@ from tests.support.examples import scaled
 from tests.topology.world import guide_table, paths
 from tests.work import lines_run
 from turnout.launcher.model import Member
-from turnout.launcher.rendezvous.rank_assignment import LIMIT, Limit, crossings, ips, optimum, seated
+from turnout.launcher.rendezvous.rank_assignment import (
+    LIMIT,
+    Limit,
+    addresses_by_rank,
+    crossings,
+    optimum,
+    rank_members,
+)
 from turnout.topology.distance import cost
 from turnout.topology.fabric import build
 from turnout.topology.map_yaml import read_map
@@ -23,8 +30,8 @@ from turnout.topology.rank_order import ranks
 NEVER_ANEW = Limit(times=1e9)
 
 
-def worker(name, path="", order=None, host=""):
-    return Member(f"{name}@{host}{path}", name, host or f"host-of-{name}", path=split(path), order=order)
+def worker(name, path="", index=None, host=""):
+    return Member(f"{name}@{host}{path}", name, host or f"host-of-{name}", path=split(path), index=index)
 
 
 def split(path):
@@ -33,7 +40,7 @@ def split(path):
 
 def world(*places):
     """Members w0, w1, ... at these paths, seated."""
-    return seated([worker(f"w{at}", path, at) for at, path in enumerate(places)]).members
+    return rank_members([worker(f"w{at}", path, at) for at, path in enumerate(places)]).members
 
 
 def names(ranking):
@@ -48,7 +55,7 @@ def members(draw, least=0, most=12, indexes=(True, False)):
     return [
         Member(
             f"w{at}", f"w-{at}", draw(st.sampled_from(["", "h1", "h2"])), path=draw(places),
-            order=at if draw(st.sampled_from(indexes)) else None,
+            index=at if draw(st.sampled_from(indexes)) else None,
         )
         for at in range(size)
     ]  # fmt: skip
@@ -57,7 +64,7 @@ def members(draw, least=0, most=12, indexes=(True, False)):
 @st.composite
 def replacements(draw, most=16, indexes=(True, False)):
     """A world, and the same number of members afterwards: some stay, some are new, some came back elsewhere."""
-    before = seated(draw(members(1, most, indexes))).members
+    before = rank_members(draw(members(1, most, indexes))).members
     after = []
     for member in before:
         fate = draw(st.sampled_from(["stays", "stays", "new", "elsewhere"]))
@@ -66,7 +73,7 @@ def replacements(draw, most=16, indexes=(True, False)):
             after.append(member)
         else:
             name = member.name if fate == "elsewhere" else f"new-{member.name}"
-            after.append(Member(f"{member.id}-again", name, "h9", path=path, order=member.order))
+            after.append(Member(f"{member.id}-again", name, "h9", path=path, index=member.index))
     return before, draw(st.permutations(after))
 
 
@@ -77,8 +84,8 @@ def replacements(draw, most=16, indexes=(True, False)):
         pytest.param(
             [worker("w-10"), worker("w-2"), worker("w-1")], ["w-1", "w-2", "w-10"], id="names with numbers, no map"
         ),
-        pytest.param([worker("b", order=0), worker("a", order=1)], ["b", "a"], id="the index before the name"),
-        pytest.param([worker("a"), worker("b", order=7)], ["b", "a"], id="who has an index before who has none"),
+        pytest.param([worker("b", index=0), worker("a", index=1)], ["b", "a"], id="the index before the name"),
+        pytest.param([worker("a"), worker("b", index=7)], ["b", "a"], id="who has an index before who has none"),
         pytest.param(
             [worker("w0", "s/a"), worker("w1", "s/b"), worker("w2", "s/a"), worker("w3", "s/b")],
             ["w0", "w2", "w1", "w3"],
@@ -111,7 +118,7 @@ def replacements(draw, most=16, indexes=(True, False)):
 )
 def test_a_new_world(told, ranked):
     for order_told in (told, told[::-1]):
-        assert names(seated(order_told)) == ranked
+        assert names(rank_members(order_told)) == ranked
 
 
 @pytest.mark.parametrize(
@@ -130,7 +137,7 @@ def test_a_new_world(told, ranked):
             ["w0", "x", "w2", "w3"], id="among equals who comes back has its own seat",
         ),
         pytest.param(
-            ["s/a"] * 4, "w1 w2", [worker("x2", "s/a", order=2), worker("x1", "s/a", order=1)],
+            ["s/a"] * 4, "w1 w2", [worker("x2", "s/a", index=2), worker("x1", "s/a", index=1)],
             ["w0", "x1", "x2", "w3"], id="a new name with an old index has the seat of that index",
         ),
         pytest.param(
@@ -146,9 +153,9 @@ def test_a_replacement_moves_nobody_else(before, gone, come, ranked):
     was = world(*before)
     after = [member for member in was if member.name not in gone.split()] + come
     for told in (after, after[::-1]):
-        ranking = seated(told, was)
+        ranking = rank_members(told, was)
         assert names(ranking) == ranked
-        assert (ranking.moved, ranking.anew) == (0, False)
+        assert (ranking.moved, ranking.is_new) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +171,8 @@ def test_the_excess_is_told_and_past_the_limit_all_are_ranked_anew(astray, cross
     """Three leaves of eight: their ring crosses three times, so that up to 1.5 x 3 + 2 = 6.5 may stay."""
     was = world(*(f"s/{leaf}" for leaf in "abc" for _ in range(8)))
     after = [worker(f"x{at}", astray[at]) if at in astray else member for at, member in enumerate(was)]
-    ranking = seated(after, was)
-    assert (ranking.crossings, ranking.excess, ranking.anew) == (crossings_left, crossings_left - 3, anew)
+    ranking = rank_members(after, was)
+    assert (ranking.crossings, ranking.excess, ranking.is_new) == (crossings_left, crossings_left - 3, anew)
 
 
 def test_a_world_that_strays_too_far_is_optimal_again_and_says_who_moved():
@@ -173,39 +180,39 @@ def test_a_world_that_strays_too_far_is_optimal_again_and_says_who_moved():
     after = list(was)
     for rank in (2, 4, 6):
         after[rank] = worker(f"x{rank}", "s/c")
-    near = seated(after, was, NEVER_ANEW)
+    near = rank_members(after, was, NEVER_ANEW)
     assert (near.crossings, near.optimum, near.moved) == (9, 3, 0)
-    ranking = seated(after, was)
-    assert (ranking.crossings, ranking.excess, ranking.anew) == (3, 0, True)
+    ranking = rank_members(after, was)
+    assert (ranking.crossings, ranking.excess, ranking.is_new) == (3, 0, True)
     assert ranking.moved > 0
     assert names(ranking)[:11] == ["w16", "w17", "w18", "w19", "w20", "w21", "w22", "w23", "x2", "x4", "x6"]
 
 
 def test_a_resized_world_is_ranked_anew():
     was = world("s/a", "s/a", "s/b", "s/b")
-    grown = seated([*was, worker("w4", "s/b", 4)], was)
+    grown = rank_members([*was, worker("w4", "s/b", 4)], was)
     assert names(grown) == ["w2", "w3", "w4", "w0", "w1"]
-    assert (grown.anew, grown.moved, grown.crossings) == (True, 4, 2)
+    assert (grown.is_new, grown.moved, grown.crossings) == (True, 4, 2)
 
 
 def test_a_world_that_only_restarts_keeps_every_rank():
     was = world("s/a", "s/a", "s/b", "s/b")
     again = [Member(f"again-{member.id}", member.name, member.host, path=member.path) for member in was[::-1]]
-    ranking = seated(again, was)
+    ranking = rank_members(again, was)
     assert names(ranking) == [member.name for member in was]
-    assert not ranking.anew
+    assert not ranking.is_new
 
 
 def test_places_that_become_known_late_make_the_ring_optimal():
     was = world("", "", "", "")
-    ranking = seated([worker(f"w{at}", path, at) for at, path in enumerate(["s/a", "s/b", "s/a", "s/b"])], was)
+    ranking = rank_members([worker(f"w{at}", path, at) for at, path in enumerate(["s/a", "s/b", "s/a", "s/b"])], was)
     assert names(ranking) == ["w0", "w2", "w1", "w3"]
-    assert ranking.anew
+    assert ranking.is_new
 
 
 def test_the_guides_table_gives_ranks_of_one_access_switch_in_one_run():
     entries = read_map({"topology_config": guide_table()}).entries
-    ranking = seated([Member(entry.host, entry.host, path=entry.path) for entry in entries])
+    ranking = rank_members([Member(entry.host, entry.host, path=entry.path) for entry in entries])
     leaves = [member.path for member in ranking.members]
     assert ranking.crossings == ranking.optimum == 4
     assert leaves == [leaf for leaf in dict.fromkeys(leaves) for _ in range(leaves.count(leaf))]
@@ -217,15 +224,15 @@ def test_the_addresses_are_told_by_rank():
         Member("1", "w1", address="10.0.0.9", path=("s", "b")),
         Member("2", "w2", address="10.0.0.1", path=("s", "a")),
     ]
-    assert ips(seated(told).members) == ("10.0.0.1", "10.0.0.9")
+    assert addresses_by_rank(rank_members(told).members) == ("10.0.0.1", "10.0.0.9")
 
 
 @given(members(), st.data())
 def test_a_new_world_is_a_least_crossing_permutation_whatever_the_order(told, data):
-    ranking = seated(told)
+    ranking = rank_members(told)
     assert sorted(member.id for member in ranking.members) == sorted(member.id for member in told)
     assert ranking.crossings == crossings(ranking.members) == ranking.optimum == optimum(told)
-    assert seated(data.draw(st.permutations(told))) == ranking
+    assert rank_members(data.draw(st.permutations(told))) == ranking
 
 
 @given(members(1, 6))
@@ -237,7 +244,7 @@ def test_no_order_at_all_crosses_less_than_the_optimum(told):
 @given(st.lists(paths(), min_size=1, max_size=12))
 def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
     built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
-    ranking = seated([Member(f"h{at}", f"h{at}", f"h{at}", path=path) for at, path in enumerate(drawn)])
+    ranking = rank_members([Member(f"h{at}", f"h{at}", f"h{at}", path=path) for at, path in enumerate(drawn)])
     placed = [built.index[member.host] for member in ranking.members]
     assert placed == [host for host, _ in ranks(built, [(host, 1) for host in range(len(drawn))])]
     assert ranking.crossings == cost(built, placed).crossings[0]
@@ -247,14 +254,14 @@ def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
 @given(replacements(), st.randoms(use_true_random=False))
 def test_below_the_limit_stayers_keep_ranks_and_past_it_order_is_optimal(both, dice):
     before, after = both
-    ranking = seated(after, before)
+    ranking = rank_members(after, before)
     assert sorted(member.id for member in ranking.members) == sorted(member.id for member in after)
-    assert seated(dice.sample(after, len(after)), before) == ranking
+    assert rank_members(dice.sample(after, len(after)), before) == ranking
     rank_of = {member.id: rank for rank, member in enumerate(ranking.members)}
     kept = [member.id for member in before if member.id in rank_of]
-    if ranking.anew:
+    if ranking.is_new:
         assert ranking.excess == 0
-        assert not kept or not LIMIT.allows(seated(after, before, NEVER_ANEW).crossings, ranking.optimum)
+        assert not kept or not LIMIT.allows(rank_members(after, before, NEVER_ANEW).crossings, ranking.optimum)
     else:
         assert all(before[rank_of[id_]].id == id_ for id_ in kept)
         assert LIMIT.allows(ranking.crossings, ranking.optimum)
@@ -264,7 +271,7 @@ def test_below_the_limit_stayers_keep_ranks_and_past_it_order_is_optimal(both, d
 @given(replacements(indexes=(True,)))
 def test_new_members_never_cost_more_than_in_the_places_they_take_over(both):
     before, after = both
-    ranking = seated(after, before, NEVER_ANEW)
+    ranking = rank_members(after, before, NEVER_ANEW)
     by_id = {member.id.removesuffix("-again"): member for member in after}
     in_old_seats = [by_id[member.id] for member in before]
     assert _all_tiers(ranking.members) <= _all_tiers(in_old_seats)
@@ -281,15 +288,15 @@ def _all_tiers(ranked):
 def test_the_work_for_a_member_does_not_grow_with_the_world(size, most_a_member):
     """A world that is new, and one with 20 replaced at other places: 36 and 96 lines a member of 1,024 were seen."""
     told = [worker(f"w-{at}", f"core/s{at % 40 // 8}/l{at % 40}", at) for at in range(size)]
-    before = seated(told).members
+    before = rank_members(told).members
     after = [*before[:-20], *(worker(f"x-{at}", f"core/s{at % 5}/l{at % 40}", at) for at in range(20))]
     for told_now, was in ((told, ()), (after, before)):
-        assert lines_run(partial(seated, told_now, was)) <= most_a_member * size
+        assert lines_run(partial(rank_members, told_now, was)) <= most_a_member * size
 
 
 def test_no_library_is_loaded_for_it():
     heavy = "{'numpy', 'networkx', 'yaml', 'torch', 'kubernetes', 'aiohttp'} & set(sys.modules)"
-    modules = "turnout.launcher.rendezvous.rank_assignment, turnout.launcher.agent.read_switch_path"
+    modules = "turnout.launcher.rendezvous.rank_assignment, turnout.launcher.agent.switch_path"
     code = f"import sys, {modules}; print({heavy})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == "set()\n"
@@ -297,7 +304,7 @@ def test_no_library_is_loaded_for_it():
 
 def test_a_job_that_keeps_its_order_is_ranked_by_index():
     members = [worker(f"w{at}", "ab"[at % 2], at) for at in range(12)]
-    kept, by_fabric = seated(members, by_index=True), seated(members)
+    kept, by_fabric = rank_members(members, by_index=True), rank_members(members)
     assert names(kept) == [f"w{at}" for at in range(12)]
     assert (kept.crossings, by_fabric.crossings) == (12, 2)
 
@@ -305,4 +312,4 @@ def test_a_job_that_keeps_its_order_is_ranked_by_index():
 def test_who_comes_back_elsewhere_keeps_the_rank_of_its_index():
     before = world("a", "a", "b", "b")
     again = [*before[:1], worker("w1", "c", 1), *before[2:]]
-    assert names(seated(again, before, by_index=True)) == ["w0", "w1", "w2", "w3"]
+    assert names(rank_members(again, before, by_index=True)) == ["w0", "w1", "w2", "w3"]

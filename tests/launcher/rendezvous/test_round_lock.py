@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.locks.world import held, record
-from turnout.launcher.model import Record, RestartBudget
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.model import RestartBudget, RoundRecord
+from turnout.launcher.rendezvous.arbiter import (
     BadRecord,
     ClaimReason,
-    HolderSeen,
+    HolderObservation,
     StaleRound,
-    claimed,
     may_claim,
     next_round,
+    record_to_write,
     same_grant,
     seal,
     unseal,
@@ -25,7 +25,7 @@ from turnout.launcher.rendezvous.round_lock import (
 numbers = st.integers(0, 9_999_999_999)
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 budgets = st.builds(RestartBudget, st.integers(0, 10**6), st.integers(0, 10**6), st.integers(-1, 10**12))
-records = st.builds(Record, words, numbers, words, words, st.integers(0, 65_535), budgets)
+records = st.builds(RoundRecord, words, numbers, words, words, st.integers(0, 65_535), budgets)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ records = st.builds(Record, words, numbers, words, words, st.integers(0, 65_535)
 )
 def test_who_may_claim(there, dead, may, why, wait_s):
     verdict = may_claim(there, "bert", "me", dead=dead)
-    assert (verdict.may, verdict.why, verdict.wait_s) == (may, why, wait_s)
+    assert (verdict.allowed, verdict.reason, verdict.wait_s) == (may, why, wait_s)
 
 
 def test_the_hold_is_the_callers():
-    assert may_claim(held(record(), 3.0), "bert", "me", hold_s=2.0).why == ClaimReason.HOLDER_QUIET
+    assert may_claim(held(record(), 3.0), "bert", "me", hold_s=2.0).reason == ClaimReason.HOLDER_QUIET
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_the_next_round_was_never_granted(there, known, expected):
 @pytest.mark.parametrize("round_", [1, 6, 7])
 def test_a_round_is_granted_once(round_):
     with pytest.raises(StaleRound, match=f"round {round_} is claimed, and round 7 was granted before"):
-        claimed(record(round_, "bob"), held(record(7)))
+        record_to_write(record(round_, "bob"), held(record(7)))
 
 
 @given(budgets, budgets)
 def test_the_budget_of_a_claim_never_goes_back(before, brought):
-    written = claimed(record(8, "bob", budget=brought), held(record(7, budget=before)))
+    written = record_to_write(record(8, "bob", budget=brought), held(record(7, budget=before)))
     assert written.budget == before.newer(brought)
     assert written.budget.total >= before.total
     assert (written.round, written.coordinator) == (8, "bob")
@@ -88,8 +88,8 @@ def test_the_budget_of_a_claim_never_goes_back(before, brought):
 
 def test_the_budget_of_another_run_is_not_ours():
     ours = record(1, budget=RestartBudget())
-    assert claimed(ours, held(record(7, run="gpt"))) == ours
-    assert claimed(ours, held()) == ours
+    assert record_to_write(ours, held(record(7, run="gpt"))) == ours
+    assert record_to_write(ours, held()) == ours
 
 
 @given(records, st.integers(0, 2**40))
@@ -164,6 +164,6 @@ def test_a_grant_is_a_round_of_a_holder(other, same):
 
 
 def test_a_sighting_begins_anew_with_each_change():
-    first = HolderSeen("a", 1.0)
-    assert first.again("a", 5.0) == first
-    assert first.again("b", 5.0) == HolderSeen("b", 5.0)
+    first = HolderObservation("a", 1.0)
+    assert first.observe("a", 5.0) == first
+    assert first.observe("b", 5.0) == HolderObservation("b", 5.0)

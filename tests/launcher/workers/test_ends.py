@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.launcher.agent.crew import command_of
 from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed, running, until, zombies
 from tests.support.children import children_of
-from turnout.launcher.workers.spawn_spec import CommandKind, StillRunning
+from turnout.launcher.workers.worker_spec import CommandKind, StillRunning
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,9 +12,8 @@ from turnout.launcher.cli.value_types import BadValue
 from turnout.launcher.cli.value_types import streams as choice
 from turnout.launcher.settings import Std
 from turnout.launcher.settings import Streams as Choice
-from turnout.launcher.workers.log_redirects import Outputs, error_file, streams_of
-from turnout.launcher.workers.logs import make_attempt, make_run_folder
-from turnout.launcher.workers.spawn_spec import MOST_ERROR_LINES, Stream, error_text
+from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of
+from turnout.launcher.workers.worker_spec import MOST_ERROR_LINES, Stream, error_text
 
 FILE = Stream("/a/1/stdout.log")
 SHOWN = Stream("/a/1/stdout.log", "[default1]:")

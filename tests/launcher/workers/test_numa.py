@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.launcher.workers.numa.binding import (
+from turnout.launcher.workers.numa import (
     Binding,
     CpuSet,
     Device,
     Machine,
-    Refusal,
+    NotBound,
     bind,
+    gpus,
+    look,
     machine,
     numbers,
     visible,
 )
-from turnout.launcher.workers.numa.cpu_topology import gpus, look
 
 
 def recorded(nodes, *, cores, sockets=1, threads=2, cores_a_cache=2):
@@ -133,7 +134,7 @@ def test_a_cache_with_more_of_our_cpus_comes_first():
 
 
 def test_a_machine_that_says_nothing_is_refused():
-    assert machine({}, range(8)) == Refusal("this machine does not say which CPU is on which NUMA node")
+    assert machine({}, range(8)) == NotBound("this machine does not say which CPU is on which NUMA node")
 
 
 def test_a_virtual_machine_without_caches_and_siblings_is_read():
@@ -185,7 +186,7 @@ def test_the_visible_gpus_are_those_that_cuda_would_see(chosen, names):
 
 @pytest.mark.parametrize("chosen", ["3", "MIG-x", "GPU-z"])
 def test_a_gpu_that_nobody_knows_is_told(chosen):
-    assert visible(GPUS, chosen) == Refusal(f"no device is known by {chosen!r} of CUDA_VISIBLE_DEVICES")
+    assert visible(GPUS, chosen) == NotBound(f"no device is known by {chosen!r} of CUDA_VISIBLE_DEVICES")
 
 
 def put(root: Path, path, text=""):
@@ -207,9 +208,9 @@ def test_the_gpus_of_a_container_are_those_whose_device_it_was_given(tmp_path):
     on = look(tmp_path, "1")
     assert [device.address for device in on.devices] == ["0000:af:00.0"]
     assert {cpu.number for cpu in on.cpus} <= os.sched_getaffinity(0)
-    assert look(tmp_path, "9") == Refusal("no device is known by '9' of CUDA_VISIBLE_DEVICES")
+    assert look(tmp_path, "9") == NotBound("no device is known by '9' of CUDA_VISIBLE_DEVICES")
 
 
 def test_this_machine_says_where_its_cpus_are_or_that_it_does_not():
     on = look()
-    assert isinstance(on, Refusal) or set(bind(on, Binding.NODE, 0, 1).cpus) <= os.sched_getaffinity(0)
+    assert isinstance(on, NotBound) or set(bind(on, Binding.NODE, 0, 1).cpus) <= os.sched_getaffinity(0)

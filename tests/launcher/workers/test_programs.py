@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed
-from turnout.launcher.workers.spawn_spec import CommandKind
+from turnout.launcher.workers.worker_spec import CommandKind
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

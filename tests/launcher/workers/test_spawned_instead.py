@@ -9,11 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.workers.testbed import PYTHON, WorkerTestbed, running, until
+from turnout.launcher.coordinator_messages import Formed
 from turnout.launcher.errors import BadElasticSpec
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.messages import Formed
-from turnout.launcher.workers.environment import Job, common, of_process, read_at_import, why_spawn
-from turnout.launcher.workers.spawn_spec import CommandKind, Exited, SpawnSpec, command, of_rank
+from turnout.launcher.workers.worker_spec import (
+    CommandKind,
+    Exited,
+    JobVariables,
+    SpawnSpec,
+    command,
+    common,
+    of_process,
+    of_rank,
+    read_at_import,
+    why_spawn,
+)
 
 ENV = {"OMP_NUM_THREADS": "1", "HOME": "/h"}
 
@@ -82,7 +92,7 @@ FORMED = Formed(
 
 
 def env_of(local_rank, shared=None, **job):
-    return of_process(shared or {}, Job("run", **job), FORMED, 3, local_rank)
+    return of_process(shared or {}, JobVariables("run", **job), FORMED, 3, local_rank)
 
 
 @pytest.mark.contract("PE-05")
@@ -159,7 +169,9 @@ def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(most, missin
         formed = msgspec.structs.replace(
             FORMED, group_rank=group_rank, group_size=workers, first_rank=group_rank * processes, ranks=ranks
         )
-        env = of_process({"WORKER_NUM": given}, Job("run", most_workers=most), formed, processes, processes - 1)
+        env = of_process(
+            {"WORKER_NUM": given}, JobVariables("run", most_workers=most), formed, processes, processes - 1
+        )
         wanted = int(env["WORKER_NUM"]) * int(env["LOCAL_WORLD_SIZE"])
         assert wanted // int(env["WORLD_SIZE"]) + (int(env["RANK"]) < wanted % int(env["WORLD_SIZE"])) >= 1
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from turnout.launcher.workers import store_port
-from turnout.launcher.workers.store_port import after, before_first, listens
+from turnout.launcher.workers.forkserver import server
+from turnout.launcher.workers.forkserver.server import after, before_first, listens
 
 LONG_S = 600.0  # a test that waits so long has failed
 
@@ -30,7 +30,7 @@ def env(rank: int, port: int | str) -> dict[str, str]:
     "looks",
     [
         pytest.param(listens, id="as it is asked"),
-        pytest.param(store_port._found_in_tables, id="where the kernel does not tell"),
+        pytest.param(server._found_in_tables, id="where the kernel does not tell"),
     ],
 )
 def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket, looks: Callable[[int], bool]) -> None:

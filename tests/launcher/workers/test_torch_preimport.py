@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 
 from tests.launcher.workers.testbed import WorkerTestbed
-from turnout.launcher.workers.forkserver.preload import DEFAULT
-from turnout.launcher.workers.spawn_spec import CommandKind
+from turnout.launcher.workers.forkserver.server import DEFAULT
+from turnout.launcher.workers.worker_spec import CommandKind
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from textwrap import dedent
 
-from turnout.launcher.workers.spawn_spec import CommandKind, SpawnSpec, Stream
 from turnout.launcher.workers.worker_processes import WorkerProcesses
+from turnout.launcher.workers.worker_spec import CommandKind, SpawnSpec, Stream
 
 SECONDS = 30.0  # no wait of a test is longer
 
@@ -27,7 +27,7 @@ class WorkerTestbed:
             fork=fork,
             preload=preload,
             shutdown_timeout_s=shutdown_timeout_s,
-            say=self._say,
+            log_event=self._say,
             env=self.env,
             **more,
         )

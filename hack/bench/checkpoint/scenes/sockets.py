@@ -28,7 +28,7 @@ from hack.bench.checkpoint.state import make
 LOOPBACK, REPLICA = "floor: loopback socket", "ours, replica"
 PACED, UNPACED = "a step while copies are sent, paced", "a step while copies are sent as fast as it goes"
 PACE = 0.125  # of the floor
-MODULE = "turnout.launcher.checkpoint.replication.shard_stream"
+MODULE = "turnout.launcher.checkpoint.replication.peer_connection"
 _FLOOR, _SHARD, _TAKEN = b"f", b"s", b"!"
 _PIECE_BYTES = _BUFFER_BYTES = 4 << 20
 _HEAD_BYTES = 4_096
@@ -107,10 +107,11 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 
 def _arena(memory: Path, size_bytes: int) -> Any:
     """Make an arena with two allocated generations, and the record of a shard of that size."""
-    from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-    from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+    from turnout.launcher.checkpoint.arena.arena import Arena
+    from turnout.launcher.checkpoint.arena.arena_files import boot_id
+    from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 
-    record = Record(0, 1, 0, 0, 1, _HEAD_BYTES, size_bytes - _HEAD_BYTES)
+    record = ShardRecord(0, 1, 0, 0, 1, _HEAD_BYTES, size_bytes - _HEAD_BYTES)
     arena = Arena.make(memory, Identity("bench", str(os.getpid()), 0, boot_id(), 2))
     for generation in range(2):
         arena.populate(generation, record.region_bytes)
@@ -120,8 +121,8 @@ def _arena(memory: Path, size_bytes: int) -> Any:
 def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
     """Send on request; a request names what to send, and the rate limit in bytes a second."""
     from turnout.launcher.checkpoint.format.arena_layout import offset_of
-    from turnout.launcher.checkpoint.format.checksums import sum_of, sums_of
-    from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
+    from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
+    from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter
 
     shard = arena.map(0, record.region_bytes)[: record.shard_bytes]
     sums = tuple(sums_of(shard))
@@ -157,7 +158,7 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
 
 
 def _auth(*, listens: bool) -> Any:
-    from turnout.launcher.frame_auth import FrameAuth
+    from turnout.launcher.framing import FrameAuth
 
     return FrameAuth(b"token", "bench", b"of the caller", b"of the listener", listens=listens)
 

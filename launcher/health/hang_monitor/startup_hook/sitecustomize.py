@@ -12,22 +12,22 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-_PID = "TURNOUT_PROCESS"  # copied from launcher/health/hang_monitor/instrument.py, whose import takes time
+_PID = "TURNOUT_PROCESS"  # copied from launcher/health/hang_monitor/prepare_process.py, whose import takes time
 
 
 def _begin() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
-    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.abspath(each) != here]
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != folder]
+    rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.abspath(each) != folder]
     if rest:
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     else:
         os.environ.pop("PYTHONPATH", None)
     if os.environ.pop(_PID, "") == str(os.getpid()):
         with contextlib.suppress(ImportError, OSError, ValueError):  # training works without it
-            from turnout.launcher.health.hang_monitor.instrument import be_seen
+            from turnout.launcher.health.hang_monitor.prepare_process import make_traceable
 
-            be_seen()
+            make_traceable()
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         theirs = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)

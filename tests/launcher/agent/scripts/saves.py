@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 
-from turnout.launcher.checkpoint.arena.arena import Arena, find
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import find
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
-from turnout.launcher.checkpoint.format.arena_layout import State
+from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import LauncherError
 
@@ -115,8 +116,10 @@ class Killer(threading.Thread):
 
     def now(self, slot):
         if self.moment == "in mid-save":
-            return slot.state is State.WRITING
-        return slot.pinned and slot.state is (State.SEALED if self.moment == "while it is hashed" else State.HASHED)
+            return slot.state is SlotState.WRITING
+        return slot.pinned and slot.state is (
+            SlotState.SEALED if self.moment == "while it is hashed" else SlotState.HASHED
+        )
 
     def kill(self):
         log("kills", moment=self.moment, saves=self.saves)

@@ -10,7 +10,7 @@ import pytest
 from tests.launcher.rendezvous.story import Story
 from turnout.launcher.agent.metrics import MOST_CALLERS, Metrics
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.state import Lost, Told
+from turnout.launcher.rendezvous.state import Logged, Lost
 
 FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "waited_s": 0.4, "reason": "member_lost"}
 
@@ -42,7 +42,7 @@ FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "
 )  # fmt: skip
 def test_what_is_told_is_counted(what, fields, sample, labels, value):
     metrics = Metrics("bert")
-    metrics.told(what, fields)
+    metrics.count_event(what, fields)
     assert metrics.registry.get_sample_value(f"turnout_launcher_{sample}", {"run": "bert", **labels}) == value
 
 
@@ -61,8 +61,8 @@ def test_a_decision_has_one_reason_word_in_the_log_and_in_the_metrics(life):
     """XD-07: of each round and of each member that is lost. The launcher itself writes no Events."""
     story = LIVES[life](Story("1:3", last_call_s=0.0, max_restarts=3).join(*"abc")).ready("abc")
     metrics, logged = Metrics("bert"), Counter()
-    for effect in story.of(Told):
-        metrics.told(effect.what, {"reason": effect.reason.value, **dict(effect.fields)})
+    for effect in story.of(Logged):
+        metrics.count_event(effect.what, {"reason": effect.reason.value, **dict(effect.fields)})
         if effect.what in ("world_formed", "member_lost"):
             logged[effect.what, effect.reason] += 1
     names = {"turnout_launcher_rounds_total": "world_formed", "turnout_launcher_members_lost_total": "member_lost"}
@@ -78,23 +78,23 @@ def test_a_decision_has_one_reason_word_in_the_log_and_in_the_metrics(life):
 
 def test_the_processes_of_a_new_round_do_not_hang_yet():
     metrics = Metrics("bert")
-    metrics.told("process_hung", {"rank": 3})
-    metrics.told("processes_started", {"round": 7, "group_rank": 1})
+    metrics.count_event("process_hung", {"rank": 3})
+    metrics.count_event("processes_started", {"round": 7, "group_rank": 1})
     assert metrics.registry.get_sample_value("turnout_launcher_rank_hangs", {"run": "bert", "rank": "3"}) is None
 
 
 @pytest.mark.parametrize(("what", "fields"), [("hang_over", {}), ("world_formed", FORMED)])
 def test_nobody_is_waited_for_once_a_hang_is_over_or_its_round(what, fields):
     metrics = Metrics("bert")
-    metrics.told("stacks_gathered", {"apart": [2]})
-    metrics.told(what, fields)
+    metrics.count_event("stacks_gathered", {"apart": [2]})
+    metrics.count_event(what, fields)
     assert metrics.registry.get_sample_value("turnout_launcher_rank_stands_apart", {"run": "bert", "rank": "2"}) is None
 
 
 def test_a_word_that_counts_nothing_changes_nothing():
     metrics = Metrics("bert")
     before = [sample for family in metrics.registry.collect() for sample in family.samples]
-    metrics.told("roster", {"round": 1, "members": []})
+    metrics.count_event("roster", {"round": 1, "members": []})
     assert [sample for family in metrics.registry.collect() for sample in family.samples] == before
 
 

@@ -4,11 +4,11 @@ import asyncio
 import random
 from types import SimpleNamespace
 
-from turnout.launcher.agent.stack_responder import StackResponder
+from turnout.launcher.agent.agent import StackResponder
+from turnout.launcher.coordinator_messages import ShowStacks, Stacks
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
-from turnout.launcher.health.hang_monitor.stack_merge import unpack
-from turnout.launcher.health.messages import ShowStacks, Stacks
 from turnout.launcher.health.stack_traces.parse import write
+from turnout.launcher.rendezvous.transport.merge_stacks import unpack
 
 DICE = random.Random(3)
 STACK = f'Current thread 0x02 (most recent call first):\n  File "train.py", line 7 in step{DICE.getrandbits(4_000)}\n'
@@ -18,12 +18,14 @@ WHOLE = write("faulthandler", STACK, "S")
 def sent(file, most_bytes):
     """The frames that answer one order."""
 
-    async def show():
+    async def capture_stacks():
         return {0: CapturedStack(file, True)}
 
     async def answered():
         frames, there = [], asyncio.Event()
-        showing = StackResponder(SimpleNamespace(show=show), lambda frame: (frames.append(frame), there.set()))
+        showing = StackResponder(
+            SimpleNamespace(capture_stacks=capture_stacks), lambda frame: (frames.append(frame), there.set())
+        )
         showing.begin(ShowStacks(7, 1, most_bytes))
         await asyncio.wait_for(there.wait(), 10)
         await showing.close()

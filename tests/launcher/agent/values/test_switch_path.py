@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.agent.read_switch_path import SwitchPathReader
 from turnout.launcher.agent.switch_path import (
     MOST_FILE_BYTES,
     MOST_MAP_BYTES,
+    PathSource,
     PodTexts,
-    Source,
     SwitchPath,
+    SwitchPathReader,
     find_path,
     hosts,
     of_file,
@@ -34,39 +34,44 @@ def note(value, key=NOTE):
 @pytest.mark.parametrize(
     ("texts", "path", "source"),
     [
-        pytest.param(PodTexts(), (), Source.NOBODY, id="nothing is given"),
-        pytest.param(PodTexts(given=" \n", file="\n"), (), Source.NOBODY, id="blanks say nothing"),
-        pytest.param(PodTexts(given="s/l"), ("s", "l"), Source.GIVEN, id="a path is given"),
-        pytest.param(PodTexts("s/l", "s/other"), ("s", "l"), Source.GIVEN, id="what is given goes before the file"),
-        pytest.param(PodTexts(file="dc/s/l\n"), ("dc", "s", "l"), Source.FILE, id="a file with the bare path"),
+        pytest.param(PodTexts(), (), PathSource.NOBODY, id="nothing is given"),
+        pytest.param(PodTexts(given=" \n", file="\n"), (), PathSource.NOBODY, id="blanks say nothing"),
+        pytest.param(PodTexts(given="s/l"), ("s", "l"), PathSource.GIVEN, id="a path is given"),
+        pytest.param(PodTexts("s/l", "s/other"), ("s", "l"), PathSource.GIVEN, id="what is given goes before the file"),
+        pytest.param(PodTexts(file="dc/s/l\n"), ("dc", "s", "l"), PathSource.FILE, id="a file with the bare path"),
         pytest.param(
             PodTexts(file=note("x", "a") + note("s/l") + note("y", "z.io/b")),
             ("s", "l"),
-            Source.FILE,
+            PathSource.FILE,
             id="a file with all annotations",
         ),
-        pytest.param(PodTexts(file=note("s%2Fa/l")), ("s/a", "l"), Source.FILE, id="a name with a slash inside"),
+        pytest.param(PodTexts(file=note("s%2Fa/l")), ("s/a", "l"), PathSource.FILE, id="a name with a slash inside"),
         pytest.param(
-            PodTexts(file="s/l", map=MAP, hosts=("gpu-7",)), ("s", "l"), Source.FILE, id="the file goes before the map"
+            PodTexts(file="s/l", map=MAP, hosts=("gpu-7",)),
+            ("s", "l"),
+            PathSource.FILE,
+            id="the file goes before the map",
         ),
         pytest.param(
             PodTexts(file=note("x", "other"), map=MAP, hosts=("gpu-7",)),
             ("spine", "leaf3"),
-            Source.MAP,
+            PathSource.MAP,
             id="annotations without ours: the map",
         ),
         pytest.param(
             PodTexts(map=MAP, hosts=("gpu-8", "10.0.0.1")),
             ("spine", "leaf2"),
-            Source.MAP,
+            PathSource.MAP,
             id="a map that knows the host by its address",
         ),
         pytest.param(
-            PodTexts(map=TREE, hosts=("gpu-7",)), ("dc", "spine", "leaf4"), Source.MAP, id="our form of the map"
+            PodTexts(map=TREE, hosts=("gpu-7",)), ("dc", "spine", "leaf4"), PathSource.MAP, id="our form of the map"
         ),
-        pytest.param(PodTexts(map=MAP, hosts=("gpu-99",)), (), Source.NOBODY, id="a host that the map does not know"),
         pytest.param(
-            PodTexts(map=(("topology_config", " "),), hosts=("gpu-7",)), (), Source.NOBODY, id="a map that is empty"
+            PodTexts(map=MAP, hosts=("gpu-99",)), (), PathSource.NOBODY, id="a host that the map does not know"
+        ),
+        pytest.param(
+            PodTexts(map=(("topology_config", " "),), hosts=("gpu-7",)), (), PathSource.NOBODY, id="a map that is empty"
         ),
     ],
 )
@@ -125,7 +130,7 @@ def test_values_are_unquoted_as_go_quotes_them(quoted, value):
 @given(st.text(), st.text(), st.text(), st.lists(st.sampled_from(["a", "gpu-7"])))
 def test_no_text_stops_anybody(given_, file, map_, names):
     seen = find_path(PodTexts(given_, file, (("topology_config", map_), ("topology.yaml", file)), tuple(names)), NOTE)
-    assert bool(seen.path) == (seen.source is not Source.NOBODY)
+    assert bool(seen.path) == (seen.source is not PathSource.NOBODY)
 
 
 def test_the_hosts_names_come_from_the_environment_most_telling_first():
@@ -148,7 +153,7 @@ def test_a_file_that_comes_late_is_seen_at_the_next_look(tmp_path, told):
     file.write_text(note("x", "a"))
     assert path_reader.look() == SwitchPath()
     file.write_text(note("x", "a") + note("s/l"))
-    assert path_reader.look() == SwitchPath(("s", "l"), Source.FILE)
+    assert path_reader.look() == SwitchPath(("s", "l"), PathSource.FILE)
     assert told() == []
 
 
@@ -192,7 +197,7 @@ def test_an_unreadable_file_is_told_once_and_again_after_it_came_back(write, sai
     assert said in fault
     file.rmdir() if file.is_dir() else file.unlink()
     file.write_text("s/l")
-    assert path_reader.look() == SwitchPath(("s", "l"), Source.FILE)
+    assert path_reader.look() == SwitchPath(("s", "l"), PathSource.FILE)
     file.unlink()
     write(file)
     path_reader.look()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.launcher.versions import counts_operations, too_old_megatron
+from turnout.launcher.torch_version import counts_operations, too_old_megatron
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.arena import Arena, ArenaBusy, boot_id
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, STATE, Identity, Record, State, newest, table_at
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sums_of
+from turnout.launcher.checkpoint.arena.arena import Arena, ArenaBusy
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.format.arena_layout import (
+    PAGE_BYTES,
+    STATE,
+    Identity,
+    ShardRecord,
+    SlotState,
+    newest,
+    table_at,
+)
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sums_of
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -22,7 +31,7 @@ def identity(worker="w-0", run="run", local_rank=0, boot=None, count=3):
 
 
 def record(step, data_bytes=100_000):
-    return Record(0, step, 1, 0, 1, PAGE_BYTES, data_bytes)
+    return ShardRecord(0, step, 1, 0, 1, PAGE_BYTES, data_bytes)
 
 
 def save(arena, step, data_bytes=100_000):
@@ -97,7 +106,7 @@ def test_a_generation_that_is_begun_shows_nothing_until_it_is_sealed(arena):
         save(arena, step)
     generation = arena.begin(record(4))
     slot = arena.slots()[generation]
-    assert (slot.state, slot.record, load(arena)) == (State.WRITING, None, 3)
+    assert (slot.state, slot.record, load(arena)) == (SlotState.WRITING, None, 3)
 
 
 def test_a_generation_whose_writer_was_killed_stays_void_in_any_state(arena):
@@ -106,7 +115,7 @@ def test_a_generation_whose_writer_was_killed_stays_void_in_any_state(arena):
     generation = arena.begin(record(4))
     with arena.path.open("r+b") as file:
         file.seek(table_at(generation) + 8 * STATE)
-        file.write(State.SEALED.to_bytes(8, "little"))
+        file.write(SlotState.SEALED.to_bytes(8, "little"))
     assert "does not have the sum" in arena.slots()[generation].fault
     assert load(arena) == 3
 
@@ -115,7 +124,7 @@ def test_a_save_that_failed_is_discarded_and_the_ones_before_stay(arena):
     save(arena, 1)
     generation = arena.begin(record(2))
     arena.discard(generation)
-    assert arena.slots()[generation].state is State.EMPTY
+    assert arena.slots()[generation].state is SlotState.EMPTY
     with pytest.raises(ValueError, match="not begun here"):
         arena.seal(generation, record(2))
     assert (load(arena), save(arena, 3), load(arena)) == (1, generation, 3)
@@ -145,7 +154,7 @@ def test_a_daemon_that_pins_a_generation_just_as_it_is_taken_keeps_it(arena):
     for step in (1, 2, 3):
         save(arena, step)
 
-    class PinnedMeanwhile(Record):
+    class PinnedMeanwhile(ShardRecord):
         @property
         def region_bytes(self):  # is asked for by begin() when the oldest generation is chosen, and not yet taken
             if asked and not arena.slots()[0].pinned:
@@ -202,10 +211,10 @@ def test_hashes_are_kept_behind_the_data_and_a_new_save_forgets_them(arena):
     with pytest.raises(BadCheckpoint, match="has no sums"):
         arena.sums(0)
     with pytest.raises(ValueError, match="not those of generation 0"):
-        arena.hashed(0, [1, 2])
+        arena.set_hashed(0, [1, 2])
     sums = sums_of(arena.map(0, saved.shard_bytes))
-    arena.hashed(0, sums)
-    assert (arena.sums(0), arena.slots()[0].state, len(sums)) == (tuple(sums), State.HASHED, 3)
+    arena.set_hashed(0, sums)
+    assert (arena.sums(0), arena.slots()[0].state, len(sums)) == (tuple(sums), SlotState.HASHED, 3)
     for step in (2, 3):
         save(arena, step)
     assert arena.begin(record(4)) == 0
@@ -215,7 +224,7 @@ def test_hashes_are_kept_behind_the_data_and_a_new_save_forgets_them(arena):
 
 def test_a_flipped_bit_in_a_sum_is_found(arena):
     save(arena, 1)
-    arena.hashed(0, sums_of(arena.map(0, record(1).shard_bytes)))
+    arena.set_hashed(0, sums_of(arena.map(0, record(1).shard_bytes)))
     arena.map(0, record(1).region_bytes)[record(1).sums_at] ^= 1
     with pytest.raises(BadCheckpoint, match="not what was written"):
         arena.sums(0)
@@ -283,17 +292,17 @@ def test_a_forked_child_neither_writes_nor_holds_the_place_of_its_parent(arena):
 # What memory there is.
 
 SMALL = """
-from turnout.launcher.checkpoint.format.arena_layout import Identity, Record
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 from turnout.launcher.errors import NoMemory
 from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
 arena = Arena.make(sys.argv[1], Identity("run", "w", 0, boot_id(), 3))
 def save(step, size):
     try:
-        generation = arena.begin(Record(0, step, 1, 0, 1, 4096, size))
+        generation = arena.begin(ShardRecord(0, step, 1, 0, 1, 4096, size))
     except NoMemory as error:
         return str(error).split("; ")[0].removeprefix(sys.argv[1])
     arena.map(generation, 4096 + size)[:] = bytes([step]) * (4096 + size)
-    arena.seal(generation, Record(0, step, 1, 0, 1, 4096, size))
+    arena.seal(generation, ShardRecord(0, step, 1, 0, 1, 4096, size))
     return generation
 free = lambda: os.statvfs(sys.argv[1]).f_bavail * os.statvfs(sys.argv[1]).f_frsize
 before = free()

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id, find, leftovers
-from turnout.launcher.checkpoint.arena.files import ArenaLocks
-from turnout.launcher.checkpoint.arena.memory_limits import limits
-from turnout.launcher.checkpoint.arena.shm_allocation import ShmAllocation
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import ArenaLocks, ShmAllocation, boot_id, find, leftovers, limits
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, identity_page
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 
@@ -226,7 +224,7 @@ def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
     locks = ArenaLocks(file)
     try:
         seen = partial(limits, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
-        with ShmAllocation(path, file, locks, seen).taking() as take:
+        with ShmAllocation(path, file, locks, seen).allocator() as take:
             take("generation 0", 0, 0, 40 << 10)
             with pytest.raises(NoMemory, match="40960 bytes of memory are available"):
                 take("generation 1", 40 << 10, 4096, (44 << 10) + 1)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from turnout.launcher.accelerator import CudaRegistrar
-from turnout.launcher.checkpoint.arena.arena import Arena, address_of, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena, address_of
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 
@@ -55,7 +56,7 @@ def arena(folder):
 
 
 def had(pages, arena, size, driver=None):
-    pages.have(arena, size, driver)
+    pages.prepare(arena, size, driver)
     pages.wait()
 
 

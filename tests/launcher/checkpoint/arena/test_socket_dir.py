@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder
+from turnout.launcher.checkpoint.arena.arena_files import private_folder
 
 OWNER = """
 import sys
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder
+from turnout.launcher.checkpoint.arena.arena_files import private_folder
 folder = private_folder(sys.argv[1])
 print(folder.name, flush=True)
 sys.stdin.read()

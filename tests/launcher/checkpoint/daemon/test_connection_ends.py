@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, Arena, Hello, Refused, encode
+from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, ArenaPath, Hello, RequestRefused, encode
 from turnout.launcher.env import DAEMON
 from turnout.launcher.framing import read_frame
 
@@ -20,7 +20,7 @@ class Daemon:
     """A daemon that answers each connection as the test says."""
 
     def __init__(self, folder):
-        self.path = str(folder / "keeper")
+        self.path = str(folder / "daemon")
         self._listens = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listens.bind(self.path)
         self._listens.listen()
@@ -55,7 +55,7 @@ def client_of(daemon, folder):
     )
     thread.start()
     connection = daemon.accept()
-    connection.sendall(encode(Arena("/dev/shm/a.arena", 3)))
+    connection.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
     thread.join(ANSWERS_S)
     return found[0], connection
 
@@ -74,7 +74,7 @@ def test_a_client_that_is_closed_while_it_reconnects_leaves_no_connection(daemon
     first.close()
     second = daemon.accept()
     client.close()
-    second.sendall(encode(Arena("/dev/shm/a.arena", 3)))
+    second.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
     rest(second)
     client.reader.join(ANSWERS_S)
     assert not client.reader.is_alive()
@@ -84,7 +84,7 @@ def test_a_connection_on_which_the_next_daemon_refuses_is_closed(daemon, tmp_pat
     client, first = client_of(daemon, tmp_path)
     first.close()
     second = daemon.accept()
-    second.sendall(encode(Refused("memory", "the arena is not taken over")))
+    second.sendall(encode(RequestRefused("memory", "the arena is not taken over")))
     rest(second)
     client.reader.join(ANSWERS_S)
     client.close()

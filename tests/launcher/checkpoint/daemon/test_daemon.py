@@ -14,30 +14,30 @@ import pytest
 
 from tests.launcher.agent.crew import until
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder, socket_in
-from turnout.launcher.checkpoint.format.arena_layout import Identity, State, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id, private_folder, socket_in
+from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
 from turnout.launcher.checkpoint.format.daemon_messages import (  # fmt: skip
     MOST_BYTES,
-    Agreed,
     Done,
     End,
+    GetHeldSteps,
     Hashed,
+    HeldSteps,
     Hello,
-    Holdings,
-    Need,
     Pinned,
-    Refused,
+    RequestRefused,
+    ReserveMemory,
+    Restore,
     Save,
-    Settle,
     Wait,
     encode,
     read_at_client,
 )
-from turnout.launcher.checkpoint.format.daemon_messages import Arena as ArenaAt
+from turnout.launcher.checkpoint.format.daemon_messages import ArenaPath as ArenaAt
+from turnout.launcher.checkpoint.format.shard_file import sums_of
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.framing import read_frame
-from turnout.launcher.rendezvous.messages import HeldStep
 
 WITHIN_S = 30.0
 
@@ -141,7 +141,7 @@ def hello(local_rank=0, round_=1, **more):
 def opened(connection, local_rank=0):
     """The arena of this local rank, which the daemon has made for it."""
     connection.ask(hello(local_rank), ArenaAt)
-    return Arena.open(connection.ask(Need(record(0).region_bytes, 3), ArenaAt).path)
+    return Arena.open(connection.ask(ReserveMemory(record(0).region_bytes, 3), ArenaAt).path)
 
 
 def record(step, rank=0, round_=1):
@@ -167,7 +167,7 @@ def test_what_is_sealed_is_hashed(daemon):
     generation, made = save(arena, 7)
     told(connection, generation, made)
     assert connection.hear(Hashed).step == 7
-    assert arena.slots()[generation].state is State.HASHED
+    assert arena.slots()[generation].state is SlotState.HASHED
     assert list(arena.sums(generation)) == sums_of(arena.map(generation, made.shard_bytes))
     assert connection.ask(Wait(), Done)
 
@@ -180,7 +180,7 @@ def test_what_all_local_ranks_hold_is_told(daemon):
     for local_rank, arena in enumerate(arenas):
         save(arena, 5, local_rank)
         save(arena, 6, local_rank, round_=1 + local_rank)
-    found = one.meet().ask(Settle(2), Holdings).held
+    found = one.meet().ask(GetHeldSteps(2), HeldSteps).held_steps
     assert found == (HeldStep(5, 0, 2, 1),)
 
 
@@ -190,9 +190,9 @@ def test_what_is_newer_than_the_agreed_step_is_thrown_away(daemon):
     arena = opened(one.meet())
     for step in (5, 6, 7):
         save(arena, step)
-    assert one.meet().ask(Agreed(6), Done)
+    assert one.meet().ask(Restore(6), Done)
     assert {slot.record.step for slot in arena.slots() if slot.record} == {5, 6}
-    assert one.meet().ask(Agreed(-1), Done)
+    assert one.meet().ask(Restore(-1), Done)
     assert not any(slot.record for slot in arena.slots())
 
 
@@ -203,11 +203,11 @@ def test_memory_that_changed_is_told_and_thrown_away(daemon, step):
     arena = opened(one.meet())
     for each in (6, 7):
         save(arena, each)
-    assert [held.step for held in one.meet().ask(Settle(1), Holdings).held] == [7, 6]
+    assert [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps] == [7, 6]
     at = next(at for at, slot in enumerate(arena.slots()) if slot.record and slot.record.step == step)
     arena.map(at, record(step).shard_bytes)[50_000] ^= 1
-    one.meet().ask(Agreed(step), Done)
-    assert step not in [held.step for held in one.meet().ask(Settle(1), Holdings).held]
+    one.meet().ask(Restore(step), Done)
+    assert step not in [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps]
     until(lambda: f"memory_corrupt step={step}" in one.log.read_text(), "it is told")
 
 
@@ -219,7 +219,7 @@ def test_the_next_daemon_of_the_worker_adopts_what_the_last_has_left(daemon):
     one.process.kill()
     arena.close()
     after = daemon().meet()
-    assert after.ask(Settle(1), Holdings).held == (HeldStep(7, 0, 2, 1),)
+    assert after.ask(GetHeldSteps(1), HeldSteps).held_steps == (HeldStep(7, 0, 2, 1),)
     found = Arena.open(after.ask(hello(), ArenaAt).path)
     assert newest(found.slots()) == generation
     assert not found.slots()[generation].pinned, "whoever has pinned it is gone"
@@ -232,9 +232,9 @@ def test_a_daemon_that_still_writes_is_waited_for(daemon):
     save(arena, 7)
     os.kill(one.process.pid, signal.SIGSTOP)
     after = daemon().meet()
-    after.say(Settle(1))
+    after.say(GetHeldSteps(1))
     one.process.kill()
-    assert after.hear(Holdings).held == (HeldStep(7, 0, 2, 1),)
+    assert after.hear(HeldSteps).held_steps == (HeldStep(7, 0, 2, 1),)
 
 
 @pytest.mark.parametrize(("identity", "stays"), [
@@ -248,13 +248,13 @@ def test_memory_that_nobody_will_ask_for_is_given_back(daemon, tmp_path, identit
     arena = Arena.make(tmp_path, identity)
     path = arena.path
     arena.close()
-    daemon().meet().ask(Settle(1), Holdings)
+    daemon().meet().ask(GetHeldSteps(1), HeldSteps)
     assert path.exists() is stays
 
 
 def test_memory_that_somebody_uses_is_not(daemon, tmp_path):
     arena = Arena.make(tmp_path, Identity("old", "w0", 0, boot_id(), 2))
-    daemon().meet().ask(Settle(1), Holdings)
+    daemon().meet().ask(GetHeldSteps(1), HeldSteps)
     assert arena.path.exists()
 
 
@@ -269,7 +269,7 @@ def test_at_the_end_memory_is_given_back_if_the_job_is_done(daemon, tmp_path, do
 
 
 def test_a_process_of_another_job_is_refused(daemon):
-    assert daemon().meet().ask(Hello("other", "w0", 0, 0, 1, 1), Refused).reason == "refused"
+    assert daemon().meet().ask(Hello("other", "w0", 0, 0, 1, 1), RequestRefused).reason == "refused"
 
 
 @pytest.mark.parametrize("frame", [
@@ -283,7 +283,7 @@ def test_a_bad_frame_ends_the_connection_and_nothing_else(daemon, frame):
     connection = one.meet()
     connection.socket.sendall(frame)
     assert connection.closed()
-    assert one.meet().ask(Settle(1), Holdings).held == ()
+    assert one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps == ()
 
 
 def test_a_fault_is_told_to_its_process_and_the_log_and_others_are_served(tmp_path, request):
@@ -295,8 +295,8 @@ def test_a_fault_is_told_to_its_process_and_the_log_and_others_are_served(tmp_pa
     connection = one.meet()
     connection.ask(hello(), ArenaAt)
     folder.rename(tmp_path / "gone")
-    answer = connection.ask(Need(record(0).region_bytes, 3), Refused)
+    answer = connection.ask(ReserveMemory(record(0).region_bytes, 3), RequestRefused)
     assert (answer.reason, "No such file" in answer.detail) == ("failed", True)
     assert "request_failed" in (tmp_path / "gone" / "w0.log").read_text()
     (tmp_path / "gone").rename(folder)
-    assert one.meet().ask(Settle(1), Holdings).held == ()
+    assert one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps == ()

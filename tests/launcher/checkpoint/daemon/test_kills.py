@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.format.arena_layout import Identity, State, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
+from turnout.launcher.checkpoint.format.shard_file import sums_of
 
 ROOT = Path(__file__).resolve().parents[4]
 WITHIN_S = 30.0
@@ -88,7 +89,7 @@ def check(arena, generation):
     step = slot.record.step
     assert slot.record.shard_bytes == record_of(step).shard_bytes
     assert np.array_equal(np.frombuffer(arena.map(generation, slot.record.shard_bytes), np.uint8), bytes_of(step))
-    if slot.state is State.HASHED:
+    if slot.state is SlotState.HASHED:
         assert arena.sums(generation) == tuple(sums_of(arena.map(generation, slot.record.shard_bytes)))
     return step
 
@@ -100,7 +101,7 @@ def read_along(arena, until_s):
         if generation is None or (record := arena.pin(generation)) is None:
             continue
         assert check(arena, generation) == record.step
-        arena.hashed(generation, sums_of(arena.map(generation, record.shard_bytes)))
+        arena.set_hashed(generation, sums_of(arena.map(generation, record.shard_bytes)))
         assert check(arena, generation) == record.step
         arena.unpin(generation)
 
@@ -129,7 +130,7 @@ def test_the_newest_sealed_step_is_whole_wherever_its_saver_was_killed(arena, sa
         savers.kill()
         slots = arena.slots()
         assert [slot.fault for slot in slots if slot.fault] == []
-        in_mid_save += any(slot.state is State.WRITING for slot in slots)
+        in_mid_save += any(slot.state is SlotState.WRITING for slot in slots)
         found = newest(slots)
         if found is None:
             assert savers.sealed == -1

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.examples import scaled
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.daemon.persist_queue import PersistQueue, Superseded
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, Record, newest
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.daemon.rank_store import PersistQueue, DroppedSave
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
 
 BYTES = 100
 
@@ -28,7 +29,7 @@ class Saves(RuleBasedStateMachine):
 
     @rule(disk=st.booleans())
     def save(self, disk):
-        record = Record(0, self.step + 1, 1, 0, 1, PAGE_BYTES, BYTES)
+        record = ShardRecord(0, self.step + 1, 1, 0, 1, PAGE_BYTES, BYTES)
         while (generation := self.arena.begin(record)) is None:
             if not self.overtake():
                 assert self.count == 2, "with three generations a save never waits for storage"
@@ -45,13 +46,13 @@ class Saves(RuleBasedStateMachine):
 
     def overtake(self):
         """Overtake the oldest save, as the daemon does; the one overtaken then sees that it is."""
-        epoch = self.line.overtake(self.arena.slots()[newest(self.arena.slots())].epoch)
+        epoch = self.line.drop_oldest(self.arena.slots()[newest(self.arena.slots())].epoch)
         if epoch is None:
             return False
         assert epoch == min(self.queued.keys() - {self.now}), "the oldest that waits"
         try:
-            self.line.begins(epoch)
-        except Superseded:
+            self.line.try_begin(epoch)
+        except DroppedSave:
             self.gone.add(epoch)
             self.leave(epoch)
         assert epoch in self.gone
@@ -65,8 +66,8 @@ class Saves(RuleBasedStateMachine):
     @rule()
     def storage_is_free(self):
         self.now = min(self.queued)
-        assert self.line.begins(self.now)
-        assert not self.line.begins(max(self.queued)), "one at a time"
+        assert self.line.try_begin(self.now)
+        assert not self.line.try_begin(max(self.queued)), "one at a time"
 
     @precondition(lambda self: self.now is not None)
     @rule()

@@ -9,28 +9,28 @@ from tests.launcher.agent.crew import until
 from tests.launcher.checkpoint.daemon.test_daemon import daemon, hello  # noqa: F401 -- daemon is a fixture
 from tests.launcher.checkpoint.storage import world
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import Record
+from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
+from turnout.launcher.checkpoint.format.daemon_messages import ArenaPath as ArenaAt
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    Agreed,
-    Ask,
     Done,
     DropOldestSave,
-    Failed,
     FindStored,
+    GetHeldSteps,
+    GetStats,
     Hashed,
-    Holdings,
-    Need,
+    HeldSteps,
     Pinned,
-    RestorePlace,
+    ReserveMemory,
+    Restore,
     Save,
     SaveDropped,
-    Settle,
+    SaveFailed,
     Stats,
-    Stored,
+    StoredStep,
 )
-from turnout.launcher.checkpoint.format.daemon_messages import Arena as ArenaAt
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import steps
+from turnout.launcher.checkpoint.storage.step_reader import steps
+from turnout.launcher.coordinator_messages import RestorePlace
 
 BYTE_S = {"TURNOUT_PERSIST_BYTES_S": "1"}  # what has more than a mebibyte is written for as long as the test lasts
 LARGE_BYTES = 2 << 20
@@ -38,19 +38,19 @@ LARGE_BYTES = 2 << 20
 
 def record(step, rank=0, size_bytes=world.SMALL_BYTES):
     whole = len(world.region(step, rank, size_bytes=size_bytes))
-    return Record(0, step, 1, rank, 2, whole - size_bytes, size_bytes)
+    return ShardRecord(0, step, 1, rank, 2, whole - size_bytes, size_bytes)
 
 
 def opened(connection, local_rank=0):
     """The arena of this local rank, which the daemon has made for it."""
     connection.ask(hello(local_rank), ArenaAt)
-    return Arena.open(connection.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
+    return Arena.open(connection.ask(ReserveMemory(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
 
 
 def opened_again(connection):
     """Open the arena again, as a process that has said who it is."""
     connection.hear(ArenaAt)
-    return Arena.open(connection.ask(Need(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
+    return Arena.open(connection.ask(ReserveMemory(record(0, size_bytes=LARGE_BYTES).region_bytes, 3), ArenaAt).path)
 
 
 def save(arena, step, rank=0, size_bytes=world.SMALL_BYTES):
@@ -84,15 +84,15 @@ def test_a_save_without_room_overtakes_the_oldest_that_waits_for_storage(daemon,
     in_line(one, connection, arena, target, 1, 2, 3)
     assert arena.begin(record(4)) is None
     assert connection.ask(DropOldestSave(), SaveDropped).step == 2
-    lost = connection.hear(Failed)
+    lost = connection.hear(SaveFailed)
     assert (lost.step, lost.reason) == (2, "overtaken")
     until(lambda: "save_overtaken step=2" in one.log.read_text(), "it is logged")
-    assert connection.ask(Ask(), Stats).overtaken == 1
+    assert connection.ask(GetStats(), Stats).dropped == 1
     save(arena, 4)
     assert {slot.record.step for slot in arena.slots()} == {1, 3, 4}
     assert connection.ask(DropOldestSave(), SaveDropped).step == 3, "the newest is another one now"
     assert connection.ask(DropOldestSave(), SaveDropped).step == -1, "the one that is written stays"
-    assert connection.ask(Ask(), Stats).failures == 0
+    assert connection.ask(GetStats(), Stats).failures == 0
 
 
 def test_the_newest_save_is_never_overtaken(daemon, tmp_path):  # noqa: F811
@@ -116,11 +116,11 @@ def committed(daemon, target, step):  # noqa: F811
 def test_what_is_in_storage_is_told(daemon, tmp_path):  # noqa: F811
     """Nothing is told of a folder that nobody has named."""
     agent = daemon(worker="w1").meet()
-    assert agent.ask(FindStored(), Stored) == Stored()
+    assert agent.ask(FindStored(), StoredStep) == StoredStep()
     target = tmp_path / "stored"
     _, agent = committed(daemon, target, 7)
     world.save(open_store(str(target)), 9, 0)
-    assert agent.ask(FindStored(), Stored) == Stored(str(target), 7), "what is not committed is not there"
+    assert agent.ask(FindStored(), StoredStep) == StoredStep(str(target), 7), "what is not committed is not there"
 
 
 @pytest.mark.parametrize("writes", [
@@ -136,13 +136,13 @@ def test_a_restarted_daemon_knows_the_folder_and_sees_commits_of_others(
     one, target = daemon(), tmp_path / "stored"
     store = open_store(str(target))
     store.prepare()
-    connection = one.meet(hello(target=str(target) if writes else "", reads=str(target)))
+    connection = one.meet(hello(target=str(target) if writes else "", read_folder=str(target)))
     save(opened_again(connection), 7)
     world.save_all(store, 9)
     one.process.kill()
     agent = daemon().meet()
-    assert [held.step for held in agent.ask(Settle(1), Holdings).held] == [7]
-    assert agent.ask(FindStored(), Stored) == Stored(str(target), 9)
+    assert [held.step for held in agent.ask(GetHeldSteps(1), HeldSteps).held_steps] == [7]
+    assert agent.ask(FindStored(), StoredStep) == StoredStep(str(target), 9)
 
 
 def test_held_steps_go_nowhere_when_the_world_goes_on_from_a_newer_one(daemon, tmp_path):  # noqa: F811
@@ -157,9 +157,9 @@ def test_held_steps_go_nowhere_when_the_world_goes_on_from_a_newer_one(daemon, t
     one.process.kill()
     one = daemon()
     agent = one.meet()
-    assert agent.ask(Settle(1), Holdings).held[0].round == 1
-    assert agent.ask(Agreed(-1, RestorePlace(1, 0, 2, 2), carry=9), Done)
-    assert agent.ask(Settle(1), Holdings).held == ()
+    assert agent.ask(GetHeldSteps(1), HeldSteps).held_steps[0].round == 1
+    assert agent.ask(Restore(-1, RestorePlace(1, 0, 2, 2), persist_step=9), Done)
+    assert agent.ask(GetHeldSteps(1), HeldSteps).held_steps == ()
     assert not (target / "step-0000000007").exists()
     for local_rank in (0, 1):
         connection = one.meet()
@@ -177,7 +177,7 @@ def test_a_folder_that_a_process_has_named_and_nobody_has_saved_to(daemon, tmp_p
         folder.mkdir()
     one = daemon()
     one.meet().ask(hello(target=str(folder)), ArenaAt)
-    assert one.meet().ask(FindStored(), Stored) == (Stored(str(folder), -1) if there else Stored())
+    assert one.meet().ask(FindStored(), StoredStep) == (StoredStep(str(folder), -1) if there else StoredStep())
 
 
 def test_when_storage_is_read_what_waits_for_a_lost_rank_is_given_up(daemon, tmp_path):  # noqa: F811
@@ -185,8 +185,8 @@ def test_when_storage_is_read_what_waits_for_a_lost_rank_is_given_up(daemon, tmp
     connection = one.meet()
     to_disk(connection, opened(connection), 7, target)
     agent = one.meet()
-    assert agent.ask(Agreed(-1), Done)
-    assert agent.ask(FindStored(), Stored) == Stored(str(target), -1)
+    assert agent.ask(Restore(-1), Done)
+    assert agent.ask(FindStored(), StoredStep) == StoredStep(str(target), -1)
     world.save(open_store(str(target)), 7, 1, run="job")
     until(lambda: "checkpoint_incomplete step=7 missing=[1]" in one.log.read_text(), one.log.read_text)
     assert steps(open_store(str(target)), world.Said()) == ()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
-from turnout.launcher.checkpoint.daemon.preallocate import Preallocator
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
+from turnout.launcher.checkpoint.daemon.rank_store import Preallocator
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 from turnout.launcher.checkpoint.format.memory_budget import Limits
 from turnout.launcher.errors import NoMemory
@@ -32,16 +33,16 @@ def reserved(arena):
 
 async def all_made(making):
     until_s = time.monotonic() + 20
-    while making.left(FREE) != FREE and time.monotonic() < until_s:
+    while making.remaining_limits(FREE) != FREE and time.monotonic() < until_s:
         await asyncio.to_thread(time.sleep, 0.001)
-    assert making.left(FREE) == FREE
+    assert making.remaining_limits(FREE) == FREE
 
 
 def test_one_generation_is_there_at_once_and_the_others_come(arena):
     async def story():
         making = Preallocator()
-        await making.make(arena, 3, SIZE)
-        seen = reserved(arena), making.left(FREE)
+        await making.allocate(arena, 3, SIZE)
+        seen = reserved(arena), making.remaining_limits(FREE)
         await all_made(making)
         return seen
 
@@ -55,8 +56,8 @@ def test_where_the_first_cannot_be_had_nothing_is_promised(arena):
     async def story():
         making = Preallocator()
         with pytest.raises(NoMemory):
-            await making.make(arena, 3, TOO_MUCH)
-        return making.left(FREE)
+            await making.allocate(arena, 3, TOO_MUCH)
+        return making.remaining_limits(FREE)
 
     assert asyncio.run(story()) == FREE
     assert reserved(arena) == [0, 0, 0]
@@ -65,7 +66,7 @@ def test_where_the_first_cannot_be_had_nothing_is_promised(arena):
 def test_an_arena_that_is_closed_meanwhile_ends_it(arena):
     async def story():
         making, other = Preallocator(), Arena.open(arena.path)
-        await making.make(other, 3, SIZE)
+        await making.allocate(other, 3, SIZE)
         other.close()
         await all_made(making)
 
@@ -106,12 +107,12 @@ def test_what_is_promised_may_change_while_it_is_counted(arena):
         making, shifting, begun = Preallocator(), Shifting(arena), []
 
         def promise_more():
-            begun.append(making.make(arena, 3, SIZE))
+            begun.append(making.allocate(arena, 3, SIZE))
             begun[-1].send(None)  # as far as its promise
 
-        await making.make(shifting, 3, SIZE)
+        await making.allocate(shifting, 3, SIZE)
         shifting.meanwhile = promise_more
-        left = making.left(FREE)
+        left = making.remaining_limits(FREE)
         shifting.meanwhile = lambda: None
         for each in begun:
             each.close()

@@ -13,12 +13,12 @@ import pytest_asyncio
 from tests.launcher.checkpoint.daemon.test_daemon import record, save
 from tests.launcher.workers.testbed import until
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.arena.socket_dir import private_folder
+from turnout.launcher.checkpoint.arena.arena_files import private_folder
 from turnout.launcher.checkpoint.daemon.agent_client import AgentClient
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
+from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.env import DAEMON
-from turnout.launcher.rendezvous.messages import HeldStep
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,9 +40,14 @@ class Worker:
 
     async def connect(self):
         hello = Hello("job", "w0", 0, 0, 1, 1)
-        args = (hello, os.environ | {DAEMON: self.agent.env[DAEMON]}, Path(self._sockets.name), lambda told: None)
+        args = (
+            hello,
+            os.environ | {DAEMON: self.agent.environment[DAEMON]},
+            Path(self._sockets.name),
+            lambda told: None,
+        )
         self.trainer = await asyncio.to_thread(TrainerClient, *args)
-        path = await asyncio.to_thread(self.trainer.need, record(0).region_bytes, 3)
+        path = await asyncio.to_thread(self.trainer.reserve, record(0).region_bytes, 3)
         return Arena.open(path)
 
     async def kill(self):
@@ -53,10 +58,10 @@ class Worker:
 
     def seal(self, arena, step):
         generation, sealed = save(arena, step)
-        self.trainer.sealed(Save(generation, sealed.epoch, step))
+        self.trainer.announce_save(Save(generation, sealed.epoch, step))
 
     async def held(self):
-        return [each.step for each in await asyncio.to_thread(self.trainer.settle, 1)]
+        return [each.step for each in await asyncio.to_thread(self.trainer.held_steps, 1)]
 
     async def close(self):
         if self.trainer is not None:
@@ -80,7 +85,7 @@ async def test_a_training_process_goes_on_with_the_next_daemon_and_loses_nothing
     await worker.kill()
     assert await worker.held() == [3]
     await asyncio.to_thread(worker.seal, arena, 4)
-    await asyncio.to_thread(worker.trainer.unheard)
+    await asyncio.to_thread(worker.trainer.wait_pinned)
     assert await worker.held() == [4, 3]
 
 
@@ -89,7 +94,7 @@ async def test_a_save_of_which_the_dead_daemon_was_told_is_told_to_the_next(work
     os.kill(worker.pid, signal.SIGSTOP)
     await asyncio.to_thread(worker.seal, arena, 3)
     await worker.kill()
-    await asyncio.to_thread(worker.trainer.unheard)
+    await asyncio.to_thread(worker.trainer.wait_pinned)
     assert await worker.held() == [3]
 
 

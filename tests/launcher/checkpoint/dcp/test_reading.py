@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from hack.bench.checkpoint.scenes.reshard import sharded
 from tests.launcher.checkpoint.dcp.alone import a_state, same
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageWriter
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES
 from turnout.launcher.errors import BadCheckpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.*is deprecated")

@@ -21,10 +21,9 @@ from tests.support.examples import scaled
 from turnout.launcher.checkpoint.arena.arena import ArenaBusy
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import steps
+from turnout.launcher.checkpoint.storage.step_reader import steps
 from turnout.launcher.errors import BadCheckpoint, BadState, NoMemory
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 
 WAYS = ["as it is", "transposed", "every other one", "the same row again", "a parameter"]
 DIES = """
@@ -380,6 +379,6 @@ def test_a_save_is_a_phase_to_whoever_watches_but_not_in_another_thread(make, tm
     beside = threading.Thread(target=checkpoints.save, args=(2, training(2)))
     beside.start()
     beside.join()
-    seen = watched.seen()[0]
+    seen = watched.progress()[0]
     watched.close()
     assert (seen.phase, seen.turns) == ("", 2)

@@ -12,7 +12,7 @@ import torch
 
 from turnout.launcher.addresses import free_port
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import committed
+from turnout.launcher.checkpoint.storage.step_reader import committed
 
 pytestmark = pytest.mark.slow
 

@@ -63,10 +63,10 @@ def test_without_rng_nothing_is_set_back(make, tmp_path):
     [
         pytest.param("", id="nothing"),
         pytest.param("[]", id="no object"),
-        pytest.param(rng.seen(0).replace('"rank":0', '"rank":"0"'), id="a rank that is no number"),
-        pytest.param(rng.seen(0).replace('"words":"', '"words":"AAAA'), id="words too many"),
-        pytest.param(rng.seen(0).replace('"torch":"', '"torch":"AAAA'), id="a state that torch does not take"),
-        pytest.param(rng.seen(0).replace('"at":', '"at":9'), id="a place behind the last word"),
+        pytest.param(rng.encode_state(0).replace('"rank":0', '"rank":"0"'), id="a rank that is no number"),
+        pytest.param(rng.encode_state(0).replace('"words":"', '"words":"AAAA'), id="words too many"),
+        pytest.param(rng.encode_state(0).replace('"torch":"', '"torch":"AAAA'), id="a state that torch does not take"),
+        pytest.param(rng.encode_state(0).replace('"at":', '"at":9'), id="a place behind the last word"),
     ],
 )
 def test_what_are_no_random_numbers_is_refused(text):

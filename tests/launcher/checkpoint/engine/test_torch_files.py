@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.engine.torch_files import kept, load, newest, put, retire
-from turnout.launcher.checkpoint.format.retention import All, Every, Latest
+from turnout.launcher.checkpoint.engine.torch_file import list_files, load, newest, put, remove_old_files
+from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 
@@ -136,7 +136,7 @@ def test_which_files_stay(tmp_path, keep, stay):  # DL-50
     put(folder, tmp_path / "outside.pt", 2, lambda file: torch.save({}, file))
     for step in (10, 20, 25, 30):
         save(folder, f"{step}/rank_0.pt", step)
-        retire(folder, keep, step)
+        remove_old_files(folder, keep, step)
     assert names(folder) == sorted(f"{step}/rank_0.pt" for step in stay)
     assert sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal()) == stay
     assert (tmp_path / "outside.pt").is_file()
@@ -147,14 +147,14 @@ def test_what_was_written_last_is_never_removed(tmp_path_factory, steps, keep):
     folder = tmp_path_factory.mktemp("rolled-back")
     for step in steps:  # a step may come again, lower than others
         save(folder, f"{step}.pt", step)
-        retire(folder, keep, step)
+        remove_old_files(folder, keep, step)
         assert found(folder) == (step, [])
 
 
 def test_the_folder_may_be_moved(tmp_path):
     save(tmp_path / "here", "a/1.pt", 1)
     os.rename(tmp_path / "here", tmp_path / "there")
-    assert kept(tmp_path / "there")[0].path == tmp_path / "there" / "a" / "1.pt"
+    assert list_files(tmp_path / "there")[0].path == tmp_path / "there" / "a" / "1.pt"
     assert found(tmp_path / "there") == (1, [])
 
 

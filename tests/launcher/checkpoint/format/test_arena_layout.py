@@ -16,9 +16,9 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     TARGET_AT,
     TARGET_BYTES,
     Identity,
-    Record,
+    ShardRecord,
     Slot,
-    State,
+    SlotState,
     identity_page,
     newest,
     next_epoch,
@@ -32,11 +32,11 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     table_at,
     target_bytes,
 )
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES
 from turnout.launcher.errors import BadCheckpoint
 
 OURS = Identity("run-1", "worker-3", 2, "8a3c", 3)
-RECORD = Record(epoch=7, step=4_200, round=3, rank=5, world=8, head_bytes=8_192, data_bytes=10_000_001)
+RECORD = ShardRecord(epoch=7, step=4_200, round=3, rank=5, world=8, head_bytes=8_192, data_bytes=10_000_001)
 
 
 def words(*values):
@@ -53,10 +53,10 @@ def flipped(data, at, bits=0xFF):
 
 
 def sealed(epoch, **more):
-    return Slot(State.SEALED, epoch=epoch, record=replace(RECORD, epoch=epoch), **more)
+    return Slot(SlotState.SEALED, epoch=epoch, record=replace(RECORD, epoch=epoch), **more)
 
 
-EMPTY, WRITING = Slot(), Slot(State.WRITING, epoch=9)
+EMPTY, WRITING = Slot(), Slot(SlotState.WRITING, epoch=9)
 BROKEN = Slot(epoch=9, fault="torn")
 
 names = st.text(max_size=253)
@@ -65,14 +65,14 @@ identities = st.builds(
     Identity, names, names, st.integers(0, (1 << 20) - 1), st.text(max_size=64), st.integers(1, MOST_GENERATIONS)
 )
 records = st.builds(
-    lambda rank, more, **fields: Record(rank=rank, world=rank + more, **fields),
+    lambda rank, more, **fields: ShardRecord(rank=rank, world=rank + more, **fields),
     rank=st.integers(0, 1 << 30), more=st.integers(1, 1 << 20), epoch=counts, step=counts, round=counts,
     head_bytes=st.integers(1, 1_000).map(lambda pages: pages * PAGE_BYTES), data_bytes=st.integers(0, 1 << 39),
 )  # fmt: skip
 slots = st.lists(
     st.builds(
         lambda kind, pinned, epoch: replace(kind, pinned=pinned, epoch=epoch),
-        st.sampled_from([EMPTY, WRITING, BROKEN, sealed(1), replace(sealed(1), state=State.HASHED)]),
+        st.sampled_from([EMPTY, WRITING, BROKEN, sealed(1), replace(sealed(1), state=SlotState.HASHED)]),
         st.booleans(),
         st.integers(0, 50),
     ),
@@ -128,16 +128,16 @@ def test_one_flipped_byte_of_an_identity_is_found_wherever_it_is(bits):
             read_identity(flipped(page, at, bits))
 
 
-@pytest.mark.parametrize("state", [State.SEALED, State.HASHED])
+@pytest.mark.parametrize("state", [SlotState.SEALED, SlotState.HASHED])
 @pytest.mark.parametrize("bits", [1 << bit for bit in range(8)] + [0xFF])
 def test_one_flipped_byte_of_a_table_never_shows_what_was_not_written(state, bits):
-    page, said = table(state, reserved=8_192), (state, 7, RECORD, 99 if state is State.HASHED else None)
+    page, said = table(state, reserved=8_192), (state, 7, RECORD, 99 if state is SlotState.HASHED else None)
     for at in range(RECORD_AT + RECORD_BYTES):
         slot = read_table(flipped(page, at, bits))
-        if 24 <= at < 32 and state is State.HASHED:
+        if 24 <= at < 32 and state is SlotState.HASHED:
             assert slot.sums_sum != 99  # and then no sums of this file fit
         elif slot.fault:
-            assert (slot.state, slot.record, slot.sums_sum) == (State.EMPTY, None, None)
+            assert (slot.state, slot.record, slot.sums_sum) == (SlotState.EMPTY, None, None)
         else:
             assert (slot.state, slot.epoch, slot.record, slot.sums_sum) == said
         assert bool(slot.fault) == (at < 8 or 16 <= at < 24 or at >= RECORD_AT)
@@ -156,17 +156,25 @@ def test_no_bytes_from_outside_do_harm(data):
     ("page", "slot"),
     [
         pytest.param(bytes(PAGE_BYTES), EMPTY, id="a page of zeros is an empty generation"),
-        pytest.param(table(State.SEALED), sealed(7), id="sealed: without sums, whatever stands in their place"),
+        pytest.param(table(SlotState.SEALED), sealed(7), id="sealed: without sums, whatever stands in their place"),
         pytest.param(
-            table(State.HASHED), replace(sealed(7), state=State.HASHED, sums_sum=99), id="hashed: with their sum"
+            table(SlotState.HASHED),
+            replace(sealed(7), state=SlotState.HASHED, sums_sum=99),
+            id="hashed: with their sum",
         ),
-        pytest.param(table(State.WRITING), Slot(State.WRITING, epoch=7), id="one that is being written has no record"),
-        pytest.param(table(State.SEALED, pins=2), sealed(7, pinned=True), id="a reader has pinned it"),
-        pytest.param(table(State.EMPTY, reserved=4_096), Slot(epoch=7, reserved_bytes=4_096), id="empty, with memory"),
         pytest.param(
-            table(State.EMPTY, epoch=0, reserved=STRIDE_BYTES + 1), EMPTY, id="more memory than there can be is none"
+            table(SlotState.WRITING), Slot(SlotState.WRITING, epoch=7), id="one that is being written has no record"
         ),
-        pytest.param(table(State.EMPTY, epoch=MOST + 1), EMPTY, id="an epoch that no save ever reaches is none"),
+        pytest.param(table(SlotState.SEALED, pins=2), sealed(7, pinned=True), id="a reader has pinned it"),
+        pytest.param(
+            table(SlotState.EMPTY, reserved=4_096), Slot(epoch=7, reserved_bytes=4_096), id="empty, with memory"
+        ),
+        pytest.param(
+            table(SlotState.EMPTY, epoch=0, reserved=STRIDE_BYTES + 1),
+            EMPTY,
+            id="more memory than there can be is none",
+        ),
+        pytest.param(table(SlotState.EMPTY, epoch=MOST + 1), EMPTY, id="an epoch that no save ever reaches is none"),
     ],
 )
 def test_a_table_says(page, slot):
@@ -177,13 +185,13 @@ def test_a_table_says(page, slot):
     ("page", "fault"),
     [
         pytest.param(table(2), "no state that there is", id="a state that is none"),
-        pytest.param(table(State.SEALED, record=None), "does not have the sum", id="no record"),
-        pytest.param(table(State.SEALED, epoch=8), "of epoch 7, its table of 8", id="the record of another save"),
+        pytest.param(table(SlotState.SEALED, record=None), "does not have the sum", id="no record"),
+        pytest.param(table(SlotState.SEALED, epoch=8), "of epoch 7, its table of 8", id="the record of another save"),
     ],
 )
 def test_a_table_that_cannot_be_believed_counts_as_empty_and_says_why(page, fault):
     slot = read_table(page)
-    assert slot.state is State.EMPTY
+    assert slot.state is SlotState.EMPTY
     assert slot.record is None
     assert fault in slot.fault
 
@@ -261,7 +269,7 @@ def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
     [
         pytest.param([], None, None, id="none"),
         pytest.param([EMPTY, WRITING, BROKEN], None, None, id="nothing that may be read"),
-        pytest.param([sealed(2), replace(sealed(1), state=State.HASHED)], 0, 1, id="by epoch, hashed or not"),
+        pytest.param([sealed(2), replace(sealed(1), state=SlotState.HASHED)], 0, 1, id="by epoch, hashed or not"),
         pytest.param([sealed(2, pinned=True), sealed(3)], 1, None, id="the last that was begun"),
     ],
 )

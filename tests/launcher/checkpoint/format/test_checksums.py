@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.checksums import (
+from turnout.launcher.checkpoint.format.shard_file import (
     BLOCK_BYTES,
     CHUNK_BYTES,
     MOST_BLOCKS,

@@ -6,16 +6,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format import daemon_messages
-from turnout.launcher.errors import BadFrame
-from turnout.launcher.framing import body_bytes
-from turnout.launcher.rendezvous.checkpoint_messages import (
+from turnout.launcher.coordinator_messages import (
     MOST_LOCATIONS,
     AdoptShards,
     DaemonEndpoint,
+    HeldStep,
     ReplicaGroup,
     ShardLocation,
 )
-from turnout.launcher.rendezvous.messages import HeldStep
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.framing import body_bytes
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(-1, 1 << 60)
@@ -64,14 +64,14 @@ TO_DAEMON = {
         st.booleans(),
         words,
     ),
-    daemon_messages.Need: (sizes, generations),
+    daemon_messages.ReserveMemory: (sizes, generations),
     daemon_messages.Save: (slots, counts, steps, words, kinds, words, counts, counts, st.booleans()),
     daemon_messages.Wait: (),
-    daemon_messages.Ask: (),
+    daemon_messages.GetStats: (),
     daemon_messages.Bye: (),
-    daemon_messages.Settle: (ranks,),
+    daemon_messages.GetHeldSteps: (ranks,),
     daemon_messages.End: (st.booleans(),),
-    daemon_messages.Agreed: (newest, st.none() | seats, newest),
+    daemon_messages.Restore: (newest, st.none() | seats, newest),
     daemon_messages.Trust: (st.binary(max_size=64), newest, st.none() | seats),
     daemon_messages.DropOldestSave: (),
     daemon_messages.FindStored: (),
@@ -79,17 +79,17 @@ TO_DAEMON = {
     daemon_messages.FetchShard: (steps, counts, ranks, ranks),
 }
 TO_CLIENT = {
-    daemon_messages.Arena: (words, generations),
-    daemon_messages.Refused: (words, words),
+    daemon_messages.ArenaPath: (words, generations),
+    daemon_messages.RequestRefused: (words, words),
     daemon_messages.Hashed: (steps,),
     daemon_messages.Persisted: (steps, words),
-    daemon_messages.Failed: (steps, words, words),
+    daemon_messages.SaveFailed: (steps, words, words),
     daemon_messages.Done: (),
     daemon_messages.Stats: (*[newest] * 4, *[counts] * 4, newest, counts, counts),
-    daemon_messages.Holdings: (held,),
+    daemon_messages.HeldSteps: (held,),
     daemon_messages.Pinned: (steps,),
     daemon_messages.SaveDropped: (newest,),
-    daemon_messages.Stored: (words, newest),
+    daemon_messages.StoredStep: (words, newest),
     daemon_messages.ShardFetched: (words, slots, counts),
 }
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_DAEMON.items()))
@@ -168,7 +168,8 @@ def test_one_wrong_byte_raises_nothing_else(message, at, value):
 
 
 NEED, SEALED, SETTLE, END = (
-    number(kind) for kind in (daemon_messages.Need, daemon_messages.Save, daemon_messages.Settle, daemon_messages.End)
+    number(kind)
+    for kind in (daemon_messages.ReserveMemory, daemon_messages.Save, daemon_messages.GetHeldSteps, daemon_messages.End)
 )
 
 
@@ -203,8 +204,8 @@ def test_what_is_no_message_is_refused(body):
 
 
 def test_what_an_agent_is_told_is_bounded():
-    kind = number(daemon_messages.Holdings)
-    assert daemon_messages.read_at_client(pack([kind, [[1, 0, 2]] * 256])).held == (HeldStep(1, 0, 2),) * 256
+    kind = number(daemon_messages.HeldSteps)
+    assert daemon_messages.read_at_client(pack([kind, [[1, 0, 2]] * 256])).held_steps == (HeldStep(1, 0, 2),) * 256
     refuses(daemon_messages.read_at_client, pack([kind, [[1, 0, 2]] * 257]))
     refuses(daemon_messages.read_at_client, pack([kind, [[-2, 0, 2]]]))
 
@@ -244,7 +245,7 @@ def test_the_largest_messages_fit():
         daemon_messages.Save(
             daemon_messages.MOST_GENERATIONS - 1, 1 << 60, 1 << 60, longest, "shards", longest, 1 << 60, 1 << 60
         ),
-        daemon_messages.Failed(1 << 60, word, longest),
-        daemon_messages.Agreed(1 << 60, seat, 1 << 60),
+        daemon_messages.SaveFailed(1 << 60, word, longest),
+        daemon_messages.Restore(1 << 60, seat, 1 << 60),
     ):
         body_of(daemon_messages.encode(message))

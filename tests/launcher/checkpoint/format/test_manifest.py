@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
 from turnout.launcher.checkpoint.format.manifest import (
     MOST_SHARD_BYTES,
     Blocks,
     Manifest,
-    Note,
-    Shard,
+    ShardNote,
+    StoredShard,
     complete,
     read,
     read_note,
@@ -22,6 +21,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     write,
     write_note,
 )
+from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
 from turnout.launcher.errors import BadCheckpoint
 
 steps, rounds = st.integers(0, 1 << 60), st.integers(0, 1 << 60)
@@ -36,7 +36,9 @@ def shards(draw, rank=None):
     chunks = draw(st.lists(sums, min_size=1, max_size=4))
     size = draw(st.integers(max(8, CHUNK_BYTES * (len(chunks) - 1) + 1), CHUNK_BYTES * len(chunks)))
     rank = draw(st.integers(0, 9)) if rank is None else rank
-    return Shard.of(f"{rank} {draw(files)}", rank, size, draw(st.integers(8, size)), chunks, draw(words | st.just("")))
+    return StoredShard.of(
+        f"{rank} {draw(files)}", rank, size, draw(st.integers(8, size)), chunks, draw(words | st.just(""))
+    )
 
 
 @st.composite
@@ -45,7 +47,7 @@ def notes(draw):
     size = draw(st.sampled_from([BLOCK_BYTES, 2 * BLOCK_BYTES]))
     count = -(-each.bytes // size)
     blocks = draw(st.none() | st.lists(sums, min_size=count, max_size=count).map(lambda found: Blocks.of(size, found)))
-    return Note(draw(words), draw(steps), draw(rounds), draw(st.integers(10, 99)), each, draw(times), blocks)
+    return ShardNote(draw(words), draw(steps), draw(rounds), draw(st.integers(10, 99)), each, draw(times), blocks)
 
 
 @st.composite
@@ -56,11 +58,11 @@ def manifests(draw):
 
 
 def shard(rank=0, file="", bytes=5_000_000, head_bytes=4_096, sums=(1, 2)):
-    return Shard.of(file or f"rank-{rank}.safetensors", rank, bytes, head_bytes, sums)
+    return StoredShard.of(file or f"rank-{rank}.safetensors", rank, bytes, head_bytes, sums)
 
 
 def note(rank=0, step=10, round=1, world=2, run="job", saved_s=7.0, sums=(1, 2)):
-    return Note(run, step, round, world, shard(rank, sums=sums), saved_s)
+    return ShardNote(run, step, round, world, shard(rank, sums=sums), saved_s)
 
 
 NOTE = note(1)
@@ -228,14 +230,14 @@ def test_a_note_of_before_there_were_blocks_is_read():
         b'"rank-00001.safetensors","rank":1,"bytes":300000,"head_bytes":4096,"sums_sum":10233279695637096332,"sums":[5],'
         b'"about":""},"saved_s":3.5}}'
     )
-    shard = Shard.of("rank-00001.safetensors", 1, 300_000, 4_096, [5])
-    assert read_note(text) == Note("job", 10, 1, 2, shard, 3.5, None)
+    shard = StoredShard.of("rank-00001.safetensors", 1, 300_000, 4_096, [5])
+    assert read_note(text) == ShardNote("job", 10, 1, 2, shard, 3.5, None)
 
 
 def test_sums_are_of_the_files_own_bytes_head_included():
     data = bytes(range(256)) * 20_000
     sums = sums_of(memoryview(data))
-    told = Shard.of("f", 0, len(data), 4_096, sums)
+    told = StoredShard.of("f", 0, len(data), 4_096, sums)
     assert told.sums == (sum_of(data[:CHUNK_BYTES]), sum_of(data[CHUNK_BYTES:]))
     assert told.sums_sum == sum_of_sums(sums) == sum_of(b"".join(each.to_bytes(8, "little") for each in sums))
 

@@ -5,77 +5,74 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format import replication_messages
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
-from turnout.launcher.checkpoint.format.checksums import sum_of
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
+from turnout.launcher.checkpoint.format.shard_file import sum_of
+from turnout.launcher.checkpoint.replication import peer_connection
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.frame_auth import FrameAuth, NotProven
-from turnout.launcher.framing import body_bytes
+from turnout.launcher.framing import FrameAuth, NotProven, body_bytes
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, newest, ranks = st.integers(0, 1 << 60), st.integers(-1, 1 << 60), st.integers(0, (1 << 20) - 1)
 proofs, packed, sums = st.binary(max_size=64), st.binary(min_size=64, max_size=64), st.binary(min_size=8, max_size=8)
-generations = st.integers(1, replication_messages.MOST_GENERATIONS)
+generations = st.integers(1, peer_connection.MOST_GENERATIONS)
 goes = st.none() | st.builds(Save, st.integers(0, 6), counts, counts, words)
 
 KINDS = {
-    replication_messages.PeerHello: (counts, proofs),
-    replication_messages.PeerChallenge: (words, words, counts, proofs, proofs),
-    replication_messages.PeerProven: (proofs,),
-    replication_messages.Refusal: (words, words),
-    replication_messages.Follow: (),
-    replication_messages.Copy: (counts, newest),
-    replication_messages.Copied: (counts, st.sampled_from(["kept", "without", "failed"])),
-    replication_messages.Offer: (ranks, generations, packed, sums, newest, goes),
-    replication_messages.SendShard: (),
-    replication_messages.ShardKept: (),
-    replication_messages.Fetch: (counts, counts, ranks, counts),
-    replication_messages.ShardGiven: (generations, packed, sums, goes),
+    peer_connection.PeerHello: (counts, proofs),
+    peer_connection.PeerChallenge: (words, words, counts, proofs, proofs),
+    peer_connection.PeerProven: (proofs,),
+    peer_connection.Refusal: (words, words),
+    peer_connection.Follow: (),
+    peer_connection.Copy: (counts, newest),
+    peer_connection.Copied: (counts, st.sampled_from(["kept", "without", "failed"])),
+    peer_connection.Offer: (ranks, generations, packed, sums, newest, goes),
+    peer_connection.SendShard: (),
+    peer_connection.ShardKept: (),
+    peer_connection.Fetch: (counts, counts, ranks, counts),
+    peer_connection.ShardGiven: (generations, packed, sums, goes),
 }
 messages = st.one_of(*(st.builds(kind, *fields) for kind, fields in KINDS.items()))
-OFFER = replication_messages.Offer(
-    1, 3, replication_messages.packed(Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6
-)
+OFFER = peer_connection.Offer(1, 3, peer_connection.packed(ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6)
 
 
 def read(frame):
     """Read a frame as from a socket: the head tells how much follows."""
-    head, body = frame[: replication_messages.HEAD_BYTES], frame[replication_messages.HEAD_BYTES :]
-    if len(head) < replication_messages.HEAD_BYTES or body_bytes(head, replication_messages.MOST_BYTES) != len(body):
+    head, body = frame[: peer_connection.HEAD_BYTES], frame[peer_connection.HEAD_BYTES :]
+    if len(head) < peer_connection.HEAD_BYTES or body_bytes(head, peer_connection.MOST_BYTES) != len(body):
         raise BadFrame("so much does not come")
-    return replication_messages.read(head, body)
+    return peer_connection.read(head, body)
 
 
 def test_every_message_has_its_examples():
-    assert set(KINDS) == set(replication_messages.Message.__args__)
+    assert set(KINDS) == set(peer_connection.Message.__args__)
 
 
 @given(message=messages)
 def test_what_is_said_is_read_again(message):
-    assert read(replication_messages.encode(message)) == message
+    assert read(peer_connection.encode(message)) == message
 
 
 def test_with_a_secret_only_frames_of_who_knows_it_are_read():
     def end(token, listens):
         return FrameAuth(token, "run", b"caller", b"listener", listens=listens)
 
-    frame = replication_messages.encode(OFFER, end(b"secret", listens=False))
-    head, body = frame[: replication_messages.HEAD_BYTES], frame[replication_messages.HEAD_BYTES :]
-    assert replication_messages.read(head, body, end(b"secret", listens=True)) == OFFER
+    frame = peer_connection.encode(OFFER, end(b"secret", listens=False))
+    head, body = frame[: peer_connection.HEAD_BYTES], frame[peer_connection.HEAD_BYTES :]
+    assert peer_connection.read(head, body, end(b"secret", listens=True)) == OFFER
     with pytest.raises(NotProven):
-        replication_messages.read(head, body, end(b"another", listens=True))
-    plain = replication_messages.encode(OFFER)
+        peer_connection.read(head, body, end(b"another", listens=True))
+    plain = peer_connection.encode(OFFER)
     with pytest.raises(NotProven):
-        replication_messages.read(
-            plain[: replication_messages.HEAD_BYTES],
-            plain[replication_messages.HEAD_BYTES :],
+        peer_connection.read(
+            plain[: peer_connection.HEAD_BYTES],
+            plain[peer_connection.HEAD_BYTES :],
             end(b"secret", listens=True),
         )
 
 
 def test_a_flipped_bit_is_found_wherever_it_is():
-    frame = replication_messages.encode(OFFER)
+    frame = peer_connection.encode(OFFER)
     for at in range(len(frame)):
         for bit in range(8):
             broken = bytearray(frame)
@@ -94,7 +91,7 @@ def test_random_bytes_raise_nothing_else(body):
         message = read(frame)
     except BadFrame:
         return
-    assert read(replication_messages.encode(message)) == message
+    assert read(peer_connection.encode(message)) == message
 
 
 @pytest.mark.parametrize("fields", [
@@ -113,15 +110,15 @@ def test_what_is_no_message_is_refused(fields):
 
 
 @pytest.mark.parametrize(
-    "head", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", (replication_messages.MOST_BYTES + 1).to_bytes(4, "big")]
+    "head", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", (peer_connection.MOST_BYTES + 1).to_bytes(4, "big")]
 )
 def test_how_much_is_read_is_bounded(head):
     with pytest.raises(BadFrame):
-        body_bytes(head + b"\0" * 8, replication_messages.MOST_BYTES)
+        body_bytes(head + b"\0" * 8, peer_connection.MOST_BYTES)
 
 
 def test_a_record_travels_with_its_sum():
-    record = Record(5, 7, 2, 1, 4, PAGE_BYTES, 99)
-    assert replication_messages.unpacked(replication_messages.packed(record)) == record
+    record = ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)
+    assert peer_connection.unpacked(peer_connection.packed(record)) == record
     with pytest.raises(BadFrame):
-        replication_messages.unpacked(b"x" * 64)
+        peer_connection.unpacked(b"x" * 64)

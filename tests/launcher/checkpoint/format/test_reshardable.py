@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from turnout.launcher.checkpoint.format.reshardable import KEY, in_parts
-from turnout.launcher.checkpoint.format.safetensors_layout import head_of, pack
+from turnout.launcher.checkpoint.format.shard_file import KEY, head_of, is_reshardable, pack
 from turnout.launcher.checkpoint.format.state_tree import flatten
 
 
@@ -26,4 +25,4 @@ def shard(state, **metadata):
     pytest.param(b"", False, id="nothing"),
 ])  # fmt: skip
 def test_what_can_be_read_in_parts(data, found):
-    assert in_parts(data) is found
+    assert is_reshardable(data) is found

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.retention import All, Both, Every, Latest, doomed, rule
+from turnout.launcher.checkpoint.format.manifest import All, Both, Every, Latest, rule, steps_to_remove
 
 counts = st.integers(1, 5)
 rules = st.one_of(
@@ -34,7 +34,7 @@ read_now = st.frozensets(steps, max_size=5)
     ],
 )
 def test_what_a_rule_gives_up(there, keep, goes):
-    assert doomed(there, keep) == tuple(goes)
+    assert steps_to_remove(there, keep) == tuple(goes)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_steps_saved_again_after_a_rollback_leave_checkpoints():
     there = set()
     for step in (10, 20, 30, 20, 30):
         there |= {step}
-        there -= {*doomed(there, Latest(2), just=step)}
+        there -= {*steps_to_remove(there, Latest(2), just_committed=step)}
         assert step in there
     assert there == {20, 30}
 
@@ -70,14 +70,14 @@ def test_after_a_rollback_each_new_step_outlives_its_own_commit():
     there = {20, 30}
     for step in (11, 12, 31, 32):
         there |= {step}
-        there -= {*doomed(there, Latest(2), just=step)}
+        there -= {*steps_to_remove(there, Latest(2), just_committed=step)}
         assert step in there
     assert there == {31, 32}
 
 
 @given(committed, rules, read_now, st.none() | steps)
 def test_the_newest_the_just_written_and_those_being_read_are_kept(there, keep, reading, just):
-    goes = doomed(there, keep, reading, just)
+    goes = steps_to_remove(there, keep, reading, just)
     assert {*goes} <= {*there}
     assert not {*goes} & {*reading, just, max(there, default=None)}
     assert list(goes) == sorted({*goes})
@@ -85,18 +85,18 @@ def test_the_newest_the_just_written_and_those_being_read_are_kept(there, keep, 
 
 @given(committed, rules, read_now, st.randoms(use_true_random=False))
 def test_neither_order_nor_repetition_nor_a_second_look_change_it(there, keep, reading, dice):
-    goes = doomed(there, keep, reading)
-    assert doomed(dice.sample(there * 2, len(there) * 2), keep, reading) == goes
-    assert doomed({*there} - {*goes}, keep, reading) == ()
+    goes = steps_to_remove(there, keep, reading)
+    assert steps_to_remove(dice.sample(there * 2, len(there) * 2), keep, reading) == goes
+    assert steps_to_remove({*there} - {*goes}, keep, reading) == ()
 
 
 @given(committed, counts, st.integers(1, 40), read_now)
 def test_as_many_stay_as_were_asked_for_and_no_rule_alone_gives_one_up(there, count, interval, reading):
     latest, every = Latest(count), Every(interval)
-    left = {*there} - {*doomed(there, latest)}
+    left = {*there} - {*steps_to_remove(there, latest)}
     assert left == {*sorted({*there})[-count:]}
-    both = {*doomed(there, latest, reading)} & {*doomed(there, every, reading)}
-    assert {*doomed(there, Both(latest, every), reading)} == both
+    both = {*steps_to_remove(there, latest, reading)} & {*steps_to_remove(there, every, reading)}
+    assert {*steps_to_remove(there, Both(latest, every), reading)} == both
 
 
 @given(st.lists(st.tuples(steps, st.booleans()), max_size=30), rules)
@@ -106,5 +106,5 @@ def test_through_any_history_of_saves_and_restarts_something_is_left(history, ke
     for step, removes in history:
         there |= {step}
         if removes:
-            there -= {*doomed(there, keep, just=step)}
+            there -= {*steps_to_remove(there, keep, just_committed=step)}
         assert {step, max(there)} <= there

@@ -12,8 +12,7 @@ import safetensors.numpy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.checksums import sum_of
-from turnout.launcher.checkpoint.format.safetensors_layout import (
+from turnout.launcher.checkpoint.format.shard_file import (
     DTYPES,
     METADATA,
     MOST_DATA_BYTES,
@@ -26,6 +25,7 @@ from turnout.launcher.checkpoint.format.safetensors_layout import (
     head_of,
     pack,
     read_head,
+    sum_of,
 )
 from turnout.launcher.errors import BadCheckpoint, BadState
 

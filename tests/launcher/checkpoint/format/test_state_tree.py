@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.format.safetensors_layout import METADATA, Spec, head_of, pack, read_head
+from turnout.launcher.checkpoint.format.shard_file import METADATA, Spec, head_of, pack, read_head
 from turnout.launcher.checkpoint.format.state_tree import (
     MOST_DEPTH,
     MOST_TEXT_BYTES,

@@ -22,9 +22,8 @@ from tests.launcher.checkpoint.format.test_state_tree import (
     states,
     tensors_in,
 )
-from turnout.launcher.checkpoint.format.safetensors_layout import quoted
-from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, flatten
-from turnout.launcher.checkpoint.format.state_tree_cache import kept
+from turnout.launcher.checkpoint.format.shard_file import escape_text
+from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, cache_tree, flatten
 
 
 class Text(str):
@@ -93,7 +92,7 @@ def ones(state):
 
 @given(state=states, data=st.data())
 def test_the_text_of_a_cached_tree_equals_that_of_a_whole_walk(state, data):
-    tree = kept(state, is_tensor, plain, id)
+    tree = cache_tree(state, is_tensor, plain, id)
     alias = ones(state)
     for _ in range(data.draw(st.integers(1, 4))):
         path = data.draw(st.sampled_from(list(paths(state))))
@@ -102,16 +101,16 @@ def test_the_text_of_a_cached_tree_equals_that_of_a_whole_walk(state, data):
         found = tree.walk(state) if tree is not None else None
         if found is not None and ones(state) == alias:
             assert list(map(id, found)) == list(map(id, tensors_in(state)))
-            assert tree.text() == quoted(quoted(flatten(state, is_tensor, plain)[0].encode()))
+            assert tree.text() == escape_text(escape_text(flatten(state, is_tensor, plain)[0].encode()))
 
 
 @given(state=st.dictionaries(st.text(max_size=3), states, max_size=3))
 def test_a_state_that_is_made_anew_alike_is_walked_by_it(state):
-    tree = kept(state, is_tensor, plain, id)
+    tree = cache_tree(state, is_tensor, plain, id)
     if tree is None:  # of some kinds of keys none is kept
         return
     assert list(map(id, tree.walk(put(state, (), dict(state))))) == list(map(id, tensors_in(state)))
-    assert tree.text() == quoted(quoted(flatten(state, is_tensor, plain)[0].encode()))
+    assert tree.text() == escape_text(escape_text(flatten(state, is_tensor, plain)[0].encode()))
 
 
 CHANGES = [
@@ -146,29 +145,29 @@ CHANGES = [
 
 @pytest.mark.parametrize(("before", "now", "walked"), CHANGES)
 def test_what_is_seen_between_two_saves(before, now, walked):
-    tree = kept(before, is_tensor, plain, id)
+    tree = cache_tree(before, is_tensor, plain, id)
     assert tree.walk(before) is not None
     assert (tree.walk(now) is not None) is walked
     if walked:
-        assert tree.text() == quoted(quoted(flatten(now, is_tensor, plain)[0].encode()))
+        assert tree.text() == escape_text(escape_text(flatten(now, is_tensor, plain)[0].encode()))
     assert tree.walk(before) is not None
-    assert tree.text() == quoted(quoted(flatten(before, is_tensor, plain)[0].encode()))
+    assert tree.text() == escape_text(escape_text(flatten(before, is_tensor, plain)[0].encode()))
 
 
 def test_a_value_made_of_others_is_looked_at_though_it_is_the_same_object():
     array = Array(1)
-    tree = kept({"a": array}, is_tensor, plain, id)
+    tree = cache_tree({"a": array}, is_tensor, plain, id)
     tree.walk({"a": array})
     array.numbers = (2,)
     assert tree.walk({"a": array}) == []
-    assert tree.text() == quoted(quoted(flatten({"a": array}, is_tensor, plain)[0].encode()))
+    assert tree.text() == escape_text(escape_text(flatten({"a": array}, is_tensor, plain)[0].encode()))
 
 
 @given(key=keys.filter(lambda key: isinstance(key, float | tuple)))
 def test_keys_that_may_be_equal_and_yet_others_are_walked_each_time(key):
-    assert kept({"a": {key: A}}, is_tensor, plain, id) is None
+    assert cache_tree({"a": {key: A}}, is_tensor, plain, id) is None
 
 
 @pytest.mark.parametrize("state", [A, None, 1, "text", Array(1)])
 def test_a_state_that_is_no_tree_is_walked_each_time(state):
-    assert kept(state, is_tensor, plain, id) is None
+    assert cache_tree(state, is_tensor, plain, id) is None

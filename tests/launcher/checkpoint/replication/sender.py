@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
-from turnout.launcher.checkpoint.format.daemon_messages import RestorePlace
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
+from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 
 
 async def main(folder, port, step):
@@ -19,7 +18,7 @@ async def main(folder, port, step):
     await daemon.round(RestorePlace(1, 0, 1, 2, replica_group=replica_group))
     while True:
         await daemon.save(step)
-        await until(lambda: daemon.copies.done()[0] == step)  # noqa: B023 -- it is over before the next one
+        await until(lambda: daemon.replicator.progress()[0] == step)  # noqa: B023 -- it is over before the next one
         print(step, flush=True)
         step += 1
 

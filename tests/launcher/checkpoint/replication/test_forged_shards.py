@@ -7,8 +7,8 @@ import pytest
 from tests.launcher.checkpoint.replication.forgery import forged
 from tests.launcher.checkpoint.replication.proxy import Wire
 from tests.launcher.checkpoint.replication.world import bytes_of, until
-from turnout.launcher.checkpoint.format.checksums import CHUNK_BYTES, sum_of, sums_of
-from turnout.launcher.checkpoint.format.replication_messages import (
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of, sums_of
+from turnout.launcher.checkpoint.replication.peer_connection import (
     Offer,
     PeerChallenge,
     PeerHello,
@@ -17,7 +17,7 @@ from turnout.launcher.checkpoint.format.replication_messages import (
     encode,
 )
 from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.frame_auth import MAC_BYTES
+from turnout.launcher.framing import MAC_BYTES
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 SUMS_BYTES = 24
@@ -78,12 +78,12 @@ async def test_a_replica_that_a_relay_changes_is_not_kept(job, change, why):
     await job.save(4)
     await until(lambda: "replica_failed" in job[0].words(), lambda: job.told)
     assert ("replica_corrupt", {"owner": "w0", "step": 4, "detail": why}) in job[1].told
-    assert job[0].copies.done()[0] == -1
+    assert job[0].replicator.progress()[0] == -1
     assert job[1].kept(job[0]) == []
     wire.forge = {}
     for step in (5, 6):
         await job.save(step)
-        await until(lambda step=step: job[0].copies.done()[0] == step, lambda: job.told)
+        await until(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
     assert job[1].kept(job[0])[0] == 6
     await wire.close()
 
@@ -96,13 +96,13 @@ async def test_a_shard_that_a_relay_changes_is_not_restored(job, change, why):
     await job.copied(4)
     await job.replaced(1)
     wire = Wire(job[0].endpoint.port, answers=True)
-    seat = job.seat(1, 2, wires={0: await wire.open()}, origin=1)
+    seat = job.seat(1, 2, wires={0: await wire.open()}, saved_round=1)
     (holders,) = seat.replica_group.replica_holders
     wire.forge = {GIVEN + at: byte for at, byte in change(bytes(bytes_of(4, 1))).items()}
     with pytest.raises(BadCheckpoint, match=why):
-        await job[1].round(job.seat(1, 2, origin=1, fetch=holders), 4)
+        await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=holders), 4)
     assert [slot.record for slot in job[1].arena.slots()] == [None] * 4
     wire.forge, wire.sent = {}, 0
-    await job[1].round(job.seat(1, 2, origin=1, fetch=holders), 4)
+    await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=holders), 4)
     assert job[1].own() == 4
     await wire.close()

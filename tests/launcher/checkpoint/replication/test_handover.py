@@ -10,15 +10,16 @@ import pytest
 from tests.launcher.checkpoint.replication.world import ReplicaDaemon, bytes_of
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
-from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, RestorePlace
-from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.rendezvous.checkpoint_messages import (
+from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard
+from turnout.launcher.coordinator_messages import (
     FETCH_DISABLED,
     AdoptShards,
     DaemonEndpoint,
     HeldStep,
+    RestorePlace,
     ShardLocation,
 )
+from turnout.launcher.errors import BadCheckpoint
 
 pytestmark = pytest.mark.asyncio
 NOBODY = DaemonEndpoint("gone/0", "gone", "127.0.0.1", 1)
@@ -51,8 +52,8 @@ async def saved(job, size=3, step=7):
 
 async def test_what_two_that_leave_hold_is_kept_by_the_third(job):
     job = await saved(job)
-    await job[0].copies.inherit(order(7, of(job, 1), of(job, 2)))
-    assert await job[0].copies.held(()) == (HeldStep(7, 1, 3, 1, 1), HeldStep(7, 2, 3, 1, 1))
+    await job[0].replicator.adopt_shards(order(7, of(job, 1), of(job, 2)))
+    assert await job[0].replicator.held_steps(()) == (HeldStep(7, 1, 3, 1, 1), HeldStep(7, 2, 3, 1, 1))
     assert [job[0].kept(job[at]) for at in (1, 2)] == [[7], [7]], "each byte of it"
     assert job[0].words().count("shard_taken") == 2
 
@@ -60,7 +61,7 @@ async def test_what_two_that_leave_hold_is_kept_by_the_third(job):
 async def test_what_is_here_already_does_not_come_twice(job):
     job = await saved(job)
     for _ in range(2):
-        await job[0].copies.inherit(order(7, of(job, 1)))
+        await job[0].replicator.adopt_shards(order(7, of(job, 1)))
     assert job[0].words().count("step_fetched") == 1
 
 
@@ -68,16 +69,16 @@ async def test_who_is_gone_or_broken_is_told_and_others_are_taken(job):
     job = await saved(job, 4)
     broken(job[1])
     gone = AdoptShards("gone", 3, 1, (NOBODY,))
-    await job[0].copies.inherit(order(7, of(job, 1), of(job, 2), gone, ranks=4))
-    assert [each.first_rank for each in await job[0].copies.held(())] == [2]
+    await job[0].replicator.adopt_shards(order(7, of(job, 1), of(job, 2), gone, ranks=4))
+    assert [each.first_rank for each in await job[0].replicator.held_steps(())] == [2]
     told = sorted(fields["owner"] for what, fields in job[0].told if what == "shard_not_taken")
     assert told == ["gone", "w1"]
 
 
 async def test_the_next_one_who_has_it_is_asked(job):
     job = await saved(job)
-    await job[2].copies.inherit(order(7, of(job, 1)))
-    await job[0].copies.inherit(order(7, AdoptShards("w1", 1, 1, (NOBODY, job[2].endpoint))))
+    await job[2].replicator.adopt_shards(order(7, of(job, 1)))
+    await job[0].replicator.adopt_shards(order(7, AdoptShards("w1", 1, 1, (NOBODY, job[2].endpoint))))
     assert job[0].kept(job[1]) == [7]
 
 
@@ -86,8 +87,8 @@ async def test_what_does_not_come_in_time_is_let_go_and_nothing_of_it_is_kept(jo
     job = await saved(job)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = DaemonEndpoint("w1/0", "w1", *silent.getsockname())
-        await job[0].copies.inherit(order(7, AdoptShards("w1", 1, 1, (endpoint,)), of(job, 2), within_s=2.0))
-    assert [each.first_rank for each in await job[0].copies.held(())] == [2]
+        await job[0].replicator.adopt_shards(order(7, AdoptShards("w1", 1, 1, (endpoint,)), of(job, 2), within_s=2.0))
+    assert [each.first_rank for each in await job[0].replicator.held_steps(())] == [2]
     assert "did not come within 2.0 s" in str(job[0].told)
 
 
@@ -98,7 +99,7 @@ def parts_seat(job, holders, saved_by=3):
         0,
         1,
         1,
-        origin=1,
+        saved_round=1,
         saved_by=saved_by,
         locations=tuple(ShardLocation(at, 1, job[at].endpoint) for at in holders),
     )
@@ -108,13 +109,13 @@ async def test_a_worker_has_just_those_shards_brought_that_its_ranks_ask_for(job
     job = await saved(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
-    first, again = await asyncio.gather(*(joins.copies.bring(FetchShard(7, 1, 1, 3)) for _ in range(2)))
+    first, again = await asyncio.gather(*(joins.replicator.fetch_shard(FetchShard(7, 1, 1, 3)) for _ in range(2)))
     assert first == again
     assert joins.words() == ["step_fetched"]
     arena = Arena.open(first.path)
     assert bytes(arena.map(first.generation, job[1].size + 4096)) == bytes_of(7, 1).tobytes()
     arena.close()
-    assert [each.first_rank for each in await joins.copies.held(())] == [1]
+    assert [each.first_rank for each in await joins.replicator.held_steps(())] == [1]
     await joins.close()
 
 
@@ -123,10 +124,10 @@ async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint, match="nobody is told to have it"):
-        await joins.copies.bring(FetchShard(7, 1, 1, 3))
-    assert await joins.copies.held(()) == (FETCH_DISABLED,)
+        await joins.replicator.fetch_shard(FetchShard(7, 1, 1, 3))
+    assert await joins.replicator.held_steps(()) == (FETCH_DISABLED,)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
-    assert await joins.copies.held(()) == ()
+    assert await joins.replicator.held_steps(()) == ()
     await joins.close()
 
 
@@ -140,26 +141,26 @@ async def test_only_what_was_agreed_on_is_brought(job, asked):
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint):
-        await joins.copies.bring(asked)
+        await joins.replicator.fetch_shard(asked)
     await joins.close()
 
 
 async def test_it_is_given_back_after_two_saves_of_the_new_round(job):
     """When the second is made the first is whole everywhere: nobody goes on from what is older."""
     job = await saved(job)
-    await job[0].copies.inherit(order(7, of(job, 1), of(job, 2)))
+    await job[0].replicator.adopt_shards(order(7, of(job, 1), of(job, 2)))
     await job[0].round(parts_seat(job, ()), 7, replicas=0)
     await job[0].save(8)
-    assert len(await job[0].copies.held(())) == 2
+    assert len(await job[0].replicator.held_steps(())) == 2
     await job[0].save(9)
-    assert await job[0].copies.held(()) == ()
+    assert await job[0].replicator.held_steps(()) == ()
     assert job[0].words().count("replica_removed") == 2
 
 
 async def test_it_is_given_back_where_a_save_finds_no_other_memory(job):
     job = await saved(job)
-    await job[0].copies.inherit(order(7, of(job, 1)))
-    assert not job[0].copies.give_back(), "not in the round in which it was saved"
+    await job[0].replicator.adopt_shards(order(7, of(job, 1)))
+    assert not job[0].replicator.free_earlier_rounds(), "not in the round in which it was saved"
     await job[0].round(parts_seat(job, ()), 7, replicas=0)
-    assert job[0].copies.give_back()
-    assert not job[0].copies.give_back()
+    assert job[0].replicator.free_earlier_rounds()
+    assert not job[0].replicator.free_earlier_rounds()

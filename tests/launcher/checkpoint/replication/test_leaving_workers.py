@@ -12,9 +12,9 @@ from tests.launcher.agent.crew import until
 from tests.launcher.agent.test_checkpoints import arenas, arenas_of, committed, lines
 from tests.launcher.agent.test_replicas import FLASH, kept, lose, starts
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import State
+from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.reader import verify
+from turnout.launcher.checkpoint.storage.step_reader import verify
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 __all__ = ["crew"]
@@ -61,7 +61,7 @@ def stopped(job, round_):
 def writes(path):
     """True if a save is being written into this arena."""
     arena = Arena.open(path)
-    writing = any(slot.state is State.WRITING for slot in arena.slots())
+    writing = any(slot.state is SlotState.WRITING for slot in arena.slots())
     arena.close()
     return writing
 

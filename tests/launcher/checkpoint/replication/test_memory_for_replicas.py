@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.launcher.checkpoint.daemon.test_daemon import DaemonProcess, hello
-from turnout.launcher.checkpoint.format.daemon_messages import Need, Refused
+from turnout.launcher.checkpoint.format.daemon_messages import RequestRefused, ReserveMemory
 from turnout.launcher.checkpoint.format.memory_budget import need_bytes
 
 GENERATIONS = 4
@@ -20,7 +20,7 @@ def test_own_generations_and_those_of_others_are_asked_for_together(tmp_path, re
     size = there.f_bavail * there.f_frsize // (GENERATIONS + 1)
     daemon = DaemonProcess(tmp_path)
     try:
-        refused = daemon.meet(hello(replicas=replicas)).ask(Need(size, GENERATIONS), Refused)
+        refused = daemon.meet(hello(replicas=replicas)).ask(ReserveMemory(size, GENERATIONS), RequestRefused)
     finally:
         daemon.close()
     assert refused.reason == "no_memory"

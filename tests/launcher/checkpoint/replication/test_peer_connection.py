@@ -11,24 +11,26 @@ import pytest
 
 from tests.launcher.checkpoint.replication.proxy import Wire
 from tests.launcher.checkpoint.replication.world import TOKEN, ReplicaDaemon, bytes_of, record_of, until
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Record
-from turnout.launcher.checkpoint.format.replication_messages import (
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
+from turnout.launcher.checkpoint.replication.peer_connection import (
+    PROOF_BYTES,
     Copied,
     Copy,
     Fetch,
     Follow,
     Offer,
     PeerChallenge,
+    PeerIdentity,
+    PeerUnavailable,
     Refusal,
     SendShard,
     ShardKept,
+    connect_peer,
     encode,
     packed,
 )
-from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, PeerUnavailable, call
-from turnout.launcher.checkpoint.replication.shard_stream import PROOF_BYTES
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.frame_auth import MAC_BYTES
+from turnout.launcher.framing import MAC_BYTES
 
 pytestmark = pytest.mark.asyncio
 # What comes before the shard.
@@ -38,7 +40,7 @@ SUMS_BYTES = 24
 
 
 async def knock(daemon, token=TOKEN, run="job", worker="w7", round_=1):
-    return await call(daemon.endpoint, PeerIdentity(run, worker, token), round_)
+    return await connect_peer(daemon.endpoint, PeerIdentity(run, worker, token), round_)
 
 
 @pytest.mark.parametrize(("who", "why"), [
@@ -85,7 +87,7 @@ async def test_who_is_of_an_older_round_is_refused(job):
     await job.copied(4)
     await job[1].round(job.seat(1, 2), 4)
     connection = await knock(job[1], round_=1)
-    assert (await connection.hear()).reason == "older_round"
+    assert (await connection.receive()).reason == "older_round"
     connection.close()
     assert job[1].kept(job[0]) == [4]
 
@@ -111,13 +113,13 @@ async def test_what_does_not_fit_is_refused_before_a_byte_is_taken(job):
     await job.form()
     connection = await knock(job[1])
     with pytest.raises(PeerUnavailable) as error:
-        await connection.ask(Offer(0, 3, packed(Record(0, 5, 1, 0, 2, PAGE_BYTES, 1 << 39)), b"12345678", -1))
+        await connection.ask(Offer(0, 3, packed(ShardRecord(0, 5, 1, 0, 2, PAGE_BYTES, 1 << 39)), b"12345678", -1))
     connection.close()
     assert error.value.reason == "no_memory"
     assert "checkpoints in memory need 1024.00 GiB" in str(error.value)
     ((what, told),) = job[1].told
     assert (what, told["owner"], told["step"]) == ("replica_refused", "w7", 5)
-    assert job[1].copies.replica_store.arenas() == ()
+    assert job[1].replicator.replica_store.arenas() == ()
 
 
 async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job):
@@ -126,14 +128,14 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
     await job[1].round(job.seat(1, 2), meets=False)
     await job[0].round(job.seat(0))
     follower = await knock(job[0], worker="w1")
-    await follower.say(Follow())
+    await follower.send(Follow())
     for step, whole in ((4, -1), (5, 4)):
         await job[0].save(step)
-        assert await follower.hear() == Copy(step, whole)
-        await follower.say(Copied(step, "kept"))
+        assert await follower.receive() == Copy(step, whole)
+        await follower.send(Copied(step, "kept"))
     follower.close()
     assert job[0].words() == ["replica_refused"]
-    assert job[1].copies.replica_store.arenas() == ()
+    assert job[1].replicator.replica_store.arenas() == ()
 
 
 @pytest.mark.parametrize("message", [SendShard(), ShardKept(), Refusal("busy")])
@@ -141,9 +143,9 @@ async def test_a_message_not_for_a_daemon_ends_the_connection(job, message):
     job = job(2)
     await job.form()
     connection = await knock(job[1])
-    await connection.say(message)
+    await connection.send(message)
     with pytest.raises((PeerUnavailable, BadFrame)):
-        await connection.hear()
+        await connection.receive()
     connection.close()
     await until(lambda: "frame_refused" in job[1].words())
 
@@ -179,7 +181,7 @@ async def test_a_byte_that_is_another_one_when_it_arrives_is_found(job, at):
     assert job[1].kept(job[0]) == []
     for step in (5, 6):
         await job.save(step)
-        await until(lambda step=step: job[0].copies.done()[0] == step, lambda: job.told)
+        await until(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
     assert job[1].kept(job[0])[0] == 6
     await wire.close()
 
@@ -197,7 +199,7 @@ async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
     assert job[1].kept(job[0]) == [5]
     wire.cut = None
     await job.save(7)
-    await until(lambda: job[0].copies.done()[0] == 7, lambda: job.told)
+    await until(lambda: job[0].replicator.progress()[0] == 7, lambda: job.told)
     assert job[1].kept(job[0]) == [7, 5]
     await wire.close()
 
@@ -224,7 +226,7 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         told = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
-        await until(lambda: not daemon.copies.busy(), "what was begun ends")
+        await until(lambda: not daemon.replicator.busy(), "what was begun ends")
         steps = daemon.kept(owner)
         assert steps[0] >= max(map(int, told), default=newest)
         torn += len(steps) < 2
@@ -247,6 +249,6 @@ async def test_the_parts_of_the_stream_are_where_they_are_thought_to_be(job):
     wire = Wire(job[1].endpoint.port)
     await job.form(wires={1: await wire.open()})
     await job.save(4)
-    await until(lambda: job[0].copies.done()[0] == 4)
+    await until(lambda: job[0].replicator.progress()[0] == 4)
     assert wire.sent == GREET_BYTES + OFFER_BYTES + SUMS_BYTES + len(bytes_of(4, 0)) + PROOF_BYTES
     await wire.close()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
+from turnout.launcher.coordinator_messages import ALL, HeldStep
 from turnout.launcher.errors import BadCheckpoint
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, HeldStep
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,7 +23,7 @@ async def test_each_keeps_the_two_newest_steps_of_another(job):
         await job.save(step)
         await job.copied(step)
     assert [job[(at + 1) % 3].kept(job[at]) for at in range(3)] == [[6, 5]] * 3
-    assert await job[0].copies.held(()) == (HeldStep(6, 2, 3, 1, 1), HeldStep(5, 2, 3, 1, 1))
+    assert await job[0].replicator.held_steps(()) == (HeldStep(6, 2, 3, 1, 1), HeldStep(5, 2, 3, 1, 1))
     assert job.told[0][1] == [], "nothing is to be told"
 
 
@@ -86,7 +86,7 @@ async def test_saves_that_come_faster_are_overtaken_and_one_step_is_always_whole
         assert common(job) >= wholes[-1], job.told
         wholes += [found] if (found := common(job)) > wholes[-1] else []
     await job.copied(step)
-    assert all(uncopied for _, uncopied in (each.copies.done() for each in job.daemons))
+    assert all(uncopied for _, uncopied in (each.replicator.progress() for each in job.daemons))
 
 
 @pytest.mark.contract("DL-60")
@@ -97,7 +97,7 @@ async def test_a_replacement_takes_its_shard_from_a_buddy(job):
     await job.save(4)
     await job.copied(4)
     await job.replaced(1)
-    await job[1].round(job.seat(1, 2, origin=1, fetch=(job[2].endpoint,)), 4)
+    await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[2].endpoint,)), 4)
     assert job[1].own() == 4
     assert job[1].words() == ["step_fetched"]
     for at in (0, 2):
@@ -113,14 +113,14 @@ async def test_a_new_name_has_its_own_place_and_the_old_one_is_given_back(job):
     await job.save(4)
     await job.copied(4)
     await job.replaced(1, "w9")
-    await job[1].round(job.seat(1, 2, origin=1, fetch=(job[2].endpoint,)), 4)
+    await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[2].endpoint,)), 4)
     for at in (0, 2):
         await job[at].round(job.seat(at, 2), 4)
     for step in (5, 6):
         await job.save(step)
         await job.copied(step)
     assert job[2].kept(job[1]) == [6, 5]
-    assert {each.identity.owner for each in job[2].copies.replica_store.arenas()} == {"w9"}
+    assert {each.identity.owner for each in job[2].replicator.replica_store.arenas()} == {"w9"}
     assert "replica_removed" in job[2].words()
 
 
@@ -140,12 +140,12 @@ async def test_a_copy_that_has_changed_is_not_restored(job):
     await job.form()
     await job.save(4)
     await job.copied(4)
-    flip(job[0].copies.replica_store.arenas()[0], 4)
+    flip(job[0].replicator.replica_store.arenas()[0], 4)
     await job.replaced(1)
     with pytest.raises(BadCheckpoint, match="w0: chunk 1 is not what was sent"):
-        await job[1].round(job.seat(1, 2, origin=1, fetch=(job[0].endpoint,)), 4)
+        await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[0].endpoint,)), 4)
     assert [slot.record for slot in job[1].arena.slots()] == [None] * 4
-    assert await job[0].copies.held(()) == ()
+    assert await job[0].replicator.held_steps(()) == ()
     assert job[0].words() == ["memory_corrupt"]
 
 
@@ -154,10 +154,10 @@ async def test_of_several_who_have_it_the_next_is_asked(job):
     await job.form(replicas=2)
     await job.save(4)
     await job.copied(4)
-    flip(job[0].copies.replica_store.arenas()[0], 4)
-    flip(job[0].copies.replica_store.arenas()[1], 4)
+    flip(job[0].replicator.replica_store.arenas()[0], 4)
+    flip(job[0].replicator.replica_store.arenas()[1], 4)
     await job.replaced(1)
-    await job[1].round(job.seat(1, 2, origin=1, fetch=(job[0].endpoint, job[2].endpoint)), 4)
+    await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[0].endpoint, job[2].endpoint)), 4)
     assert job[1].own() == 4
     assert job[1].told == [("step_fetched", {"step": 4, "from": "w2"})]
 
@@ -169,10 +169,10 @@ async def test_what_nobody_has_is_not_had(job):
     await job.copied(4)
     await job.replaced(1)
     with pytest.raises(BadCheckpoint, match="not_here"):
-        await job[1].round(job.seat(1, 2, origin=7, fetch=(job[0].endpoint,)), 4)
+        await job[1].round(job.seat(1, 2, saved_round=7, fetch_from=(job[0].endpoint,)), 4)
     await job[0].close()
     with pytest.raises(BadCheckpoint, match="w0"):
-        await job[1].round(job.seat(1, 3, origin=1, fetch=(job[0].endpoint,)), 4)
+        await job[1].round(job.seat(1, 3, saved_round=1, fetch_from=(job[0].endpoint,)), 4)
 
 
 async def test_a_restarted_daemon_finds_its_replicas(job):
@@ -182,7 +182,7 @@ async def test_a_restarted_daemon_finds_its_replicas(job):
     await job.copied(4)
     await job[0].close(remove=False)
     job.daemons[0] = ReplicaDaemon(job[0].daemon.folder, "w0", 0)
-    assert await job[0].copies.held(()) == (HeldStep(4, 1, 2, 1, 1),)
+    assert await job[0].replicator.held_steps(()) == (HeldStep(4, 1, 2, 1, 1),)
     assert job[0].kept(job[1]) == [4]
 
 
@@ -203,7 +203,7 @@ async def test_what_is_newer_than_what_all_go_on_from_is_thrown_away(job):
     for step in (4, 5):
         await job.save(step)
         await job.copied(step)
-    await job[0].copies.forget_after(4)
+    await job[0].replicator.forget_after(4)
     assert job[0].kept(job[1]) == [4]
 
 
@@ -217,11 +217,11 @@ async def test_a_state_that_is_the_same_on_all_ranks_is_given_by_whoever_has_it(
     for at, each in enumerate(job.daemons):
         await each.round(job.seat(at), meets=False)
     own = (HeldStep(4, 0, ALL, 1), HeldStep(4, 0, 1, 1))
-    assert await job[0].copies.held(own) == ()
-    job[0].copies.met(job[0].hello(0))
-    assert await job[0].copies.held(own) == ()
-    job[0].copies.met(job[0].hello(0, alike=True))
-    assert await job[0].copies.held(own) == (HeldStep(4, 0, ALL, 1, 1),)
+    assert await job[0].replicator.held_steps(own) == ()
+    job[0].replicator.register(job[0].hello(0))
+    assert await job[0].replicator.held_steps(own) == ()
+    job[0].replicator.register(job[0].hello(0, replicated=True))
+    assert await job[0].replicator.held_steps(own) == (HeldStep(4, 0, ALL, 1, 1),)
 
 
 async def test_who_trained_alone_gives_what_its_process_calls_replicated(job):
@@ -229,10 +229,10 @@ async def test_who_trained_alone_gives_what_its_process_calls_replicated(job):
     job = job(1)
     await job[0].round(job.seat(0), meets=False)
     own = (HeldStep(4, 0, ALL, 1),)
-    job[0].copies.met(job[0].hello(0))
-    assert await job[0].copies.held(own) == (), "it may be the shard of a rank that was alone"
-    job[0].copies.met(msgspec.structs.replace(job[0].hello(0), alike=True))
-    assert await job[0].copies.held(own) == (HeldStep(4, 0, ALL, 1, 1),)
+    job[0].replicator.register(job[0].hello(0))
+    assert await job[0].replicator.held_steps(own) == (), "it may be the shard of a rank that was alone"
+    job[0].replicator.register(msgspec.structs.replace(job[0].hello(0), replicated=True))
+    assert await job[0].replicator.held_steps(own) == (HeldStep(4, 0, ALL, 1, 1),)
 
 
 async def test_a_member_that_comes_late_is_waited_for(job):
@@ -253,7 +253,7 @@ async def test_a_save_that_finds_no_room_ends_the_copy_that_is_under_way(job):
     await job.form()
     await job.save(4)
     await until(lambda: any(slot.pinned for slot in job[0].arena.slots()))
-    assert job[0].copies.give_way()
+    assert job[0].replicator.abandon_copy()
     assert not any(slot.pinned for slot in job[0].arena.slots())
 
 
@@ -267,7 +267,7 @@ async def test_a_source_whose_daemon_is_dead_is_given_up_within_seconds(job):
     with socket.create_server(("127.0.0.1", 0)) as dead:
         gone = msgspec.structs.replace(job[0].endpoint, port=dead.getsockname()[1])
         began_s = asyncio.get_running_loop().time()
-        await job[1].round(job.seat(1, 2, origin=1, fetch=(gone, job[2].endpoint)), 4)
+        await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(gone, job[2].endpoint)), 4)
     assert asyncio.get_running_loop().time() - began_s < 8.0
     assert job[1].own() == 4
     (passed,) = [fields for what, fields in job[1].told if what == "source_silent"]

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from turnout.launcher.checkpoint.arena.arena import Arena, boot_id
+from turnout.launcher.checkpoint.arena.arena import Arena
+from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, Record, newest
-from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.daemon_messages import Hello, RestorePlace, Save
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
+from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
+from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.replication.replicator import Replicator
-from turnout.launcher.rendezvous.checkpoint_messages import DaemonEndpoint, ReplicaGroup
+from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 
 TOKEN = b"0123456789abcdef"
 WITHIN_S = 30.0
@@ -25,7 +26,7 @@ BYTES = 9 * (1 << 20) + 77  # three chunks, the last of which is short
 
 
 def record_of(step, rank, ranks, round_=1, size=BYTES):
-    return Record(0, step, round_, rank, ranks, PAGE_BYTES, size)
+    return ShardRecord(0, step, round_, rank, ranks, PAGE_BYTES, size)
 
 
 def bytes_of(step, rank, size=BYTES):
@@ -67,11 +68,11 @@ class ReplicaDaemon:
     def __init__(self, folder, worker, rank, token=TOKEN, bytes_s=0.0):
         folder.mkdir(exist_ok=True)
         self.daemon, self.rank, self.told = FakePort(folder, worker), rank, []
-        self.copies = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
-        self.copies.trust(token)
+        self.replicator = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
+        self.replicator.trust(token)
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.endpoint = DaemonEndpoint(f"{worker}/0", worker, *self._listens.getsockname())
-        self.copies.listen(self._listens)
+        self.replicator.listen(self._listens)
         self.size = BYTES
 
     def words(self):
@@ -79,9 +80,9 @@ class ReplicaDaemon:
 
     async def round(self, seat, step=-1, replicas=1, meets=True):
         self.seat = seat
-        await self.copies.gathered(step, seat)
+        await self.replicator.begin_round(step, seat)
         if meets:
-            self.copies.met(self.hello(replicas))
+            self.replicator.register(self.hello(replicas))
 
     def hello(self, replicas=1, **more):
         ranks, round_ = self.seat.ranks, self.seat.round
@@ -111,22 +112,22 @@ class ReplicaDaemon:
     async def tell(self, told):
         """Take in the word of a save, as a session does."""
         rank_store = self.daemon.rank_store(0)
-        generation, _ = await rank_store.seal(told)
+        generation, _ = await rank_store.pin_save(told)
         await rank_store.hash(generation)
-        await self.copies.sealed(0, told)
+        await self.replicator.announce_save(0, told)
         self.arena.unpin(generation)
 
     def goes(self, owner):
         """Give where in storage the replicas go that it keeps for that worker, by step."""
-        store = self.copies.replica_store
+        store = self.replicator.replica_store
         arena = next(each for each in store.arenas() if each.identity.owner == owner.daemon.worker)
         slots = [slot for slot in arena.slots() if slot.record is not None]
-        return {slot.record.step: (told := store.goes(arena, slot.epoch)) and told.target for slot in slots}
+        return {slot.record.step: (told := store.saved_target(arena, slot.epoch)) and told.target for slot in slots}
 
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
         arena = next(
-            (each for each in self.copies.replica_store.arenas() if each.identity.owner == owner.daemon.worker), None
+            (each for each in self.replicator.replica_store.arenas() if each.identity.owner == owner.daemon.worker), None
         )
         if arena is None:
             return []
@@ -149,7 +150,7 @@ class ReplicaDaemon:
     async def close(self, remove=True):
         if self._listens.fileno() < 0:
             return
-        await self.copies.close(remove=remove)
+        await self.replicator.close(remove=remove)
         self._listens.close()
         for rank_store in self.daemon.rank_stores.values():
             rank_store.close(remove=remove)
@@ -184,11 +185,11 @@ class Job:
 
     async def copied(self, step):
         """Wait until each has this step at its replica holders."""
-        await until(lambda: all(each.copies.done()[0] == step for each in self.daemons), lambda: self.told)
+        await until(lambda: all(each.replicator.progress()[0] == step for each in self.daemons), lambda: self.told)
 
     @property
     def told(self):
-        return [(each.daemon.worker, each.told, each.copies.done()) for each in self.daemons]
+        return [(each.daemon.worker, each.told, each.replicator.progress()) for each in self.daemons]
 
     async def replaced(self, at, name=""):
         """Another daemon sits there now, with an empty memory."""

@@ -14,10 +14,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, save_all, small_pieces, whole
-from turnout.launcher.checkpoint.format.retention import Latest
-from turnout.launcher.checkpoint.storage.garbage_collection import retire, sweep
+from turnout.launcher.checkpoint.format.manifest import Latest
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import newest, steps
 
 KILLS = 60
 LONGEST_S = 0.01
@@ -31,7 +31,7 @@ def story(store, round_, reached):
             save(store, step, rank, round_=round_, paced=small_pieces())
         assert commit(store, step, round_=round_)
         reached(step)
-    retire(store, Latest(1), Said())
+    remove_old_steps(store, Latest(1), Said())
     reached(40)
 
 
@@ -101,7 +101,7 @@ def times(path, seed):
             for step in range(max(before - 1, 0), ALL):  # the newest two once more, as after a rollback
                 save_all(store, step, round_=round_)
                 os.write(tells, b".")
-                retire(store, Latest(3), Said(), just=step)
+                remove_old_steps(store, Latest(3), Said(), just_committed=step)
         os.close(tells)
         commits = dice.randrange(5)
         seen = b"".join(os.read(told, 1) for _ in range(commits))

@@ -10,9 +10,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from tests.launcher.checkpoint.storage.world import RUN, Said, save, small_pieces
-from turnout.launcher.checkpoint.format.retention import Latest
-from turnout.launcher.checkpoint.storage.commit import Commit, pauses
-from turnout.launcher.checkpoint.storage.garbage_collection import retire, sweep
+from turnout.launcher.checkpoint.daemon.commit import Commit, pauses
+from turnout.launcher.checkpoint.format.manifest import Latest
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 
 LONGEST_S = 60.0
@@ -24,7 +24,7 @@ def main(path, rank, world, last):
         save(store, step, rank, world, paced=small_pieces())
         if rank == 0:
             commit_all(store, step, world)
-            retire(store, Latest(4), Said(), just=step)
+            remove_old_steps(store, Latest(4), Said(), just_committed=step)
             sweep(store, time.time(), Said(), ranks={0: 1})
 
 
@@ -32,7 +32,7 @@ def commit_all(store, step, world):
     """Wait for the others as a daemon does."""
     look, until_s = Commit(store, RUN, step, 1, world, Said()), time.monotonic() + LONGEST_S
     for pause_s in pauses():
-        if look.look():
+        if look.try_commit():
             return
         assert time.monotonic() < until_s, f"step {step}: ranks {look.missing()} never came"
         time.sleep(pause_s)

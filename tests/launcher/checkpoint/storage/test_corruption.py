@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.launcher.checkpoint.storage.world import SMALL_BYTES, Said, commit, save, save_all, whole
 from tests.support.examples import scaled
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import load, manifest_of, newest, verify
+from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, verify
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 SHARD_BYTES = 32 << 10

@@ -21,11 +21,10 @@ from tests.launcher.checkpoint.storage.world import (
     small_pieces,
     whole,
 )
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
-from turnout.launcher.checkpoint.storage.reader import newest, steps
-from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter, ShardWrite, persist
+from turnout.launcher.checkpoint.storage.step_reader import newest, steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 FULL = Path(__file__).with_name("scripts") / "full.py"

@@ -9,7 +9,7 @@ import pytest
 from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, save_all, whole
 from turnout.launcher.checkpoint.storage.garbage_collection import sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import newest, steps
 from turnout.launcher.errors import BadCheckpoint
 
 pytestmark = pytest.mark.slow

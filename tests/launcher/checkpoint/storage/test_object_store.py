@@ -8,14 +8,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
-from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.retention import Latest
-from turnout.launcher.checkpoint.storage.garbage_collection import retire, sweep
+from turnout.launcher.checkpoint.format.manifest import Latest
+from turnout.launcher.checkpoint.format.shard_file import sums_of
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.object_store import ObjectStore
 from turnout.launcher.checkpoint.storage.open_store import open_store
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import load, manifest_of, newest, steps, verify
-from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
+from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
+from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, steps, verify
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 _numbers = itertools.count()
@@ -98,7 +98,7 @@ def test_steps_are_retired_and_what_is_outrun_is_swept(store):
     for step in (10, 20):
         save_all(store, step)
     save_all(store, 20, round_=2)
-    assert retire(store, Latest(1), Said()) == (10,)
+    assert remove_old_steps(store, Latest(1), Said()) == (10,)
     assert store.steps() == (20,)
     assert sweep(store, time.time() - 100, Said(), 60) == ()
     assert len(sweep(store, time.time() + 100, Said(), 60)) == 2

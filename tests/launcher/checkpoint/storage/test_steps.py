@@ -5,14 +5,14 @@ from itertools import islice
 import pytest
 
 from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
-from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.retention import All, Every, Latest
-from turnout.launcher.checkpoint.storage.commit import Commit, pauses
-from turnout.launcher.checkpoint.storage.garbage_collection import retire
+from turnout.launcher.checkpoint.daemon.commit import Commit, pauses
+from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
+from turnout.launcher.checkpoint.format.shard_file import sums_of
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps
 from turnout.launcher.checkpoint.storage.open_store import open_store
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import load, manifest_of, newest, steps
-from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
+from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
+from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 
@@ -36,13 +36,13 @@ def test_a_step_is_its_shards_their_notes_and_a_manifest(store):
 
 def test_a_step_is_committed_when_the_last_note_is_there_and_not_before(store):
     look = Commit(store, RUN, 10, 1, 3, Said())
-    assert (look.look(), look.missing()) == (None, (0, 1, 2))
+    assert (look.try_commit(), look.missing()) == (None, (0, 1, 2))
     save(store, 10, 2, world=3)
     save(store, 10, 0, world=3)
-    assert (look.look(), look.missing()) == (None, (1,))
+    assert (look.try_commit(), look.missing()) == (None, (1,))
     assert steps(store, Said()) == ()
     save(store, 10, 1, world=3, saved_s=NOW_S + 5)
-    assert look.look().saved_s == NOW_S + 5
+    assert look.try_commit().saved_s == NOW_S + 5
     assert whole(store, 10) == 1
 
 
@@ -58,9 +58,9 @@ def test_a_note_makes_no_other_world_s_step_complete(store, stranger):
     save(store, 10, 0, **{"round_": 2} | stranger)
     save(store, 10, 1, round_=2)
     look = Commit(store, RUN, 10, 2, 2, Said())
-    assert [look.look() for _ in range(3)] == [None] * 3
+    assert [look.try_commit() for _ in range(3)] == [None] * 3
     save(store, 10, 0, round_=2)
-    assert look.look()
+    assert look.try_commit()
     assert whole(store, 10) == 2
 
 
@@ -70,10 +70,10 @@ def test_a_note_without_its_shard_is_told_once_and_another_is_waited_for(store):
     (store.path / "step-0000000010" / "rank-00001.safetensors").unlink()
     said = Said()
     look = Commit(store, RUN, 10, 1, 2, said)
-    assert [look.look() for _ in range(20)] == [None] * 20
+    assert [look.try_commit() for _ in range(20)] == [None] * 20
     assert said.words() == ["note_passed_over"]
     save(store, 10, 1)
-    assert [bool(look.look()) for _ in range(8)][-1]
+    assert [bool(look.try_commit()) for _ in range(8)][-1]
     assert whole(store, 10) == 1
 
 
@@ -107,7 +107,7 @@ def test_one_of_a_round_that_is_over_undoes_nothing_of_a_later_one(store):
     save_all(store, 10, round_=2)
     with pytest.raises(StorageFailed, match="round 2 since round 1"):
         save(store, 10, 0, round_=1)
-    assert late.look() is None
+    assert late.try_commit() is None
     assert whole(store, 10) == 2
 
 
@@ -142,7 +142,7 @@ def test_steps_that_are_not_to_be_kept_are_removed(store, keep, stay):
     for step in (10, 20, 25, 30, 40):
         save_all(store, step)
     said = Said()
-    gone = retire(store, keep, said)
+    gone = remove_old_steps(store, keep, said)
     assert (steps(store, Said()), store.steps()) == (stay, stay)
     assert sorted((*gone, *stay)) == [10, 20, 25, 30, 40]
     assert said.steps("checkpoint_removed") == [*gone]
@@ -152,14 +152,14 @@ def test_a_step_that_is_broken_does_not_count_as_kept(store):
     for step in (10, 20, 30):
         save_all(store, step)
     (store.path / "step-0000000030" / "rank-00001.safetensors").write_bytes(b"")
-    assert retire(store, Latest(1), Said()) == (10,)
+    assert remove_old_steps(store, Latest(1), Said()) == (10,)
     assert (whole(store, 20), store.steps()) == (1, (20, 30))
 
 
 def test_a_step_that_is_read_or_was_just_committed_stays(store):
     for step in (10, 20, 30, 40):
         save_all(store, step)
-    assert retire(store, Latest(1), Said(), reading=frozenset([10]), just=20) == (30,)
+    assert remove_old_steps(store, Latest(1), Said(), reading=frozenset([10]), just_committed=20) == (30,)
     assert steps(store, Said()) == (10, 20, 40)
 
 
@@ -167,7 +167,7 @@ def test_removing_a_step_leaves_what_another_round_is_saving_of_it(store):
     save_all(store, 10)
     save_all(store, 20)
     save(store, 10, 1, round_=2)
-    assert retire(store, Latest(1), Said()) == (10,)
+    assert remove_old_steps(store, Latest(1), Said()) == (10,)
     assert names(store, 10) == ["rank-00001.2.safetensors", "rank-00001.json"]
     save(store, 10, 0, round_=2)
     assert commit(store, 10, round_=2)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from tests.launcher.checkpoint.storage.world import save, save_all
 from tests.support.examples import scaled
-from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, sums_of
 from turnout.launcher.checkpoint.format.manifest import write_note
+from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import blocks_of, load, note_of
-from turnout.launcher.checkpoint.storage.verified_read import VerifiedReader, WantedBytes
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, VerifiedReader, blocks_of, load, note_of
 from turnout.launcher.errors import BadCheckpoint
 
 SHARD_BYTES = 3 * CHUNK_BYTES + 1_000
@@ -52,7 +51,7 @@ def finer(content):
 
 
 def pieces_of(spans):
-    return [WantedBytes(start, memoryview(bytearray(min(size, SHARD_BYTES - start)))) for start, size in spans]
+    return [ByteRange(start, memoryview(bytearray(min(size, SHARD_BYTES - start)))) for start, size in spans]
 
 
 starts = st.one_of(

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launcher.checkpoint.storage.world import save, save_all, whole
-from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
-from turnout.launcher.checkpoint.storage.reader import verify
-from turnout.launcher.checkpoint.storage.writeback import WINDOW_BYTES, WritebackFile
+from turnout.launcher.checkpoint.storage.posix_store import WINDOW_BYTES, PosixStore, WritebackFile
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter
+from turnout.launcher.checkpoint.storage.step_reader import verify
 
 MIB = 1 << 20
 

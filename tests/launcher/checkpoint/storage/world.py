@@ -2,12 +2,10 @@
 
 import random
 
-from turnout.launcher.checkpoint.format.checksums import sums_of
-from turnout.launcher.checkpoint.format.safetensors_layout import Spec, head_of, pack
-from turnout.launcher.checkpoint.storage.commit import Commit
-from turnout.launcher.checkpoint.storage.rate_limiter import RateLimit, RateLimiter
-from turnout.launcher.checkpoint.storage.reader import load, manifest_of, verify
-from turnout.launcher.checkpoint.storage.writer import ShardWrite, persist
+from turnout.launcher.checkpoint.daemon.commit import Commit
+from turnout.launcher.checkpoint.format.shard_file import Spec, head_of, pack, sums_of
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter, ShardWrite, persist
+from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, verify
 
 RUN = "bert"
 SMALL_BYTES = 28 << 10  # with its head half of 64 KiB
@@ -30,7 +28,7 @@ def save(store, step, rank, world=2, round_=1, run=RUN, size_bytes=SMALL_BYTES, 
 
 def commit(store, step, world=2, round_=1, run=RUN, say=None):
     """Look once for what commits the step."""
-    return Commit(store, run, step, round_, world, say or Said()).look()
+    return Commit(store, run, step, round_, world, say or Said()).try_commit()
 
 
 def save_all(store, step, world=2, round_=1, **more):

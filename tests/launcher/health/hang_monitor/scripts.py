@@ -34,7 +34,7 @@ import os
 import time
 import torch
 from turnout.launcher.elastic.steps import Steps
-from turnout.launcher.health.hang_monitor.shared_counters import SharedCounters
+from turnout.launcher.health.hang_monitor.progress import SharedCounters
 
 words, seen, steps = SharedCounters(os.environ["TURNOUT_PROGRESS_FILE"]), [], Steps()
 

@@ -5,10 +5,14 @@ import time
 import pytest
 
 from turnout.launcher.elastic.steps import Steps
-from turnout.launcher.health.hang_monitor.heartbeat import Heartbeat
-from turnout.launcher.health.hang_monitor.shared_counters import NAME_BYTES, PROGRESS, SharedCounters
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.health.step_histogram import BUCKETS, MOST_COUNTED, bucket_of
+from turnout.launcher.health.hang_detector import BUCKETS, MOST_COUNTED, bucket_of
+from turnout.launcher.health.hang_monitor.progress import (
+    NAME_BYTES,
+    PROGRESS,
+    ProgressReporter,
+    SharedCounters,
+    StepCounters,
+)
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def watched(tmp_path, monkeypatch):
 
 @pytest.fixture
 def beats(watched):
-    return Heartbeat(SharedCounters(watched.paths[0]))
+    return ProgressReporter(SharedCounters(watched.paths[0]))
 
 
 def busy(seconds):
@@ -31,8 +35,8 @@ def busy(seconds):
 
 
 def test_a_new_process_has_done_nothing_and_its_neighbour_is_another(watched, beats):
-    beats.mark()
-    first, second = watched.seen()
+    beats.count_step()
+    first, second = watched.progress()
     assert (first.beats, first.marked) == (1, True)
     assert (second.beats, second.marked, second.phase, sum(second.counts)) == (0, False, "", 0)
 
@@ -40,52 +44,52 @@ def test_a_new_process_has_done_nothing_and_its_neighbour_is_another(watched, be
 def test_each_step_is_counted_but_the_first_which_has_no_beginning(watched, beats):
     before_s = time.monotonic()
     for _ in range(10):
-        beats.mark()
-    seen = watched.seen()[0]
+        beats.count_step()
+    seen = watched.progress()[0]
     assert (seen.beats, sum(seen.counts)) == (10, 9)
     assert before_s <= seen.beat_s <= time.monotonic()
 
 
 def test_the_length_of_a_step_is_told(watched, beats):
-    beats.mark()
+    beats.count_step()
     busy(0.05)
-    beats.mark()
-    (bucket,) = (at for at, count in enumerate(watched.seen()[0].counts) if count)
+    beats.count_step()
+    (bucket,) = (at for at, count in enumerate(watched.progress()[0].counts) if count)
     assert bucket >= bucket_of(0.05)
 
 
 def test_optimizers_are_heard_until_the_script_itself_marks_a_step(watched, beats):
-    beats.guess(None, (), {})
-    beats.guess(None, (), {})
-    assert (watched.seen()[0].beats, watched.seen()[0].marked) == (2, False)
-    beats.mark()
-    beats.guess(None, (), {})
-    assert (watched.seen()[0].beats, watched.seen()[0].marked) == (3, True)
-    assert sum(watched.seen()[0].counts) == 1, "between a guess and a mark is no step"
+    beats.count_optimizer_step(None, (), {})
+    beats.count_optimizer_step(None, (), {})
+    assert (watched.progress()[0].beats, watched.progress()[0].marked) == (2, False)
+    beats.count_step()
+    beats.count_optimizer_step(None, (), {})
+    assert (watched.progress()[0].beats, watched.progress()[0].marked) == (3, True)
+    assert sum(watched.progress()[0].counts) == 1, "between a guess and a mark is no step"
 
 
 def test_a_phase_has_its_name_and_its_time_and_is_no_part_of_a_step(watched, beats):
-    beats.mark()
+    beats.count_step()
     with beats.phase("evaluation"):
-        seen = watched.seen()[0]
+        seen = watched.progress()[0]
         assert (seen.phase, seen.turns) == ("evaluation", 1)
         with beats.phase("saving"):
-            assert watched.seen()[0].phase == "saving"
+            assert watched.progress()[0].phase == "saving"
             busy(0.3)
-        assert watched.seen()[0].phase == "evaluation"
+        assert watched.progress()[0].phase == "evaluation"
         busy(0.3)
-    assert (watched.seen()[0].phase, watched.seen()[0].turns) == ("", 4)
-    beats.mark()
-    (bucket,) = (at for at, count in enumerate(watched.seen()[0].counts) if count)
+    assert (watched.progress()[0].phase, watched.progress()[0].turns) == ("", 4)
+    beats.count_step()
+    (bucket,) = (at for at, count in enumerate(watched.progress()[0].counts) if count)
     assert bucket < bucket_of(0.3)
 
 
 def test_a_phase_that_never_began_may_end_and_one_that_fails_ends(watched, beats):
     beats.leave("compiling")
-    assert watched.seen()[0].turns == 0
+    assert watched.progress()[0].turns == 0
     with pytest.raises(ZeroDivisionError), beats.phase("evaluation"):
         _ = 1 / 0
-    assert watched.seen()[0].phase == ""
+    assert watched.progress()[0].phase == ""
 
 
 @pytest.mark.parametrize(
@@ -98,13 +102,13 @@ def test_a_phase_that_never_began_may_end_and_one_that_fails_ends(watched, beats
 )
 def test_the_name_of_a_phase_is_short(watched, beats, name, told):
     with beats.phase(name):
-        assert watched.seen()[0].phase == told
+        assert watched.progress()[0].phase == told
 
 
 def test_long_ago_counts_half(watched, beats):
     for _ in range(MOST_COUNTED + 2):
-        beats.mark()
-    seen = watched.seen()[0]
+        beats.count_step()
+    seen = watched.progress()[0]
     assert seen.beats == MOST_COUNTED + 2
     assert MOST_COUNTED // 2 <= sum(seen.counts) <= MOST_COUNTED // 2 + BUCKETS
 
@@ -112,23 +116,23 @@ def test_long_ago_counts_half(watched, beats):
 def test_a_loop_is_watched_from_its_first_step_to_its_end(watched):
     steps = Steps()
     for step in steps.count():
-        assert watched.seen()[0].phase == ""
+        assert watched.progress()[0].phase == ""
         assert not steps.done(step)
         if step == 3:
             break
-    assert watched.seen()[0].phase == "after the training loop"
+    assert watched.progress()[0].phase == "after the training loop"
     for step in steps.count(4):
-        assert watched.seen()[0].phase == ""
+        assert watched.progress()[0].phase == ""
         steps.done(step)
         break
-    assert watched.seen()[0].beats == 5
+    assert watched.progress()[0].beats == 5
 
 
 def test_after_the_last_step_a_save_may_take_its_time(watched):
     steps = Steps()
     watched.stop_at(0, sure=True)
     assert steps.done(0)
-    assert watched.seen()[0].phase == "after the training loop"
+    assert watched.progress()[0].phase == "after the training loop"
 
 
 def test_without_an_agent_nothing_is_told_and_phases_cost_nothing(monkeypatch):

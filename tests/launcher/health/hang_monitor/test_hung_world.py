@@ -16,13 +16,11 @@ from tests.launcher.workers.testbed import WorkerTestbed, until
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.stack_capture import find_py_spy, take
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.health.rank_sets import folded
-from turnout.launcher.health.stack_traces.model import Gathered
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
+from turnout.launcher.health.hang_monitor.stack_capture import capture_stacks, find_py_spy
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import merge, verdict
+from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, folded
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +53,14 @@ async def hang(root):
         pids = testbed.processes.pids()
         await testbed.line(MARKS)
         compiled = await testbed.line(COMPILER)
-        seen = watched.seen()
+        seen = watched.progress()
         three = {rank: (pids[rank], watched.paths[rank]) for rank in range(3)}
-        asked = await take(three, "")
-        denied = await take(three, without_leave(root)) if find_py_spy() else None
+        asked = await capture_stacks(three, "")
+        denied = await capture_stacks(three, without_leave(root)) if find_py_spy() else None
         os.kill(pids[0], signal.SIGSTOP)
-        stopped = await take({0: three[0]}, "")
+        stopped = await capture_stacks({0: three[0]}, "")
         sleeper = await asyncio.create_subprocess_exec("sleep", "60")
-        stranger = await take({STRANGER: (sleeper.pid, root / "nobody")}, ""), sleeper.returncode
+        stranger = await capture_stacks({STRANGER: (sleeper.pid, root / "nobody")}, ""), sleeper.returncode
         sleeper.kill()
         await sleeper.wait()
     finally:
@@ -93,8 +91,8 @@ def without_leave(root):
 
 def told(taken):
     """Give the suspects in these files, and the lines that tell of them."""
-    merged = merge(Gathered(3, {rank: read(each.file) for rank, each in taken.items()}))
-    return folded(merged.standing.outliers), verdict(merged)
+    merged = merge(WorldStacks(3, {rank: read(each.file) for rank, each in taken.items()}))
+    return folded(merged.outliers.outliers), verdict(merged)
 
 
 @pytest.mark.contract("DL-109")
@@ -109,7 +107,7 @@ def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung)
     assert (taken["folder"], taken["ranks"]) == (str(hung.folder), [0, 1, 2, 3, 4])
     assert sorted(hung.written) == [f"0000{rank}-00003.stacktrace" for rank in range(5)]
     showings = {rank: read(hung.written[f"0000{rank}-00003.stacktrace"]) for rank in range(3)}
-    assert folded(merge(Gathered(3, showings)).standing.outliers) == "2"
+    assert folded(merge(WorldStacks(3, showings)).outliers.outliers) == "2"
 
 
 @pytest.mark.contract("DL-111", "DL-114")

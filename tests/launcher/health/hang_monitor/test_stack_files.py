@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from turnout.launcher.health.hang_monitor.stack_files import StackFolder
+from turnout.launcher.health.hang_monitor.stack_capture import StackFolder
 
 FILES = {"00000-00002.stacktrace", "00001-00002.stacktrace"}
 

@@ -7,10 +7,10 @@ import zlib
 import pytest
 
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.hang_monitor.stack_merge import StackMerge, pack
-from turnout.launcher.health.rank_sets import MOST_RANKS
-from turnout.launcher.health.stack_traces.hang_state import Merge
 from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
+from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS
+from turnout.launcher.rendezvous.state import MergeStacks
+from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge, pack
 
 
 def standing_in(function, state="S"):
@@ -28,7 +28,7 @@ ENDED = write("", "", "", "the process has ended")
 def merged(folder, stacks, world=4, why=None):
     said = []
     merging = StackMerge(HangPolicy(folder=str(folder)), lambda what, fields: said.append((what, fields)))
-    return asyncio.run(merging.merge(Merge(7, world, stacks, why or {}))), said
+    return asyncio.run(merging.merge(MergeStacks(7, world, stacks, why or {}))), said
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def merged(folder, stacks, world=4, why=None):
 )
 def test_whom_the_others_wait_for(tmp_path, odd, apart):
     found, ((what, fields),) = merged(tmp_path, {rank: pack(WAITS) for rank in range(3)} | {3: odd})
-    assert (found.number, found.apart) == (7, apart)
+    assert (found.number, found.suspects) == (7, apart)
     assert (what, fields["apart"], fields["shown"]) == ("stacks_gathered", list(apart), 4)
 
 
@@ -62,12 +62,12 @@ def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):
 def test_an_unwritable_folder_is_told_and_the_hang_is_dealt_with(tmp_path):
     (tmp_path / "file").write_text("")
     found, said = merged(tmp_path / "file", {rank: pack(WAITS) for rank in range(3)} | {3: pack(SLEEPS)})
-    assert found.apart == (3,)
+    assert found.suspects == (3,)
     assert [what for what, _ in said] == ["stacks_gathered", "stacks_lost"]
 
 
 @pytest.mark.parametrize("world", [2, MOST_RANKS + 1])
 def test_where_nothing_is_shown_nobody_is_named(tmp_path, world):
     found, _ = merged(tmp_path, {}, world)
-    assert found.apart == ()
-    assert found.said
+    assert found.suspects == ()
+    assert found.verdict

@@ -12,13 +12,12 @@ import pytest
 from setuptools import find_packages
 
 from tests.launcher.workers.testbed import WorkerTestbed
-from turnout.launcher.health.hang_monitor.instrument import seen_early
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.stack_capture import take
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
-from turnout.launcher.workers.spawn_spec import CommandKind
+from turnout.launcher.health.hang_monitor.prepare_process import traceable_environment
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
+from turnout.launcher.health.hang_monitor.stack_capture import capture_stacks
+from turnout.launcher.workers.worker_spec import CommandKind
 
-WRAPPER = (sys.executable, "-m", "turnout.launcher.health.hang_monitor.launch")
+WRAPPER = (sys.executable, "-m", "turnout.launcher.health.hang_monitor.prepare_process")
 TORCH_S = 120.0  # two imports of torch on a busy machine
 ROOT = Path(__file__).parents[4]
 PLAIN = """
@@ -61,7 +60,11 @@ async def fresh_and_wrapped(root, watched, paths):
             testbed.order(*WRAPPER, sys.executable, script, "a", "b", local_rank=1, env=env[1], how=CommandKind.BARE),
         )
         lines, pids = [await testbed.line(rank, TORCH_S) for rank in (0, 1)], testbed.processes.pids()
-        return lines, watched.seen(), await take({rank: (pids[rank], watched.paths[rank]) for rank in (0, 1)}, "")
+        return (
+            lines,
+            watched.progress(),
+            await capture_stacks({rank: (pids[rank], watched.paths[rank]) for rank in (0, 1)}, ""),
+        )
     finally:
         await testbed.processes.close()
 
@@ -86,7 +89,7 @@ def test_what_a_process_starts_itself_is_not_taken_for_it(watched):
 def test_a_process_that_ends_is_in_no_step_however_long_that_takes(watched):
     forks = "import os; os.fork() or exit(); os.wait()"
     assert wrapped(sys.executable, "-c", forks, env={PROGRESS: str(watched.paths[0])}).returncode == 0
-    seen = watched.seen()[0]
+    seen = watched.progress()[0]
     assert (seen.phase, seen.turns) == ("ending", 1)
 
 
@@ -95,9 +98,9 @@ def test_with_a_users_module_of_our_name_a_process_is_left_alone(tmp_path, watch
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
     env = {PROGRESS: str(watched.paths[0])}
-    assert seen_early(env, str(tmp_path / "train.py")) == env
-    assert seen_early(env, str(ROOT / "train.py")).keys() == {PROGRESS, "PYTHONPATH", "TURNOUT_PROCESS"}
-    assert seen_early({}, str(ROOT / "train.py")) == {}
+    assert traceable_environment(env, str(tmp_path / "train.py")) == env
+    assert traceable_environment(env, str(ROOT / "train.py")).keys() == {PROGRESS, "PYTHONPATH", "TURNOUT_PROCESS"}
+    assert traceable_environment({}, str(ROOT / "train.py")) == {}
 
 
 @pytest.mark.contract("DL-122")

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from turnout.kube import labels, node_health
+from turnout.launcher.coordinator_messages import Found, Judged
 from turnout.launcher.errors import BadSettings
-from turnout.launcher.health.messages import Found, Judged
 from turnout.launcher.health.probe_messages import Report
 from turnout.launcher.health.probes.pod_annotation import OwnPod, Pod, own_pod
 
@@ -70,7 +70,7 @@ async def written(server, folder, *judged):
     pod, config = Pod("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
     own = OwnPod(pod, "gpu-7", lambda what, fields: told.append((what, fields)), config, again_s=0.01)
     for each in judged:
-        own.judged(each, Report(compute_s=0.5))
+        own.write_finding(each, Report(compute_s=0.5))
     await own.close()
     return told
 

@@ -9,22 +9,22 @@ import pytest
 
 from tests.launcher.agent.crew import until
 from turnout.launcher.addresses import free_port
-from turnout.launcher.health.model import Cause, Check
-from turnout.launcher.health.probe_groups import next_groups
-from turnout.launcher.health.probe_messages import Plan, Sizes, Stage, measured
-from turnout.launcher.health.probes.subprocess import COMMAND, probe
+from turnout.launcher.health.judge_nodes import next_groups
+from turnout.launcher.health.model import Check, FaultCause, ProbeStage
+from turnout.launcher.health.probe_messages import ProbePlan, ProbeSizes, measured
+from turnout.launcher.health.probes.runner import COMMAND, probe
 
 pytestmark = pytest.mark.slow
 
 FAULTY = (sys.executable, str(Path(__file__).with_name("faulty_probe.py")))
-SIZES = Sizes(matmul=64, matmul_times=5, reduce_bytes=1 << 16, reduce_times=5, pair_bytes=1 << 16, pair_times=3)
+SIZES = ProbeSizes(matmul=64, matmul_times=5, reduce_bytes=1 << 16, reduce_times=5, pair_bytes=1 << 16, pair_times=3)
 
 
 def pair(tmp_path, **changes):
     """The plans of two members of one process each."""
     port = free_port("127.0.0.1")
     return [
-        Plan(rank, 2, 2, "127.0.0.1", port, sizes=SIZES, disk=str(tmp_path), memory="/dev/shm", **changes)
+        ProbePlan(rank, 2, 2, "127.0.0.1", port, sizes=SIZES, disk=str(tmp_path), memory="/dev/shm", **changes)
         for rank in range(2)
     ]
 
@@ -58,7 +58,7 @@ def stories(tmp_path_factory):
 
 def test_a_pair_measures_itself_alone_and_together(stories):
     for report in stories["slow product,clock ahead"]:
-        assert report.stage is Stage.DONE
+        assert report.stage is ProbeStage.DONE
         assert not report.fault
         assert report.compute_s > 0
         assert report.collective_s > 0
@@ -78,7 +78,7 @@ def test_a_slow_product_and_a_wrong_clock_are_those_of_their_node(stories):
 def test_one_that_is_stuck_with_the_others_is_killed_and_blames_nobody(stories):
     waits, stuck = stories["stuck all-reduce"]
     assert stuck.fault == "stuck in collective, killed"
-    assert waits.stage is Stage.COLLECTIVE
+    assert waits.stage is ProbeStage.COLLECTIVE
     assert waits.fault
     found = measured(("n0", "n1"), [waits, stuck])
     assert found.collective_s is None
@@ -87,12 +87,12 @@ def test_one_that_is_stuck_with_the_others_is_killed_and_blames_nobody(stories):
 
 def test_a_broken_device_is_known_at_once_and_the_other_node_passes_alone(stories):
     waits, broken = stories["broken product"]
-    assert broken.stage is Stage.COMPUTE
+    assert broken.stage is ProbeStage.COMPUTE
     assert "an error of this device" in broken.fault
-    assert waits.stage is Stage.MEETING
+    assert waits.stage is ProbeStage.MEETING
     assert "broken" in waits.fault
     verdict = next_groups(Check(("n0", "n1")).after((measured(("n0", "n1"), [waits, broken]),)))
-    assert [(each.nodes, each.cause) for each in verdict.bad_nodes] == [(("n1",), Cause.COMPUTE_FAILED)]
+    assert [(each.nodes, each.cause) for each in verdict.bad_nodes] == [(("n1",), FaultCause.COMPUTE_FAILED)]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import scaled
-from turnout.launcher.health.rank_sets import all_of, folded, label, set_of
-from turnout.launcher.health.stack_traces.merge import fold
-from turnout.launcher.health.stack_traces.model import Frame, Gathered, Showing, Thread
-from turnout.launcher.health.stack_traces.outliers import stand
-from turnout.launcher.health.stack_traces.report import as_json, flame_lines, merge, text, verdict
-from turnout.launcher.health.stack_traces.svg import picture
+from turnout.launcher.health.stack_traces.report import (
+    as_json,
+    find_outliers,
+    flame_lines,
+    merge,
+    picture,
+    text,
+    verdict,
+)
+from turnout.launcher.health.stack_traces.stack_tree import (
+    Frame,
+    RankStacks,
+    Thread,
+    WorldStacks,
+    all_of,
+    fold,
+    folded,
+    label,
+    set_of,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -28,8 +42,8 @@ def thread(path, *, main=True):
 
 def world(paths, **more):
     """Ranks 0, 1, ... whose main threads stand there; None for a rank that shows nothing."""
-    seen = {rank: Showing((thread(path),)) for rank, path in enumerate(paths) if path}
-    return Gathered(len(paths), seen, **more)
+    seen = {rank: RankStacks((thread(path),)) for rank, path in enumerate(paths) if path}
+    return WorldStacks(len(paths), seen, **more)
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -120,7 +134,7 @@ CROWD = "main/step/all_reduce"
 )  # fmt: skip
 def test_who_stands_apart_is_named(paths, outliers, said):
     merged = merge(world(paths))
-    assert folded(merged.standing.outliers) == outliers
+    assert folded(merged.outliers.outliers) == outliers
     assert said in verdict(merged)
 
 
@@ -141,11 +155,11 @@ def test_the_guides_example_of_two_machines_has_two_branches():
 
 @given(st.lists(st.sampled_from([CROWD, "main/step/sleep", "main/eval", None]), min_size=1, max_size=12))
 def test_every_rank_is_in_one_place_at_most_and_outliers_under_a_third(paths):
-    found, seen = stand(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
-    groups = [group.ranks for group in (*found.crowd, *found.apart)]
+    found, seen = find_outliers(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
+    groups = [group.ranks for group in (*found.majority, *found.suspect_groups)]
     assert sum(groups) == seen  # bits that overlapped would carry
     assert found.silent == all_of(len(paths)) & ~seen
-    assert 3 * sum(group.ranks for group in found.apart).bit_count() <= seen.bit_count()
+    assert 3 * sum(group.ranks for group in found.suspect_groups).bit_count() <= seen.bit_count()
 
 
 @pytest.mark.contract("DL-116", "DL-118", "DL-119")
@@ -175,8 +189,8 @@ evil = st.text(st.characters(), max_size=30) | st.sampled_from(
 @given(st.lists(st.builds(Frame, evil, evil), min_size=1, max_size=5), evil)
 @settings(max_examples=scaled(50))
 def test_with_any_names_the_picture_is_well_formed_with_our_elements_only(frames, why):
-    one = Showing((Thread(tuple(frames), (0,) * len(frames), True),))
-    root = ElementTree.fromstring(drawn(merge(Gathered(3, {0: one}, {2: why}))))
+    one = RankStacks((Thread(tuple(frames), (0,) * len(frames), True),))
+    root = ElementTree.fromstring(drawn(merge(WorldStacks(3, {0: one}, {2: why}))))
     assert {each.tag.removeprefix(SVG) for each in root.iter()} <= {"svg", "style", "rect", "text", "g", "title"}
 
 

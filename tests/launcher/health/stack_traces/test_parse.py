@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.examples import scaled
 from turnout.launcher.errors import BadStacks
-from turnout.launcher.health.stack_traces.model import (
+from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of, write
+from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
     LEFT_OUT,
     MOST_FRAMES,
@@ -18,7 +19,6 @@ from turnout.launcher.health.stack_traces.model import (
     MOST_THREADS,
     UNNAMED,
 )
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of, write
 
 SPY_TEXT = """\
 Process 71: python train.py

@@ -6,14 +6,24 @@ import pytest
 
 from tests.launcher.rendezvous.story import member
 from turnout.launcher.errors import BadCheck, BadSettings
-from turnout.launcher.health.gpu_links import judge as judge_links
-from turnout.launcher.health.hang_detector import Hang, HangLimits, Progress, ProgressWatch, look
-from turnout.launcher.health.model import Check, Measured, Rule, StragglerLimits
-from turnout.launcher.health.node_check import ExcludedNode, NodeChecks
-from turnout.launcher.health.rank_sets import MOST_RANKS, folded, set_of
-from turnout.launcher.health.stack_traces.model import Gathered, Showing, Thread
-from turnout.launcher.health.step_histogram import BUCKETS, SHORTEST_S, WIDTH, aged, bucket_of, edge_s, quantile_s
-from turnout.launcher.health.stragglers import Sample
+from turnout.launcher.health.hang_detector import (
+    BUCKETS,
+    SHORTEST_S,
+    WIDTH,
+    Hang,
+    HangLimits,
+    Progress,
+    ProgressWatch,
+    aged,
+    bucket_of,
+    edge_s,
+    observe,
+    quantile_s,
+)
+from turnout.launcher.health.judge_nodes import Sample
+from turnout.launcher.health.model import Check, ExcludedNode, Measured, NodeChecks, SlowRule, StragglerLimits
+from turnout.launcher.health.model import judge as judge_links
+from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, Thread, WorldStacks, folded, set_of
 from turnout.launcher.model import Reason
 
 FLAGS = {
@@ -47,7 +57,7 @@ def test_as_many_channels_may_be_needed_as_there_are_pairs():
     ],
 )
 def test_who_is_left_out_is_told_for_how_long(now_s, again):
-    says = ExcludedNode(member("a"), Reason.NODE_FAULTY, "it is " + "bad" * 999, 100.0, 3).says(now_s)
+    says = ExcludedNode(member("a"), Reason.NODE_FAULTY, "it is " + "bad" * 999, 100.0, 3).describe(now_s)
     assert says.startswith(again)
     assert "left out, 3 times so far: it is bad" in says
     assert len(says) == 1_000
@@ -77,7 +87,7 @@ def test_limits_by_which_all_or_none_would_be_slow_are_refused(limits):
 
 
 def test_limits_may_be_close():
-    close = StragglerLimits(Rule.SPREAD, 1.5, 0.5, 1.5, 0.5, 0.5)
+    close = StragglerLimits(SlowRule.SPREAD, 1.5, 0.5, 1.5, 0.5, 0.5)
     assert (close.factor, close.spreads, close.least_factor, close.compute_s, close.collective_s) == (
         1.5,
         0.5,
@@ -132,12 +142,12 @@ def test_groups_of_a_round_that_share_a_member_are_refused():
 @pytest.mark.parametrize(
     ("others", "rule", "limit_s"),
     [
-        pytest.param([1, 2, 6], Rule.MEAN, 6.0, id="twice the mean"),
-        pytest.param([1, 2, 6], Rule.MEDIAN, 4.0, id="twice the median"),
-        pytest.param([1, 2, 4, 6], Rule.MEDIAN, 6.0, id="of an even number the middle of two"),
-        pytest.param([1, 2, 4, 8, 9, 9], Rule.MEDIAN, 12.0, id="of six the third and the fourth"),
-        pytest.param([4, 4, 5, 6, 6], Rule.SPREAD, 5 + 6 * 1.4826, id="the median and six median deviations"),
-        pytest.param([4, 4, 4], Rule.SPREAD, 5.0, id="a quarter more than the median at least"),
+        pytest.param([1, 2, 6], SlowRule.MEAN, 6.0, id="twice the mean"),
+        pytest.param([1, 2, 6], SlowRule.MEDIAN, 4.0, id="twice the median"),
+        pytest.param([1, 2, 4, 6], SlowRule.MEDIAN, 6.0, id="of an even number the middle of two"),
+        pytest.param([1, 2, 4, 8, 9, 9], SlowRule.MEDIAN, 12.0, id="of six the third and the fourth"),
+        pytest.param([4, 4, 5, 6, 6], SlowRule.SPREAD, 5 + 6 * 1.4826, id="the median and six median deviations"),
+        pytest.param([4, 4, 4], SlowRule.SPREAD, 5.0, id="a quarter more than the median at least"),
     ],
 )
 def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule, limit_s):
@@ -153,9 +163,11 @@ def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule,
             [1, 2, 6, 9], StragglerLimits(), 2.0, id="twice the time of the first quarter, where the rule says more"
         ),
         pytest.param([1, 2, 6, 9, 9], StragglerLimits(), 4.0, id="of five the second is the last of it"),
-        pytest.param([4, 4, 4, 4], StragglerLimits(rule=Rule.SPREAD), 5.0, id="a quarter more, where nobody differs"),
         pytest.param(
-            [4, 9, 9, 9], StragglerLimits(rule=Rule.SPREAD), 5.0, id="a quarter more than it, where many are slow"
+            [4, 4, 4, 4], StragglerLimits(rule=SlowRule.SPREAD), 5.0, id="a quarter more, where nobody differs"
+        ),
+        pytest.param(
+            [4, 9, 9, 9], StragglerLimits(rule=SlowRule.SPREAD), 5.0, id="a quarter more than it, where many are slow"
         ),
     ],
 )
@@ -208,11 +220,11 @@ def test_without_a_step_no_step_took_long():
 
 def test_who_stands_still_as_long_as_the_limit_does_not_hang_yet():
     limits, seen = HangLimits(patient_s=10.0, look_s=5.0), Progress()
-    watch, said = look(ProgressWatch(0.0), seen, limits, 10.0)
+    watch, said = observe(ProgressWatch(0.0), seen, limits, 10.0)
     assert (said, watch.waited_s) == (None, 10.0)
-    watch, said = look(watch, seen, limits, 10.5)
+    watch, said = observe(watch, seen, limits, 10.5)
     assert (said, watch.hangs) == (Hang(10.5, 10.0), True)
-    assert look(watch, seen, limits, 11.0)[1] is None
+    assert observe(watch, seen, limits, 11.0)[1] is None
 
 
 def test_a_hang_in_a_phase_says_so():
@@ -221,21 +233,21 @@ def test_a_hang_in_a_phase_says_so():
 
 
 def test_of_a_look_that_comes_late_four_times_the_usual_counts():
-    watch, _ = look(ProgressWatch(0.0), Progress(), HangLimits(look_s=0.25), 100.0)
+    watch, _ = observe(ProgressWatch(0.0), Progress(), HangLimits(look_s=0.25), 100.0)
     assert watch.waited_s == 1.0
 
 
 def test_a_clock_that_goes_back_counts_for_nothing():
-    watch, _ = look(ProgressWatch(50.0, waited_s=2.0), Progress(), HangLimits(), 40.0)
+    watch, _ = observe(ProgressWatch(50.0, waited_s=2.0), Progress(), HangLimits(), 40.0)
     assert (watch.waited_s, watch.looked_s) == (2.0, 40.0)
-    watch, _ = look(ProgressWatch(50.0), Progress(1, 60.0), HangLimits(), 50.5)
+    watch, _ = observe(ProgressWatch(50.0), Progress(1, 60.0), HangLimits(), 50.5)
     assert watch.waited_s == 0.0, "a step that will have ended"
 
 
 def test_who_has_just_moved_has_waited_since_then():
-    watch, said = look(ProgressWatch(0.0), Progress(1, 0.5, "", 1, 0.3), HangLimits(look_s=1.0), 1.0)
+    watch, said = observe(ProgressWatch(0.0), Progress(1, 0.5, "", 1, 0.3), HangLimits(look_s=1.0), 1.0)
     assert (watch, said) == (ProgressWatch(1.0, 1, 1, 0.5), None)
-    assert look(ProgressWatch(0.0), Progress(1, 0.25, "", 1, 0.75), HangLimits(look_s=1.0), 1.0)[0].waited_s == 0.25
+    assert observe(ProgressWatch(0.0), Progress(1, 0.25, "", 1, 0.75), HangLimits(look_s=1.0), 1.0)[0].waited_s == 0.25
 
 
 # Links of a switchbox.
@@ -268,19 +280,19 @@ def test_a_set_of_ranks_in_words(words, ranks):
 @pytest.mark.parametrize("world", [0, MOST_RANKS + 1])
 def test_a_world_of_nobody_or_of_too_many_is_refused(world):
     with pytest.raises(ValueError, match=f"a world of {world} ranks"):
-        Gathered(world, {})
+        WorldStacks(world, {})
 
 
 @pytest.mark.parametrize("told", ["showings", "why"])
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_that_a_world_has_not_is_refused(told, rank):
     with pytest.raises(ValueError, match=f"rank {rank} in a world of 2"):
-        Gathered(2, **{"showings": {}, told: {rank: None}})
+        WorldStacks(2, **{"showings": {}, told: {rank: None}})
 
 
 def test_a_world_may_have_one_rank_and_as_many_as_there_can_be():
-    assert (Gathered(1, {0: Showing()}).silent, Gathered(2, {1: Showing()}).silent) == (0, 1)
-    assert Gathered(MOST_RANKS, {MOST_RANKS - 1: Showing()}).silent == (1 << MOST_RANKS - 1) - 1
+    assert (WorldStacks(1, {0: RankStacks()}).silent, WorldStacks(2, {1: RankStacks()}).silent) == (0, 1)
+    assert WorldStacks(MOST_RANKS, {MOST_RANKS - 1: RankStacks()}).silent == (1 << MOST_RANKS - 1) - 1
 
 
 def test_a_thread_has_a_line_for_each_frame():

@@ -3,21 +3,30 @@
 import pytest
 
 from tests.launcher.rendezvous.story import member
-from turnout.launcher.health.gpu_links import Box
+from turnout.launcher.coordinator_messages import Probed
 from turnout.launcher.health.hang_detector import HangAction, HangLimits, HangPolicy, Progress, ProgressWatch
-from turnout.launcher.health.messages import Probed
-from turnout.launcher.health.model import Rule, StragglerLimits
-from turnout.launcher.health.node_check import ExcludedNode, NodeChecks, NodeCheckState
-from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, Plan, ProbePolicy, Report, Sizes, Stage
-from turnout.launcher.health.stack_traces.hang_state import HangState
-from turnout.launcher.health.stack_traces.hang_state import Stage as Hung
-from turnout.launcher.health.stack_traces.model import Showing, Thread
+from turnout.launcher.health.model import (
+    Box,
+    ExcludedNode,
+    NodeChecks,
+    NodeCheckState,
+    ProbePolicy,
+    ProbeStage,
+    SlowRule,
+    StragglerLimits,
+)
+from turnout.launcher.health.probe_messages import ON_CPU, ON_DEVICE, ProbePlan, ProbeSizes, Report
+from turnout.launcher.health.stack_traces.stack_tree import RankStacks, Thread
 from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import HangStage as Hung
+from turnout.launcher.rendezvous.state import HangState
 
 MIB = 1 << 20
 PAIRS = ((0, 1), (2, 4), (3, 5), (6, 7))
 PROBING = ProbePolicy(meet_s=120.0, stage_s=60.0, matmul=None, reduce_bytes=None)
-LIMITS = StragglerLimits(rule=Rule.MEAN, factor=2.0, spreads=6.0, least_factor=1.25, compute_s=None, collective_s=None)
+LIMITS = StragglerLimits(
+    rule=SlowRule.MEAN, factor=2.0, spreads=6.0, least_factor=1.25, compute_s=None, collective_s=None
+)
 
 
 @pytest.mark.parametrize(
@@ -36,26 +45,28 @@ LIMITS = StragglerLimits(rule=Rule.MEAN, factor=2.0, spreads=6.0, least_factor=1
         ),
         pytest.param(
             ExcludedNode(member("a"), Reason.NODE_SLOW, "", 7.0),
-            ExcludedNode(member("a"), Reason.NODE_SLOW, "", 7.0, times=1, beside=""),
+            ExcludedNode(member("a"), Reason.NODE_SLOW, "", 7.0, times=1, unreachable_peer=""),
             id="who is left out is so for the first time, and not for a link",
         ),
         pytest.param(ProbePolicy(), PROBING, id="a probe has two minutes to meet the others and one for all else"),
         pytest.param(
             ON_CPU,
-            Sizes(512, 20, 4 * MIB, 10, 4 * MIB, 5, 3),
+            ProbeSizes(512, 20, 4 * MIB, 10, 4 * MIB, 5, 3),
             id="on CPUs little is measured, each after three rounds to warm up",
         ),
         pytest.param(
-            ON_DEVICE, Sizes(16_384, 100, 64 * MIB, 40, 64 * MIB, 10, 3), id="on devices as much as DLRover measures"
+            ON_DEVICE,
+            ProbeSizes(16_384, 100, 64 * MIB, 40, 64 * MIB, 10, 3),
+            id="on devices as much as DLRover measures",
         ),
         pytest.param(
-            Plan(0, 1, 1, "", 0),
-            Plan(0, 1, 1, "", 0, "", None, None, None, 120.0, 60.0, "", "", ()),
+            ProbePlan(0, 1, 1, "", 0),
+            ProbePlan(0, 1, 1, "", 0, "", None, None, None, 120.0, 60.0, "", "", ()),
             id="a plan has the same times as what a job wants",
         ),
         pytest.param(
             Report(),
-            Report(Stage.BEGUN, None, None, 0, None, None, None, None, None, None, (), ""),
+            Report(ProbeStage.BEGUN, None, None, 0, None, None, None, None, None, None, (), ""),
             id="a probe that has begun knows nothing yet",
         ),
         pytest.param(
@@ -82,7 +93,7 @@ LIMITS = StragglerLimits(rule=Rule.MEAN, factor=2.0, spreads=6.0, least_factor=1
             id="in a job that begins nobody hangs",
         ),
         pytest.param(Thread((), ()), Thread((), (), main=False), id="a thread is not the main one"),
-        pytest.param(Showing(), Showing((), (), ""), id="a rank may show nothing"),
+        pytest.param(RankStacks(), RankStacks((), (), ""), id="a rank may show nothing"),
     ],
 )
 def test_where_nobody_says_otherwise(unsaid, said):

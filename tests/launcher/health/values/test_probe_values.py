@@ -3,19 +3,16 @@
 import msgspec
 import pytest
 
+from turnout.launcher.coordinator_messages import Probe
 from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.messages import Probe
-from turnout.launcher.health.model import Measured
+from turnout.launcher.health.model import MOST_STAGE_S, Measured, ProbePolicy, ProbeStage
 from turnout.launcher.health.probe_messages import (
     MOST_BYTES,
-    MOST_STAGE_S,
     ON_CPU,
     ON_DEVICE,
-    Plan,
-    ProbePolicy,
+    ProbePlan,
+    ProbeSizes,
     Report,
-    Sizes,
-    Stage,
     encode,
     measured,
     of_member,
@@ -23,13 +20,13 @@ from turnout.launcher.health.probe_messages import (
     read_report,
 )
 
-REPORT = Report(Stage.DONE, 0.5, 0.25, 4_096, 1e9, 0.125, 10, 20, 0.5, 0.25)
+REPORT = Report(ProbeStage.DONE, 0.5, 0.25, 4_096, 1e9, 0.125, 10, 20, 0.5, 0.25)
 
 
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        pytest.param(read_plan, Plan(1, 2, 2, "::1", 29_400, "cuda:0"), id="a plan"),
+        pytest.param(read_plan, ProbePlan(1, 2, 2, "::1", 29_400, "cuda:0"), id="a plan"),
         pytest.param(read_report, REPORT, id="a report"),
         pytest.param(read_report, Report(), id="the first report"),
     ],
@@ -67,8 +64,8 @@ def test_what_cannot_be_is_refused(read, data):
         ),
         pytest.param({"device_used": 0.9}, msgspec.structs.replace(REPORT, device_used=0.9), id="the fuller device"),
         pytest.param(
-            {"stage": Stage.COLLECTIVE, "collective_s": None, "fault": "gone"},
-            msgspec.structs.replace(REPORT, stage=Stage.COLLECTIVE, collective_s=None, fault="gone"),
+            {"stage": ProbeStage.COLLECTIVE, "collective_s": None, "fault": "gone"},
+            msgspec.structs.replace(REPORT, stage=ProbeStage.COLLECTIVE, collective_s=None, fault="gone"),
             id="of a failure nothing is hidden by the others",
         ),
     ],
@@ -100,7 +97,7 @@ def test_a_member_has_a_time_only_if_each_of_its_processes_has_one():
 
 
 def test_of_two_that_ended_at_one_stage_the_one_with_a_fault_is_told():
-    well, broken = Report(Stage.COMPUTE), Report(Stage.COMPUTE, fault="no kernel for this device")
+    well, broken = Report(ProbeStage.COMPUTE), Report(ProbeStage.COMPUTE, fault="no kernel for this device")
     assert of_member([well, broken]).fault == of_member([broken, well]).fault == broken.fault
 
 
@@ -157,7 +154,7 @@ def test_a_round_lasts_as_long_as_its_stages_may_and_a_moment_each():
     assert ProbePolicy(meet_s=100.0, stage_s=10.0).round_s == 2 * 100 + 7 * 10 + 9 * 2
 
 
-PLAN = Plan(3, 4, 2, "::1", 29_400, meet_s=100.0, stage_s=10.0)
+PLAN = ProbePlan(3, 4, 2, "::1", 29_400, meet_s=100.0, stage_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +168,7 @@ PLAN = Plan(3, 4, 2, "::1", 29_400, meet_s=100.0, stage_s=10.0)
 )
 def test_a_group_that_cannot_be_is_refused(rank, processes, members):
     with pytest.raises(ValueError, match=f"rank {rank} of {processes} processes of {members} members"):
-        Plan(rank, processes, members, "::1", 29_400)
+        ProbePlan(rank, processes, members, "::1", 29_400)
     with pytest.raises(ValueError, match=f"rank {rank} of {processes} processes of {members} members"):
         Probe(1, rank, processes, members, "::1", 29_400)
 
@@ -194,9 +191,12 @@ def test_the_last_rank_of_a_group_is_one():
             msgspec.structs.replace(ON_DEVICE, matmul=7, reduce_bytes=9),
             id="or two",
         ),
-        pytest.param({"sizes": Sizes(matmul=5)}, ON_DEVICE, Sizes(matmul=5), id="all sizes are asked for"),
+        pytest.param({"sizes": ProbeSizes(matmul=5)}, ON_DEVICE, ProbeSizes(matmul=5), id="all sizes are asked for"),
         pytest.param(
-            {"sizes": Sizes(matmul=5), "matmul": 7}, ON_CPU, Sizes(matmul=7), id="and one of them in particular"
+            {"sizes": ProbeSizes(matmul=5), "matmul": 7},
+            ON_CPU,
+            ProbeSizes(matmul=7),
+            id="and one of them in particular",
         ),
     ],
 )
@@ -205,5 +205,5 @@ def test_how_much_is_measured(asked, usual, measures):
 
 
 def test_a_stage_that_waits_for_others_may_take_as_long_as_they_may():
-    assert [stage.value for stage in Stage if PLAN.within_s(stage) == 100.0] == ["begun", "meeting"]
-    assert {PLAN.within_s(stage) for stage in Stage} == {100.0, 10.0}
+    assert [stage.value for stage in ProbeStage if PLAN.within_s(stage) == 100.0] == ["begun", "meeting"]
+    assert {PLAN.within_s(stage) for stage in ProbeStage} == {100.0, 10.0}

@@ -5,10 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.health.stack_traces.merge import MOST_LINES, Node, fold
-from turnout.launcher.health.stack_traces.model import Frame, Gathered, Showing, Thread
-from turnout.launcher.health.stack_traces.report import MOST_GROUPS, MOST_TEXT_LINES, files, merge, text, verdict
-from turnout.launcher.health.stack_traces.svg import picture
+from turnout.launcher.health.stack_traces.report import (
+    MOST_GROUPS,
+    MOST_TEXT_LINES,
+    files,
+    merge,
+    picture,
+    text,
+    verdict,
+)
+from turnout.launcher.health.stack_traces.stack_tree import (
+    MOST_LINES,
+    Frame,
+    Node,
+    RankStacks,
+    Thread,
+    WorldStacks,
+    fold,
+)
 
 REPORT = Path(__file__).with_name("report")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,16 +40,16 @@ WAITS = stack("main", "step", f"loss@{FAR}", "all_reduce@torch/distributed/distr
 PIN = stack("pin", "wait", main=False, line=0)
 NATIVE = stack("clone@libc.so", f"{LONG}@libtorch.so", "ncclWait@wait.cc", main=False)
 SHOWN = {
-    0: Showing((WAITS, PIN), state="S"),
-    1: Showing((WAITS,), (NATIVE,), "D"),
-    2: Showing((WAITS,), (NATIVE,), "T"),
-    3: Showing((stack("main", "save", "fsync", line=7),), (stack("clone@libc.so", "fsync@libc.so"),), "T"),
-    4: Showing((WAITS,), state="t"),
+    0: RankStacks((WAITS, PIN), state="S"),
+    1: RankStacks((WAITS,), (NATIVE,), "D"),
+    2: RankStacks((WAITS,), (NATIVE,), "T"),
+    3: RankStacks((stack("main", "save", "fsync", line=7),), (stack("clone@libc.so", "fsync@libc.so"),), "T"),
+    4: RankStacks((WAITS,), state="t"),
 }
 WHY = "it did not answer in time" + ", and nobody knows why" * 10
 
 
-WORLD = Gathered(7, SHOWN, {5: WHY, 6: WHY})
+WORLD = WorldStacks(7, SHOWN, {5: WHY, 6: WHY})
 
 
 def test_what_is_written_is_letter_for_letter_what_people_and_tools_know():
@@ -118,25 +132,25 @@ def test_a_frame_below_which_nothing_is_known_ends_for_nobody():
 
 def apart(count):
     """So many ranks that stand apart, each elsewhere, of twice as many that stand in one place."""
-    return {rank: Showing((stack("main", f"f{rank}" if rank < count else "step"),)) for rank in range(3 * count)}
+    return {rank: RankStacks((stack("main", f"f{rank}" if rank < count else "step"),)) for rank in range(3 * count)}
 
 
 @pytest.mark.parametrize(("count", "more"), [(MOST_GROUPS, False), (MOST_GROUPS + 1, True)])
 def test_of_many_suspects_the_first_are_told_and_the_rest_are_counted(count, more):
-    told = verdict(merge(Gathered(3 * count, apart(count))))
+    told = verdict(merge(WorldStacks(3 * count, apart(count))))
     assert sum(" stands apart: " in line for line in told) == MOST_GROUPS
     assert ("and 1 more groups stand apart" in told) is more
 
 
 def test_of_many_reasons_the_first_are_told():
-    told = verdict(merge(Gathered(99, {}, {rank: f"reason {rank:02}" for rank in range(99)})))
+    told = verdict(merge(WorldStacks(99, {}, {rank: f"reason {rank:02}" for rank in range(99)})))
     assert [line for line in told if "reason" in line] == [f"rank {rank}: reason {rank:02}" for rank in range(20)]
 
 
 @pytest.mark.parametrize(("count", "cut"), [(MOST_TEXT_LINES, False), (MOST_TEXT_LINES + 1, True)])
 def test_a_tree_of_more_lines_than_anybody_reads_is_cut(count, cut):
     told = text(
-        merge(Gathered(1, {0: Showing(tuple(stack(f"f{at}", main=False) for at in range(count)))}))
+        merge(WorldStacks(1, {0: RankStacks(tuple(stack(f"f{at}", main=False) for at in range(count)))}))
     ).splitlines()
     assert [line.startswith("... the tree goes on") for line in told].count(True) == int(cut)
     assert sum("@train.py@0|" in line for line in told) == MOST_TEXT_LINES
@@ -144,9 +158,9 @@ def test_a_tree_of_more_lines_than_anybody_reads_is_cut(count, cut):
 
 def test_a_tree_is_indented_where_ranks_part_or_one_of_them_ends():
     paths = {0: ["a", "b", "c"], 1: ["a", "b", "d", "e"], 2: ["a", "b"]}
-    told = text(merge(Gathered(3, {rank: Showing((stack(*path),)) for rank, path in paths.items()})))
+    told = text(merge(WorldStacks(3, {rank: RankStacks((stack(*path),)) for rank, path in paths.items()})))
     tree = told.partition("threads\n")[2]
     assert [line.partition("@")[0] for line in tree.splitlines()] == ["a", "b", "  c", "  d", "  e"]
     ends = {0: ["a"], 1: ["a", "b"]}
-    told = text(merge(Gathered(2, {rank: Showing((stack(*path),)) for rank, path in ends.items()})))
+    told = text(merge(WorldStacks(2, {rank: RankStacks((stack(*path),)) for rank, path in ends.items()})))
     assert [line.partition("@")[0] for line in told.partition("threads\n")[2].splitlines()] == ["a", "  b"]

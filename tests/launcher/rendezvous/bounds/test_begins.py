@@ -5,12 +5,9 @@ from dataclasses import fields
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
-from turnout.launcher.health.stack_traces.hang_state import HangState
-from turnout.launcher.model import ElasticSpec, Reason, Record, RestartBudget
-from turnout.launcher.rendezvous.find_coordinator import Seek, paused
-from turnout.launcher.rendezvous.messages import LastWorld
-from turnout.launcher.rendezvous.restore.restore_plan import RestorePoint
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.coordinator_messages import LastWorld
+from turnout.launcher.model import ElasticSpec, Reason, RestartBudget, RoundRecord
+from turnout.launcher.rendezvous.arbiter import (
     MOST_BYTES,
     MOST_ROUND,
     BadRecord,
@@ -21,9 +18,12 @@ from turnout.launcher.rendezvous.round_lock import (
     seal,
     unseal,
 )
+from turnout.launcher.rendezvous.find_coordinator import Search, next_lap
+from turnout.launcher.rendezvous.restore.restore_plan import RestorePoint
 from turnout.launcher.rendezvous.state import (
     HandoverState,
-    Job,
+    HangState,
+    JobFacts,
     Joined,
     Lost,
     MemberState,
@@ -31,20 +31,22 @@ from turnout.launcher.rendezvous.state import (
     State,
     StepDown,
     Unanswered,
+    could_grow_by,
 )
 from turnout.launcher.rendezvous.state_machine import begin, succeed
-from turnout.launcher.rendezvous.transition import awaited
 
 TERMS = ElasticSpec(2, 4, last_call_s=30.0)
 NOTHING = {
-    "arbiter": False, "only": False, "granted": 0, "regroup_s": 2.0, "alone_s": 10.0, "roam_s": 10.0,
+    "has_arbiter": False, "sole_coordinator": False, "granted": 0, "regroup_s": 2.0, "alone_s": 10.0, "roam_s": 10.0,
     "phase": Phase.GATHERING, "round": 0, "base": 0, "base_size": 0, "retry_s": 0.0, "fence_s": 15.0, "fenced_s": 0.0,
-    "ended": 0, "before": 0, "asked_s": 0.0, "roams": None, "sought_s": 0.0, "unfenced": False, "told_s": -1e9,
+    "ended": 0, "before": 0, "asked_s": 0.0, "searches": None, "sought_s": 0.0, "unfenced": False, "logged_s": -1e9,
     "ask_s": 0.0, "endpoint_s": 0.0,
-    "unnamed": 0, "named": None, "carry": -1, "world": None, "members": {}, "names": {}, "done": frozenset(),
-    "budget": RestartBudget(), "expected": 0, "call_s": 0.0, "wanted": 0, "since_s": 0.0, "joined_s": 0.0,
-    "why": Reason.FIRST_ROUND, "detail": "", "fault": "", "lost": False, "chosen": (), "stop_step": None,
-    "sure": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": HangState(), "handing": None, "rings": (),
+    "unreported": 0, "stored_step": None, "persist_step": -1, "world": None, "members": {}, "names": {},
+    "done": frozenset(),
+    "budget": RestartBudget(), "expected": 0, "call_s": 0.0, "worker_count": 0, "since_s": 0.0, "joined_s": 0.0,
+    "reason": Reason.FIRST_ROUND, "detail": "", "fault": "", "lost": False, "chosen": (), "stop_step": None,
+    "confirmed": False, "until_s": 0.0, "exit": None, "checking": None, "hanging": HangState(), "handover": None,
+    "rings": (),
 }  # fmt: skip
 
 
@@ -55,23 +57,23 @@ def known_of(state):
     told = {field.name: getattr(state, field.name) for field in fields(state)}
     for part in (told.pop(name) for name in PARTS):
         told |= {field.name: getattr(part, field.name) for field in fields(part)}
-    return {name: value for name, value in told.items() if name not in ("me", "run", "terms")}
+    return {name: value for name, value in told.items() if name not in ("member", "run", "elastic_spec")}
 
 
 def test_of_a_job_that_nobody_has_begun_nothing_is_known():
-    assert known_of(State(Job(member("a"), "job", TERMS))) == NOTHING
+    assert known_of(State(JobFacts(member("a"), "job", TERMS))) == NOTHING
 
 
 @pytest.mark.parametrize(
     ("more", "differs"),
     [
         pytest.param({}, {"expected": 4}, id="as many as there can be are waited for"),
-        pytest.param({"wanted": 3}, {"expected": 3, "wanted": 3}, id="or as many as are wanted"),
+        pytest.param({"worker_count": 3}, {"expected": 3, "worker_count": 3}, id="or as many as are wanted"),
         pytest.param(
-            {"granted": 5}, {"expected": 4, "arbiter": True, "granted": 5, "round": 5}, id="a round was granted"
+            {"granted": 5}, {"expected": 4, "has_arbiter": True, "granted": 5, "round": 5}, id="a round was granted"
         ),
-        pytest.param({"granted": 0}, {"expected": 4, "arbiter": True}, id="an arbiter has granted none yet"),
-        pytest.param({"only": True}, {"expected": 4, "only": True}, id="nobody may succeed us"),
+        pytest.param({"granted": 0}, {"expected": 4, "has_arbiter": True}, id="an arbiter has granted none yet"),
+        pytest.param({"sole_coordinator": True}, {"expected": 4, "sole_coordinator": True}, id="nobody may succeed us"),
     ],
 )
 def test_a_job_begins(more, differs):
@@ -94,11 +96,11 @@ def test_a_job_begins(more, differs):
             LastWorld(4, 3, True), {}, {"fenced_s": 22.0}, id="of a world all but the coordinator are waited for"
         ),
         pytest.param(
-            LastWorld(4, 3, True), {"handed": True}, {"fenced_s": 22.0, "expected": 3}, id="all, after a handover"
+            LastWorld(4, 3, True), {"handed_over": True}, {"fenced_s": 22.0, "expected": 3}, id="all, after a handover"
         ),
         pytest.param(LastWorld(4, 1, True), {}, {"fenced_s": 22.0, "expected": 1}, id="one at the least"),
-        pytest.param(LastWorld(), {"sought_s": 0.0}, {"roams": False}, id="whom all search for stays where it is"),
-        pytest.param(LastWorld(), {"sought_s": 0.5}, {"roams": True, "sought_s": 0.5}, id="another one searches on"),
+        pytest.param(LastWorld(), {"sought_s": 0.0}, {"searches": False}, id="whom all search for stays where it is"),
+        pytest.param(LastWorld(), {"sought_s": 0.5}, {"searches": True, "sought_s": 0.5}, id="another one searches on"),
     ],
 )
 def test_a_job_goes_on_without_its_coordinator(base, more, differs):
@@ -110,7 +112,7 @@ def test_a_job_goes_on_without_its_coordinator(base, more, differs):
             "round": base.round,
             "expected": 2,
             "call_s": 2.0,
-            "why": Reason.COORDINATOR_LOST,
+            "reason": Reason.COORDINATOR_LOST,
         }
         if base.round
         else {}
@@ -142,7 +144,9 @@ def test_the_number_of_the_next_round_is_above_any_that_was_granted():
         pytest.param(Lost("a/0"), Lost("a/0", Reason.MEMBER_LOST), id="a connection has closed"),
         pytest.param(Unanswered(3), Unanswered(3, ""), id="nobody knows why"),
         pytest.param(
-            StepDown(Record("job", 1, "a/0")), StepDown(Record("job", 1, "a/0"), False, 0), id="he who decides knows it"
+            StepDown(RoundRecord("job", 1, "a/0")),
+            StepDown(RoundRecord("job", 1, "a/0"), False, 0),
+            id="he who decides knows it",
         ),
         pytest.param(RestorePoint(), RestorePoint(-1, 0, False, {}, 0, {}), id="nothing is taken from memory"),
         pytest.param(
@@ -152,8 +156,8 @@ def test_the_number_of_the_next_round_is_above_any_that_was_granted():
         ),
         pytest.param(HeldRound(None, "", 0.0), HeldRound(None, "", 0.0, 0), id="no round was granted to anybody"),
         pytest.param(
-            Seek("a", None, False, False, 60.0),
-            Seek(
+            Search("a", None, False, False, 60.0),
+            Search(
                 "a",
                 None,
                 False,
@@ -181,21 +185,21 @@ def test_where_nobody_says_otherwise(unsaid, said):
 
 # What is written of a round.
 
-WHOLE = Record("job", 0, "a/0", "10.0.0.1", 0)
+WHOLE = RoundRecord("job", 0, "a/0", "10.0.0.1", 0)
 
 
 @pytest.mark.parametrize(
     "bound", [{"round": 0}, {"round": 1}, {"round": MOST_ROUND}, {"port": 0}, {"port": 65_535}], ids=str
 )
 def test_the_last_record_that_is_written(bound):
-    record = Record(**{"run": "job", "round": 7, "coordinator": "a/0", "port": 9} | bound)
+    record = RoundRecord(**{"run": "job", "round": 7, "coordinator": "a/0", "port": 9} | bound)
     assert unseal(seal(record)) == record
 
 
 @pytest.mark.parametrize("bound", [{"round": -1}, {"round": MOST_ROUND + 1}, {"port": -1}, {"port": 65_536}], ids=str)
 def test_the_first_record_that_is_not(bound):
     with pytest.raises(BadRecord):
-        seal(Record(**{"run": "job", "round": 7, "coordinator": "a/0", "port": 9} | bound))
+        seal(RoundRecord(**{"run": "job", "round": 7, "coordinator": "a/0", "port": 9} | bound))
 
 
 def test_as_many_bytes_as_a_record_may_have_are_read():
@@ -216,9 +220,9 @@ def test_the_next_round_is_one_above_all_that_is_known():
 
 def test_pauses_cease_to_grow():
     """Sixteen doublings are enough, and the number of laps is not a number of megabytes."""
-    seek = Seek("a", None, False, False, 60.0)
+    seek = Search("a", None, False, False, 60.0)
     for _ in range(40):
-        seek = paused(seek)
+        seek = next_lap(seek)
     assert seek.laps == 16
 
 
@@ -237,11 +241,11 @@ def test_pauses_cease_to_grow():
 def test_whom_a_running_world_may_wait_for(now_s, id_, waits):
     story = Story("1:4", last_call_s=0.0).join("a", "b").join("c", importing_s=10.0)
     assert story.world == "ab"
-    assert awaited(story.state, id_, now_s) is waits
+    assert could_grow_by(story.state, id_, now_s) is waits
 
 
 def test_a_world_that_does_not_train_waits_for_nobody_to_import():
     story = Story("3:4").join("a").join("c", importing_s=10.0)
-    assert (story.phase, awaited(story.state, "c/0", 0.0)) == ("gathering", False)
+    assert (story.phase, could_grow_by(story.state, "c/0", 0.0)) == ("gathering", False)
     stopped = Story("1:4", last_call_s=0.0).join("a", "b").join("c", importing_s=10.0).fail("a")
-    assert (stopped.phase, awaited(stopped.state, "c/0", 0.0)) == ("stopping", False)
+    assert (stopped.phase, could_grow_by(stopped.state, "c/0", 0.0)) == ("stopping", False)

@@ -3,10 +3,20 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member
+from turnout.launcher.coordinator_messages import (
+    ALL,
+    FETCH_DISABLED,
+    MOST_LOCATIONS,
+    Handover,
+    Heartbeat,
+    HeldStep,
+    Reached,
+    Stop,
+    StopAt,
+    Succeeded,
+)
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, MOST_LOCATIONS
-from turnout.launcher.rendezvous.messages import Handover, Heartbeat, HeldStep, Reached, Stop, StopAt, Succeeded
-from turnout.launcher.rendezvous.restore.restore_plan import restorable
+from turnout.launcher.rendezvous.restore.restore_plan import choose_restore
 
 
 def running(names="abc", nnodes="1:3", **more):
@@ -60,7 +70,9 @@ def held(step_, rank, of=4, parts=True, count=0):
 
 def drained(memory, leavers="bcd", nnodes="1:4", grace_s=10.0):
     """They are to go. All have stopped after the same step, and say what they hold."""
-    job = Story(nnodes, last_call_s=0.0, only=True).join(*"abcd", keeper=7).reach("abcd", 5).leave(leavers, grace_s)
+    job = (
+        Story(nnodes, last_call_s=0.0, only=True).join(*"abcd", daemon_port=7).reach("abcd", 5).leave(leavers, grace_s)
+    )
     job.say("abcd", Reached(1, 5))
     for name, holds in memory.items():
         job.say(name, Succeeded(1, holds))
@@ -115,13 +127,13 @@ def test_without_time_nothing_is_handed_over():
 def test_what_somebody_who_stays_holds_is_taken_from_nobody():
     memory = OWN | {"a": (held(9, 0), held(9, 1, count=2))}
     job = drained(memory)
-    assert [(each.owner, each.first_rank) for each in job.last("a", Handover).take] == [("d", 3)]
+    assert [(each.owner, each.first_rank) for each in job.last("a", Handover).shards] == [("d", 3)]
 
 
 def test_of_a_copy_it_is_told_whose_ranks_it_has():
     memory = {"a": (held(9, 0),), "b": (held(9, 1), held(9, 2, count=2)), "c": (), "d": ()}
     job = drained(memory)
-    assert [(each.owner, each.first_rank, each.count) for each in job.last("a", Handover).take] == [
+    assert [(each.owner, each.first_rank, each.count) for each in job.last("a", Handover).shards] == [
         ("b", 1, 1), ("ranks 2 and 1 more", 2, 2),
     ]  # fmt: skip
 
@@ -130,7 +142,7 @@ def test_of_a_copy_it_is_told_whose_ranks_it_has():
 
 
 def world(names="ab", **more):
-    return World.of(5, tuple(member(name, keeper=7, **more) for name in names))
+    return World.of(5, tuple(member(name, daemon_port=7, **more) for name in names))
 
 
 def members(there):
@@ -140,14 +152,14 @@ def members(there):
 def test_who_is_named_first_for_a_shard_is_who_has_saved_it():
     there = world("abc")
     held_by = {"a/0": (held(9, 0, 2, count=1),), "b/0": (held(9, 0, 2), held(9, 1, 2)), "c/0": ()}
-    found = restorable(there, held_by, members(there))
+    found = choose_restore(there, held_by, members(there))
     assert [(each.first_rank, each.endpoint.name) for each in found.locations["c/0"]] == [(0, "b"), (0, "a"), (1, "b")]
 
 
 def test_each_second_member_asks_for_parts_from_the_other_end():
     there = world("abcd")
     held_by = {"a/0": (held(9, 0, 2),), "b/0": (held(9, 1, 2),), "c/0": (), "d/0": ()}
-    locations = restorable(there, held_by, members(there)).locations
+    locations = choose_restore(there, held_by, members(there)).locations
     assert [each.first_rank for each in locations["c/0"]] == [0, 1]
     assert [each.first_rank for each in locations["d/0"]] == [1, 0]
 
@@ -157,7 +169,7 @@ def test_no_more_places_are_told_than_a_frame_has_room_for(more, found):
     ranks = MOST_LOCATIONS + more
     there = world("ab")
     held_by = {"a/0": tuple(held(9, rank, ranks, count=1) for rank in range(ranks)), "b/0": ()}
-    assert (restorable(there, held_by, members(there)).step == 9) is found
+    assert (choose_restore(there, held_by, members(there)).step == 9) is found
 
 
 @pytest.mark.parametrize(
@@ -171,5 +183,5 @@ def test_no_more_places_are_told_than_a_frame_has_room_for(more, found):
     ],
 )
 def test_whether_others_may_have_trained_on_since(step_, round_, last_round, older):
-    found = restorable(world("a"), {"a/0": (HeldStep(step_, 0, 1, round_),)} if step_ >= 0 else {})
+    found = choose_restore(world("a"), {"a/0": (HeldStep(step_, 0, 1, round_),)} if step_ >= 0 else {})
     assert (found.step, found.is_older(last_round)) == (step_, older)

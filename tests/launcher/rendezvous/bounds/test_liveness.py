@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.launcher.rendezvous.liveness import beat_of, excused, silent
+from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,11 @@ from turnout.launcher.rendezvous.liveness import beat_of, excused, silent
     ],
 )
 def test_how_often_a_member_beats(members, every_s):
-    assert beat_of(members, 5.0) == every_s
+    assert heartbeat_period_s(members, 5.0) == every_s
 
 
 def test_who_was_heard_within_the_limit_is_not_silent():
-    assert silent({"just": 90.0, "late": 89.9, "now": 100.0}, 100.0, 10.0) == ("late",)
+    assert silent_members({"just": 90.0, "late": 89.9, "now": 100.0}, 100.0, 10.0) == ("late",)
 
 
 @pytest.mark.parametrize(
@@ -32,5 +32,5 @@ def test_who_was_heard_within_the_limit_is_not_silent():
 )
 def test_a_process_that_was_stopped_accuses_nobody(now_s, stopped):
     heard_s = {"a": 40.0, "b": 45.0}
-    assert excused(heard_s, 50.0, now_s, 10.0) is stopped
+    assert excuse_silence(heard_s, 50.0, now_s, 10.0) is stopped
     assert heard_s == ({"a": now_s, "b": now_s} if stopped else {"a": 40.0, "b": 45.0})

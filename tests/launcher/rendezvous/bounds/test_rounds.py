@@ -3,21 +3,21 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Story, member, replace
-from turnout.launcher.health.messages import Hung
-from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     Finish,
     Heartbeat,
     HeldStep,
+    Hung,
     LastWorld,
     Reached,
     Ready,
     Stop,
-    Stored,
+    StoredStepReport,
     Succeeded,
     Waiting,
 )
-from turnout.launcher.rendezvous.state import Claim, Joined, Lost, Phase, Said, StepDown, Unanswered, Wake
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.state import Claim, Joined, Lost, MessageSent, Phase, StepDown, Unanswered, Wake
 from turnout.launcher.rendezvous.state_machine import step
 
 
@@ -92,7 +92,7 @@ def test_in_a_formed_world_each_member_trains_and_nobody_has_told_a_step():
     story.fail("a").ready("ab")
     assert [known.step for known in story.state.members.values()] == [-1] * 3
     gathering = story.state.gathering
-    assert (story.state.checkpoints.carry, gathering.expected, gathering.call_s, gathering.sought_s) == (
+    assert (story.state.checkpoints.persist_step, gathering.expected, gathering.call_s, gathering.sought_s) == (
         -1,
         0,
         0.0,
@@ -106,7 +106,7 @@ def until_s(coordinator, names="ab", roam_s=10.0):
         "9", base=LastWorld(), succeeds={"sought_s": 1.0}, begins_s=100.0, last_call_s=0.0, join_timeout_s=1e6
     )
     job = story.state.job
-    story.state = replace(story.state, job=replace(job, me=replace(job.me, id=coordinator), roam_s=roam_s))
+    story.state = replace(story.state, job=replace(job, member=replace(job.member, id=coordinator), roam_s=roam_s))
     story.join(*names)
     return story, story.of(Wake)[-1].at_s
 
@@ -131,9 +131,9 @@ def test_the_more_members_it_has_the_later_one_too_small_searches():
 )
 def test_who_has_everybody_search(succeeds, before, after):
     story = Story("3:4", base=LastWorld(), succeeds=succeeds, last_call_s=0.0)
-    assert story.state.gathering.roams is before
+    assert story.state.gathering.searches is before
     story.join(*"abcd")
-    assert (story.world, story.state.gathering.roams) == ("abcd", after)
+    assert (story.world, story.state.gathering.searches) == ("abcd", after)
     story.lose("cd").ready("ab").wait(300.0)
     assert bool(story.of(StepDown)) is bool(after)
 
@@ -233,7 +233,9 @@ def test_who_comes_while_a_round_is_claimed(round_, phase):
 def test_who_comes_wants_as_many_only_before_the_first_world():
     assert Story("1:4").join("a", wanted=2).state.gathering.expected == 2
     assert running("a", "1:4").join("b", wanted=3).state.gathering.expected == 0
-    assert Story("1:4").join("a", wanted=2).join("b").state.gathering.wanted == 2, "who wants nothing changes nothing"
+    assert Story("1:4").join("a", wanted=2).join("b").state.gathering.worker_count == 2, (
+        "who wants nothing changes nothing"
+    )
 
 
 def test_a_name_is_one_members_at_a_time():
@@ -298,12 +300,14 @@ def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
     holds = (HeldStep(5, 0, 1, 1),)
     story = running("ab", "2").say("b", Succeeded(1, holds))
     known = story.state.members["b/0"]
-    assert (known.busy, known.held, story.state.ending.done) == (0, holds, {"b/0"})
+    assert (known.busy, known.held_steps, story.state.ending.done) == (0, holds, {"b/0"})
     story = running("ab", "2").fail("a").say("b", Succeeded(1, holds))
     assert (story.state.members["b/0"].busy, story.state.ending.done, story.state.fencing.ended) == (0, frozenset(), 1)
 
 
-@pytest.mark.parametrize("said", [Succeeded(7), Reached(7, 5), Stored(7, "/c", 5), Hung(7, 0, "it stands")], ids=type)
+@pytest.mark.parametrize(
+    "said", [Succeeded(7), Reached(7, 5), StoredStepReport(7, "/c", 5), Hung(7, 0, "it stands")], ids=type
+)
 def test_what_is_said_of_another_round_changes_nothing(said):
     story = running("ab", "2")
     before = story.state
@@ -329,7 +333,7 @@ def test_one_that_comes_again_is_told_whom_it_waits_for():
 
 def test_who_says_something_and_is_not_there_says_nothing():
     story = running("ab", "2")
-    assert step(story.state, Said("z/0", Heartbeat(5)), 1.0) == (
+    assert step(story.state, MessageSent("z/0", Heartbeat(5)), 1.0) == (
         replace(story.state, members={**story.state.members}),
         (),
     )

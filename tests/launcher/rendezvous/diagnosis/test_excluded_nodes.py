@@ -4,10 +4,9 @@ import pytest
 
 from tests.launcher.rendezvous.diagnosis.test_node_check import Checked
 from tests.launcher.rendezvous.story import member, replace
-from turnout.launcher.health.messages import Judged
-from turnout.launcher.health.node_check import ExcludedNode
+from turnout.launcher.coordinator_messages import Judged, Waiting
+from turnout.launcher.health.model import ExcludedNode
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.messages import Waiting
 
 HOUR_S = 3600.0
 BACK_OFF_S = 300.0  # the longest of a kubelet
@@ -133,8 +132,8 @@ def test_who_comes_in_its_place_elsewhere_is_tested_at_once():
     assert grown(story.wait(5)).world == "abcd"
 
 
-NODE = {"name": "bert-2-x7k9p", "host": "gpu-7", "address": "10.0.0.2", "order": 2}
-POD = {"name": "bert-2-x7k9p", "host": "bert-2", "address": "10.0.0.2", "order": 2}
+NODE = {"name": "bert-2-x7k9p", "host": "gpu-7", "address": "10.0.0.2", "index": 2}
+POD = {"name": "bert-2-x7k9p", "host": "bert-2", "address": "10.0.0.2", "index": 2}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ POD = {"name": "bert-2-x7k9p", "host": "bert-2", "address": "10.0.0.2", "order":
         pytest.param(NODE, {}, True, id="the same pod"),
         pytest.param(NODE, {"address": "10.0.0.3", "name": "bert-2-bbbbb"}, True, id="its next pod on the same node"),
         pytest.param(NODE, {"host": "gpu-8"}, False, id="on another node"),
-        pytest.param(NODE, {"name": "bert-3-ccccc", "order": 3}, False, id="another worker on the same node"),
+        pytest.param(NODE, {"name": "bert-3-ccccc", "index": 3}, False, id="another worker on the same node"),
         pytest.param(POD, {}, True, id="the same pod, and no node has a name"),
         pytest.param(POD, {"address": "10.0.0.3"}, False, id="its next pod, nobody knows where"),
     ],
@@ -177,7 +176,7 @@ def test_it_is_never_kept_out_for_more_than_a_week():
     story = left_out()
     for _ in range(9):
         again(story)
-        left = story.state.checking.left[0]
+        left = story.state.checking.excluded[0]
         grown(story.wait(left.until_s - story.now_s)).lose("c")
     waits = [fields["again_s"] for _, fields in story.events("node_left_out")]
     assert waits == [min(HOUR_S * 2**at, WEEK_S) for at in range(10)]

@@ -3,12 +3,11 @@
 import pytest
 
 from tests.launcher.rendezvous.story import StepDown, Story, replace
+from turnout.launcher.coordinator_messages import Finish, Formed, Hung, LastWorld, ShowStacks, Stacks, Stop
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.messages import Hung, ShowStacks, Stacks
-from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged
 from turnout.launcher.model import Exit
 from turnout.launcher.rendezvous.diagnosis.hang_collection import GATHER_S, MOST_BYTES, MOST_WORLD_BYTES, most_bytes
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld, Stop
+from turnout.launcher.rendezvous.state import HangState, MergeStacks, StacksMerged
 
 WHY = "no progress for 6.0 s"
 
@@ -36,11 +35,11 @@ class Hangs(Story):
         return self
 
     def fold(self, *apart):
-        return self.happens(Merged(self.of(Merge)[-1].number, apart, f"ranks {apart} stand apart"))
+        return self.happens(StacksMerged(self.of(MergeStacks)[-1].number, apart, f"ranks {apart} stand apart"))
 
     def fold_number(self, number):
         """Give the state after an answer to an order that was never given."""
-        return self.happens(Merged(number, (2,), "rank 2 stands apart"))
+        return self.happens(StacksMerged(number, (2,), "rank 2 stands apart"))
 
     def asked(self, name):
         return [each for each in self.told.get(name, ()) if isinstance(each, ShowStacks)]
@@ -66,26 +65,26 @@ def test_all_of_the_world_are_asked_and_spares_are_not():
 
 def test_the_stacks_of_all_ranks_are_folded_once_all_have_come():
     story = three().hang("b").show("ab").show("c", [0])
-    assert story.of(Merge) == []
-    (merge,) = story.show("c", [1]).of(Merge)
+    assert story.of(MergeStacks) == []
+    (merge,) = story.show("c", [1]).of(MergeStacks)
     assert (merge.world, sorted(merge.stacks), merge.why) == (6, [0, 1, 2, 3, 4, 5], {})
 
 
 def test_who_does_not_answer_in_time_is_left_out_and_told():
     story = three().hang("b").show("ab").wait(GATHER_S - 1)
-    assert story.of(Merge) == []
-    (merge,) = story.wait(1).of(Merge)
+    assert story.of(MergeStacks) == []
+    (merge,) = story.wait(1).of(MergeStacks)
     assert (sorted(merge.stacks), merge.why) == ([0, 1, 2, 3], {4: "it did not answer", 5: "it did not answer"})
 
 
 def test_who_cannot_show_them_says_why_and_is_not_waited_for():
-    (merge,) = three().hang("b").show("ab").show("c", packed=b"", why="they are too large").of(Merge)
+    (merge,) = three().hang("b").show("ab").show("c", packed=b"", why="they are too large").of(MergeStacks)
     assert merge.why == {4: "they are too large", 5: "they are too large"}
 
 
 def test_one_hang_is_asked_about_once_however_many_find_it():
     story = hung().fold(2).hang("abc", 1).wait(GATHER_S)
-    assert len(story.asked("a")) == len(story.of(Merge)) == len(story.events("hang_asked")) == 1
+    assert len(story.asked("a")) == len(story.of(MergeStacks)) == len(story.events("hang_asked")) == 1
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_nobody_is_replaced(apart):
 @pytest.mark.parametrize("act", list(HangAction))
 def test_a_round_that_ends_meanwhile_merges_what_came_and_charges_nobody(act):
     story = three(act).hang("b").show("a").lose("c")
-    (merge,) = story.of(Merge)
+    (merge,) = story.of(MergeStacks)
     assert sorted(merge.stacks) == [0, 1]
     assert story.ready("ab").fold(2).world == "ab"
     assert story.state.budget.total == 0
@@ -191,7 +190,7 @@ def test_a_member_with_a_new_connection_is_asked_and_names_the_hung_again():
 )
 def test_what_belongs_to_nothing_changes_nothing(said):
     story = three().say("b", said)
-    assert not story.of(Merge)
+    assert not story.of(MergeStacks)
     assert not story.asked("a")
     assert story.world == "abc"
 
@@ -204,7 +203,7 @@ def test_what_belongs_to_nothing_changes_nothing(said):
     ],
 )
 def test_stacks_are_not_taken(local_rank, packed):
-    (merge,) = three().hang("b").show("b", [local_rank], packed).wait(GATHER_S).of(Merge)
+    (merge,) = three().hang("b").show("b", [local_rank], packed).wait(GATHER_S).of(MergeStacks)
     assert not merge.stacks
 
 
@@ -222,7 +221,9 @@ def test_the_first_that_hangs_is_told_by_its_rank():
 def number_of(coordinator):
     """That of the first order."""
     story = Hangs("1")
-    story.state = replace(story.state, job=replace(story.state.job, me=replace(story.state.job.me, id=coordinator)))
+    story.state = replace(
+        story.state, job=replace(story.state.job, member=replace(story.state.job.member, id=coordinator))
+    )
     return story.join("a").hang("a").number
 
 
@@ -243,14 +244,14 @@ def test_orders_are_numbered_in_sequence_and_apart_for_each_coordinator():
 )
 def test_an_answer_to_another_order_is_none(said):
     story = three().hang("b").show("ac")
-    assert not story.say("b", said(story.number)).of(Merge)
-    (merge,) = story.show("b").of(Merge)
+    assert not story.say("b", said(story.number)).of(MergeStacks)
+    (merge,) = story.show("b").of(MergeStacks)
     assert {*merge.stacks.values()} == {b"stacks"}
 
 
 def test_an_answer_of_who_was_not_asked_is_none():
     story = three().join("d", processes=2).hang("b").show("abd")
-    assert not story.of(Merge)
+    assert not story.of(MergeStacks)
 
 
 def test_an_answer_that_comes_too_late_changes_nothing():
@@ -261,14 +262,14 @@ def test_an_answer_that_comes_too_late_changes_nothing():
 
 def test_as_many_bytes_of_a_rank_as_may_be_sent_are_taken():
     whole = bytes(most_bytes(6))
-    (merge,) = three().hang("b").show("abc", packed=whole).of(Merge)
+    (merge,) = three().hang("b").show("abc", packed=whole).of(MergeStacks)
     assert merge.stacks == dict.fromkeys(range(6), whole)
     assert most_bytes(160_000) == MOST_WORLD_BYTES // 160_000
 
 
 def test_before_the_first_world_nobody_hangs():
     story = Hangs("2:3").join("a").say("a", Hung(0, 0, WHY)).say("a", Stacks(0, 0, b"stacks")).fold_number(1)
-    assert not story.of(Merge)
+    assert not story.of(MergeStacks)
     assert story.phase == "gathering"
 
 
@@ -322,7 +323,7 @@ def test_after_a_new_connection_others_that_hang_still_do():
 @pytest.mark.parametrize("act", [HangAction.ASK, HangAction.REPLACE])
 def test_what_is_said_may_be_long_and_is_told_as_far_as_anybody_reads(act):
     story = hung(act)
-    story.happens(Merged(story.of(Merge)[-1].number, (2,), "s" * 9_999))
+    story.happens(StacksMerged(story.of(MergeStacks)[-1].number, (2,), "s" * 9_999))
     what = "hang_asked" if act is HangAction.ASK else "node_left_out"
     ((_, fields),) = story.events(what)
     assert len(fields["detail"]) == 1_000

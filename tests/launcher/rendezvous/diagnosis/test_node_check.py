@@ -3,11 +3,9 @@
 import pytest
 
 from tests.launcher.rendezvous.story import Joined, Lost, Story, member, replace
-from turnout.launcher.health.messages import Judged, Probe, Probed
-from turnout.launcher.health.node_check import NodeCheckState
-from turnout.launcher.health.probe_messages import ProbePolicy
+from turnout.launcher.coordinator_messages import Finish, Formed, Judged, LastWorld, Probe, Probed
+from turnout.launcher.health.model import NodeCheckState, ProbePolicy
 from turnout.launcher.model import Exit
-from turnout.launcher.rendezvous.messages import Finish, Formed, LastWorld
 
 
 class Checked(Story):
@@ -299,7 +297,7 @@ def test_nobody_is_judged_by_what_all_can_do_together():
 def test_neighbours_measure_together(orders, groups):
     story = Checked("4")
     for name, order in zip("abcd", orders, strict=True):
-        story.join(name, order=order)
+        story.join(name, index=order)
     assert story.measure_all().groups == [groups]
 
 
@@ -308,7 +306,9 @@ def test_orders_are_numbered_in_sequence_and_apart_for_each_coordinator():
 
     def orders(coordinator):
         story = Checked("2:4", broken="b")
-        story.state = replace(story.state, job=replace(story.state.job, me=replace(story.state.job.me, id=coordinator)))
+        story.state = replace(
+            story.state, job=replace(story.state.job, member=replace(story.state.job.member, id=coordinator))
+        )
         story.join(*"abcd").measure_all()
         return sorted({each.number for told in story.told.values() for each in told if isinstance(each, Probe)})
 

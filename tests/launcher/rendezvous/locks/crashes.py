@@ -10,12 +10,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
-from turnout.launcher.model import Record, RestartBudget
+from turnout.launcher.model import RestartBudget, RoundRecord
+from turnout.launcher.rendezvous.arbiter import HeldRound, same_grant
 from turnout.launcher.rendezvous.locks.file_lock import FileLock
-from turnout.launcher.rendezvous.round_lock import HeldRound, same_grant
 
 STEPS = ("open", "os.listdir", "os.link", "os.rename", "os.remove", "os.mkdir")
-ANNA = Record("bert", 1, "anna", budget=RestartBudget(1, 2, 100))
+ANNA = RoundRecord("bert", 1, "anna", budget=RestartBudget(1, 2, 100))
 CRASHED = 9
 
 

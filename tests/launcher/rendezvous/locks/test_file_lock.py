@@ -12,9 +12,7 @@ import pytest
 
 from tests.launcher.rendezvous.locks.world import Clock, record
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.locks.file_lock import KEPT, FileLock
-from turnout.launcher.rendezvous.locks.shared_dir import SharedDir
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     ClaimReason,
     LockRefused,
     LockUnreachable,
@@ -23,6 +21,7 @@ from turnout.launcher.rendezvous.round_lock import (
     next_round,
     seal,
 )
+from turnout.launcher.rendezvous.locks.file_lock import KEPT_ROUNDS, FileLock, SharedDir
 
 pytestmark = pytest.mark.asyncio
 CLAIMERS, ROUNDS = 8, 12
@@ -71,7 +70,7 @@ async def test_a_claim_after_an_old_look_never_gets_through(folder):
     anna, bob = await member(folder), await member(folder)
     old = await bob.look()
     stale = await take(anna)
-    for _ in range(KEPT + 3):  # until the files that it names are swept away
+    for _ in range(KEPT_ROUNDS + 3):  # until the files that it names are swept away
         await take(anna)
         assert await bob.claim(record(99, "bob"), old) is None
         assert await bob.claim(record(99, "bob"), stale) is None
@@ -125,7 +124,7 @@ async def test_a_holder_is_quiet_once_its_file_stands_still(folder):
         clock.now_s += 10
     clock.now_s += 6
     there = await bob.look()
-    assert may_claim(there, "bert", "bob").why == ClaimReason.HOLDER_QUIET
+    assert may_claim(there, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
     assert (await bob.claim(record(2, "bob"), there)).quiet_s == 0
 
 
@@ -184,9 +183,9 @@ async def test_old_rounds_and_what_was_left_over_go(folder):
     anna = await member(folder)
     for name in (".claim-0000000001-ab", ".claim-0000000000-ab-linked", ".holder-0000000001-ab", "notes.txt"):
         (folder / name).write_bytes(b"left over")
-    for _ in range(KEPT + 4):
+    for _ in range(KEPT_ROUNDS + 4):
         await anna.renew(await take(anna))
-    rounds = [f"round-{number:010}.json" for number in range(5, KEPT + 5)]
+    rounds = [f"round-{number:010}.json" for number in range(5, KEPT_ROUNDS + 5)]
     assert files(folder) == sorted([*rounds, "holder-0000000012", "notes.txt"])
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir() if file.name != "notes.txt"} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -241,10 +240,10 @@ async def test_a_round_that_cannot_be_read_is_told_and_waited_for_and_passed(fol
     assert [each.message for each in caplog.records] == ["round_unreadable"]
     assert caplog.records[0].file == str(folder / "round-0000000002.json")
     assert (there.record.round, there.record.coordinator, there.record.budget) == (2, "", RestartBudget(1, 2, 100))
-    assert may_claim(there, "bert", "anna").why == ClaimReason.HOLDER_ALIVE
+    assert may_claim(there, "bert", "anna").reason == ClaimReason.HOLDER_ALIVE
     clock.now_s += 16
     there = await anna.look()
-    assert may_claim(there, "bert", "anna").why == ClaimReason.HOLDER_QUIET
+    assert may_claim(there, "bert", "anna").reason == ClaimReason.HOLDER_QUIET
     ours = await anna.claim(record(next_round(there)), there)
     assert (ours.record.round, ours.record.budget) == (3, RestartBudget(1, 2, 100))
     assert (await anna.renew(ours)).record == ours.record

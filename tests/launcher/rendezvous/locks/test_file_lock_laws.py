@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.launcher.rendezvous.locks.world import record
 from tests.support.examples import scaled
+from turnout.launcher.rendezvous.arbiter import next_round
 from turnout.launcher.rendezvous.locks.file_lock import FileLock
-from turnout.launcher.rendezvous.round_lock import next_round
 
 NAMES = ("anna", "bob", "carl")
 PATIENCE_S = 60.0

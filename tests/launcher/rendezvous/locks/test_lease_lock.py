@@ -17,8 +17,7 @@ from tests.launcher.rendezvous.locks.world import Clock, record
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import Unreachable
 from turnout.launcher.model import RestartBudget
-from turnout.launcher.rendezvous.locks.lease_lock import LeaseLock
-from turnout.launcher.rendezvous.round_lock import (
+from turnout.launcher.rendezvous.arbiter import (
     ROUND,
     ClaimReason,
     HeldRound,
@@ -28,6 +27,7 @@ from turnout.launcher.rendezvous.round_lock import (
     may_claim,
     next_round,
 )
+from turnout.launcher.rendezvous.locks.lease_lock import LeaseLock
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -148,7 +148,7 @@ async def test_a_holder_is_quiet_by_our_own_clock_whatever_the_others_tell(clien
         assert (await bob.look()).quiet_s == 10
     bobs.now_s += 6
     there = await bob.look()
-    assert may_claim(there, "bert", "bob").why == ClaimReason.HOLDER_QUIET
+    assert may_claim(there, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
     assert (await bob.claim(record(2, "bob"), there)).quiet_s == 0
 
 
@@ -186,7 +186,7 @@ async def test_a_write_whose_answer_was_lost_is_found_to_be_ours(client, job):
         there = await deaf.look()
         with pytest.raises(LockUnreachable, match="the answer broke off"):
             await deaf.claim(record(round_), there)
-        assert may_claim(await deaf.look(), "bert", "anna").why == ClaimReason.MINE
+        assert may_claim(await deaf.look(), "bert", "anna").reason == ClaimReason.MINE
     ours = await take(anna)
     with pytest.raises(LockUnreachable):
         await deaf.renew(ours)

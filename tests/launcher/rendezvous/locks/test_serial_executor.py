@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from turnout.launcher.rendezvous.locks.serial_executor import SerialExecutor
+from turnout.launcher.rendezvous.locks.file_lock import SerialExecutor
 
 pytestmark = pytest.mark.asyncio
 PATIENCE_S = 30
@@ -60,7 +60,7 @@ async def test_calls_at_once_are_done_one_after_another():
 async def test_a_process_ends_although_a_call_hangs():
     program = (
         "import asyncio, threading\n"
-        "from turnout.launcher.rendezvous.locks.serial_executor import SerialExecutor\n"
+        "from turnout.launcher.rendezvous.locks.file_lock import SerialExecutor\n"
         "async def main():\n"
         "    try: await SerialExecutor(0.05).call(threading.Event().wait)\n"
         "    except TimeoutError: print('given up')\n"

@@ -1,12 +1,12 @@
 """Helpers of the tests of round locks: records, and a clock that only a test moves."""
 
-from turnout.launcher.model import Record, RestartBudget
-from turnout.launcher.rendezvous.round_lock import HeldRound
+from turnout.launcher.model import RestartBudget, RoundRecord
+from turnout.launcher.rendezvous.arbiter import HeldRound
 
 
 def record(round_=1, coordinator="anna", run="bert", budget=None, **more):
     """Build a record; its budget is that of a job which has seen two faults."""
-    return Record(run, round_, coordinator, budget=budget or RestartBudget(1, 2, 100), **more)
+    return RoundRecord(run, round_, coordinator, budget=budget or RestartBudget(1, 2, 100), **more)
 
 
 def held(of=None, quiet_s=0.0, newest=0):

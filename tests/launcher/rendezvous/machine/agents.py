@@ -7,41 +7,44 @@ and meeting/finding.py, leading.py and door.py. A pause stops a whole host.
 from dataclasses import replace
 
 from tests.launcher.rendezvous.machine.leads import BEAT_S, RENEW_S, SILENCE_S, Leads
-from turnout.launcher.health.messages import Hung, Probe, ShowStacks, Stacks
-from turnout.launcher.model import Exit, Member, Reason, Record, RestartBudget
-from turnout.launcher.rendezvous import round_lock
-from turnout.launcher.rendezvous.fencing import accepts
-from turnout.launcher.rendezvous.find_coordinator import (
-    GiveUp,
-    Go,
-    Lead,
-    Look,
-    Pause,
-    Seek,
-    failed,
-    looked,
-    next_move,
-    not_ours,
-    paused,
-    redirected,
-)
-from turnout.launcher.rendezvous.messages import (
-    Failed,
+from turnout.launcher.coordinator_messages import (
     Finish,
     Formed,
+    Hung,
     Join,
     LastWorld,
     Leaving,
+    Probe,
+    ProcessFailed,
     Reached,
     Ready,
     Redirect,
     Refused,
+    ShowStacks,
+    Stacks,
     Stop,
     StopAt,
     Succeeded,
     Waiting,
     Welcome,
 )
+from turnout.launcher.model import Exit, Member, Reason, RestartBudget, RoundRecord
+from turnout.launcher.rendezvous import arbiter
+from turnout.launcher.rendezvous.find_coordinator import (
+    AskArbiter,
+    ConnectTo,
+    GiveUp,
+    Lead,
+    Pause,
+    Search,
+    next_lap,
+    next_move,
+    record_arbiter,
+    record_failure,
+    record_other_holder,
+    record_redirect,
+)
+from turnout.launcher.rendezvous.form_world import may_train
 from turnout.launcher.rendezvous.state_machine import begin, succeed
 
 GREET_S, HOLD_S, FAREWELL_S = 5.0, 3.0, 6.0
@@ -55,7 +58,7 @@ class Agent:
         self.network, self.name = network, f"w{number}"
         self.id, self.here = f"{self.name}/{incarnation}", (f"10.0.{incarnation}.{number}", PORT)
         self.member = Member(
-            self.id, self.name, host or self.name, *self.here, 1, (), number, born_s=number + 10.0 * incarnation
+            self.id, self.name, host or self.name, *self.here, 1, (), number, started_s=number + 10.0 * incarnation
         )
         self.alive, self.paused, self.host_dead = True, False, False
         self.base, self.budget, self.world, self.report = LastWorld(), RestartBudget(), None, None
@@ -67,7 +70,7 @@ class Agent:
         self.held_at_endpoint, self.sighting = [], None
         self.probe, self.hung = None, False  # (order, since_s, by whom); does a process of it hang?
         has_endpoint = network.mode != "arbiter"
-        self.seek = Seek(
+        self.seek = Search(
             self.id,
             ("w0", PORT) if has_endpoint else None,
             has_endpoint and number == 0,
@@ -100,7 +103,7 @@ class Agent:
             case Welcome():
                 self.link, self.heard_s, self.fence_s = conn, self.network.now_s, None
                 self.network.tell(self.id, f"linked to {conn.endpoint.id}")
-                self.seek = replace(self.seek, last=conn.endpoint.here, hint=None, handed=False, roams=False)
+                self.seek = replace(self.seek, last=conn.endpoint.here, hint=None, handed_over=False, roams=False)
                 self.seek = replace(self.seek, successors=self.known(message.successors))
                 if self.leave_s is not None:
                     self.say(Leaving(max(self.leave_s - self.network.now_s, 0.0)))
@@ -110,12 +113,12 @@ class Agent:
                     self.say(Hung(self.base.round, 0, "no progress"))
                 return
             case Redirect(port=port) if port:
-                self.seek = redirected(failed(self.seek, to, refused=False), message)
+                self.seek = record_redirect(record_failure(self.seek, to, refused=False), message)
             case Refused():
                 self.stop()
                 self.gone(Exit.FAILED)
             case _:
-                self.seek = failed(self.seek, to, refused=False)
+                self.seek = record_failure(self.seek, to, refused=False)
         conn.end(self.network.now_s)
 
     def known(self, first):
@@ -144,7 +147,7 @@ class Agent:
 
     def search(self, since_s=None):
         self.greeting, self.next_try_s = None, self.network.now_s
-        self.seek = paused(replace(self.seek, base=self.base, since_s=since_s or self.network.now_s, laps=0))
+        self.seek = next_lap(replace(self.seek, base=self.base, since_s=since_s or self.network.now_s, laps=0))
 
     def redirected(self, to):
         roams = not to.port and self.link.endpoint is self
@@ -155,7 +158,7 @@ class Agent:
         if handed:
             self.base = LastWorld(self.base.round, to.size, self.base.inside, self.base.busy)
         hint = (to.address, to.port) if to.port else None
-        self.seek = replace(self.seek, base=self.base, hint=hint, last=None, handed=handed, roams=roams)
+        self.seek = replace(self.seek, base=self.base, hint=hint, last=None, handed_over=handed, roams=roams)
 
     def obey(self, message, of):
         match message:
@@ -164,7 +167,7 @@ class Agent:
             case Stop(round=round_):
                 self.stop()
                 self.say(Ready(max(round_, self.base.round), 1))
-            case StopAt(round=round_, sure=False) if round_ == self.base.round:
+            case StopAt(round=round_, confirmed=False) if round_ == self.base.round:
                 self.say(Reached(round_, max(self.step, 0)))
             case Waiting(round=round_, size=size) if round_ >= self.base.round and not self.base.busy:
                 self.base = LastWorld(round_, size, False)
@@ -184,7 +187,7 @@ class Agent:
                 self.gone(Exit.FAILED)
 
     def start(self, formed, of):
-        if not accepts(self.base, formed):
+        if not may_train(self.base, formed):
             self.network.tell(self.id, f"refuses round {formed.round} after {formed.base}, has {self.base}")
             self.redirected(Redirect("", self.here[0], 0))
             return
@@ -205,7 +208,7 @@ class Agent:
                 self.report = Succeeded(self.base.round)
                 self.base = LastWorld(self.base.round, self.base.size, self.base.inside, False)
             else:
-                self.report = Failed(self.base.round, 0, "it crashed")
+                self.report = ProcessFailed(self.base.round, 0, "it crashed")
                 self.network.faults += 1
             self.say(self.report)
 
@@ -283,14 +286,14 @@ class Agent:
         clear = clear and not conn.broken and not conn.dead
         return clear and conn.host is other.lead is not None and other.lead.peers.get(self.id) is conn
 
-    # The search: launcher/rendezvous/transport/coordinator_search.py.
+    # The search: launcher/rendezvous/transport/coordinator_link.py.
 
     def seeks(self):
         if self.greeting is not None:
             if self.network.now_s > self.until_s:
                 self.greeting.end(self.network.now_s)
                 self.greeting = None
-                self.seek = failed(self.seek, self.going, refused=False)
+                self.seek = record_failure(self.seek, self.going, refused=False)
             return
         for _ in range(8):
             if self.network.now_s < self.next_try_s or self.greeting is not None or self.link or not self.alive:
@@ -300,17 +303,17 @@ class Agent:
     def moves(self, move):
         network, seek = self.network, self.seek
         match move:
-            case Go(to=to) if to != self.here and network.at(to) is not self:
+            case ConnectTo(to=to) if to != self.here and network.at(to) is not self:
                 self.knocks(to)
-            case Go() | Lead():
+            case ConnectTo() | Lead():
                 self.leads()
-            case Look():
+            case AskArbiter():
                 reachable = network.path(self.name, "arbiter")
                 record = network.register.record if reachable else None
-                self.seek = looked(seek, (record.address, record.port) if record else None)
+                self.seek = record_arbiter(seek, (record.address, record.port) if record else None)
             case Pause(for_s=for_s):
                 self.next_try_s = network.now_s + for_s
-                self.seek = paused(seek)
+                self.seek = next_lap(seek)
             case GiveUp():
                 self.stop()
                 self.gone(Exit.FAILED)
@@ -329,9 +332,9 @@ class Agent:
         other = self.network.at(to)
         if other is None or other.host_dead or not self.network.path(self.name, other.name):
             self.next_try_s = self.network.now_s + 1.0
-            self.seek = failed(self.seek, to, refused=False)
+            self.seek = record_failure(self.seek, to, refused=False)
         elif not other.alive:
-            self.seek = failed(self.seek, to, refused=True)
+            self.seek = record_failure(self.seek, to, refused=True)
         else:
             join = self.join()
             self.going, self.until_s = to, self.network.now_s + GREET_S
@@ -347,7 +350,7 @@ class Agent:
                 return
             if network.mode == "arbiter":
                 if not network.path(self.name, "arbiter"):
-                    self.seek, self.next_try_s = paused(seek), network.now_s + 0.5
+                    self.seek, self.next_try_s = next_lap(seek), network.now_s + 0.5
                     return
                 held = self.looks()
                 if (record := held.record) is not None:
@@ -356,27 +359,30 @@ class Agent:
                         self.here == holder or holder in seek.refused or record.coordinator.split("/")[0] == self.name
                     )
                     ours = seek.base.inside and seek.base.round >= record.round
-                    hold_s = round_lock.HOLD_S if ours else network.stranger_s
-                    if not round_lock.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).may:
-                        self.seek = not_ours(seek, holder if holder != self.here else None)
+                    hold_s = arbiter.HOLD_S if ours else network.stranger_s
+                    if not arbiter.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).allowed:
+                        self.seek = record_other_holder(seek, holder if holder != self.here else None)
                         self.next_try_s = network.now_s + 0.1
                         return
                     budget = budget.newer(record.budget)
                     more = self.fences(held, dead)
-                granted = round_lock.next_round(held, seek.base.round)
-                held = network.register.claim(Record("job", granted, self.id, *self.here, budget), held)
-            sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
-            state = begin(
-                self.member, "job", network.terms, network.now_s, granted=granted, only=network.mode == "only"
-            )
-            state = network.wants(succeed(state, self.base, budget, handed=seek.handed, sought_s=sought_s, **more))
-            self.lead = Leads(self, state, held)
+                granted = arbiter.next_round(held, seek.base.round)
+                held = network.register.claim(RoundRecord("job", granted, self.id, *self.here, budget), held)
+            self.lead = Leads(self, self.first_state(granted, budget, more), held)
             network.tell(self.id, f"leads, granted {granted}, base {seek.base}")
             waiting, self.held_at_endpoint = self.held_at_endpoint, []
             for conn, _ in waiting:
                 self.lead.admit(conn, conn.join)
         self.going, self.until_s = self.here, network.now_s + GREET_S
         self.greeting = network.connect(self, self, self.join())
+
+    def first_state(self, granted, budget, more):
+        """Make the state with which this agent begins to lead."""
+        network, seek = self.network, self.seek
+        sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
+        only = network.mode == "only"
+        state = begin(self.member, "job", network.terms, network.now_s, granted=granted, sole_coordinator=only)
+        return network.wants(succeed(state, self.base, budget, handed_over=seek.handed_over, sought_s=sought_s, **more))
 
     def fences(self, held, dead):
         """Until when whoever held the record may train on without us."""
@@ -389,7 +395,7 @@ class Agent:
     def looks(self):
         """The record, and for how long we have seen nothing new of it."""
         held, now_s = self.network.register.look(), self.network.now_s
-        self.sighting = (self.sighting or round_lock.HolderSeen(held.token, now_s)).again(held.token, now_s)
+        self.sighting = (self.sighting or arbiter.HolderObservation(held.token, now_s)).observe(held.token, now_s)
         return replace(held, quiet_s=now_s - self.sighting.since_s)
 
     # The door: launcher/rendezvous/transport/listener.py.

@@ -6,30 +6,29 @@ and liveness.py.
 
 from dataclasses import replace
 
-from turnout.launcher.health.stack_traces.hang_state import Merge
+from turnout.launcher.coordinator_messages import Formed, Heartbeat, LastWorld, Redirect, Successor, Welcome
 from turnout.launcher.model import Reason
-from turnout.launcher.rendezvous.liveness import excused, silent
-from turnout.launcher.rendezvous.messages import Formed, Heartbeat, LastWorld, Redirect, Successor, Welcome
 from turnout.launcher.rendezvous.state import (
     Claim,
     Denied,
-    Drop,
+    Disconnect,
     Granted,
+    JobOver,
     Joined,
+    Logged,
     Lost,
-    Over,
+    MergeStacks,
+    MessageSent,
     Phase,
-    Said,
+    SendMessage,
     StepDown,
-    Tell,
     Ticked,
-    Told,
     Unanswered,
     Unfenced,
     Wake,
+    could_grow_by,
 )
-from turnout.launcher.rendezvous.state_machine import steps
-from turnout.launcher.rendezvous.transition import awaited
+from turnout.launcher.rendezvous.state_machine import excuse_silence, silent_members, steps
 
 BEAT_S, SILENCE_S, RENEW_S = 2.0, 10.0, 5.0
 
@@ -52,8 +51,8 @@ class Leads:
             old.end(self.network.now_s)
         self.first.setdefault(conn.member.id, Successor(conn.member.id, *conn.member.here))
         first = tuple(self.first.values())
-        conn.say("down", self.network.now_s, Welcome(b"", self.state.job.me.id, BEAT_S, SILENCE_S, first))
-        brought = join.terms, join.base, join.budget, join.wanted
+        conn.say("down", self.network.now_s, Welcome(b"", self.state.job.member.id, BEAT_S, SILENCE_S, first))
+        brought = join.elastic_spec, join.base, join.budget, join.worker_count
         self.inbox.append(Joined(join.member, *brought, importing_s=join.importing_s))
 
     def reads(self, conn, message):
@@ -64,7 +63,7 @@ class Leads:
         if message is None:
             self.forget(id_, Reason.MEMBER_LOST)
         else:
-            self.inbox.append(Said(id_, message))
+            self.inbox.append(MessageSent(id_, message))
 
     def forget(self, id_, reason):
         del self.peers[id_]
@@ -85,7 +84,7 @@ class Leads:
         if self.network.nodes is not None:
             self.network.nodes.sees(self, effect)
         match effect:
-            case Tell(ids=ids, message=message):
+            case SendMessage(ids=ids, message=message):
                 of = None
                 if isinstance(message, Formed):
                     of = (self.agent.id, self.since_s, message.round)
@@ -95,19 +94,19 @@ class Leads:
                         conn.say("down", now_s, message, of)
             case Wake(at_s=at_s):
                 self.wakes_s = min(at_s, self.wakes_s or at_s)
-            case Merge():
+            case MergeStacks():
                 self.merge = (effect, now_s)
             case Claim(record=record):
                 self.claim = (record, now_s)
-            case Drop(id=id_):
+            case Disconnect(id=id_):
                 if (conn := self.peers.pop(id_, None)) is not None:
                     self.heard_s.pop(id_, None)
                     conn.end(now_s)
             case StepDown():
                 self.steps_down(effect)
-            case Over():
+            case JobOver():
                 self.ends()
-            case Told(what=what, reason=reason):
+            case Logged(what=what, reason=reason):
                 if (what, reason) == ("round_ended", Reason.MEMBER_JOINED):
                     self.network.grows(self)
                 self.network.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")
@@ -152,15 +151,15 @@ class Leads:
 
     def timers(self):
         now_s = self.network.now_s
-        if not excused(self.heard_s, self.looked_s, now_s, SILENCE_S):
-            for id_ in silent(self.heard_s, now_s, SILENCE_S):
+        if not excuse_silence(self.heard_s, self.looked_s, now_s, SILENCE_S):
+            for id_ in silent_members(self.heard_s, now_s, SILENCE_S):
                 self.peers[id_].end(now_s)
                 self.forget(id_, Reason.MEMBER_SILENT)
         self.looked_s = now_s
         for id_, conn in self.peers.items():
             member = conn.member
             if member.link is conn and member.hears() and not member.paused and self.listens(id_, member):
-                self.inbox.append(Said(id_, Heartbeat(member.step, member.step, member.importing_s)))
+                self.inbox.append(MessageSent(id_, Heartbeat(member.step, member.step, member.importing_s)))
         if self.wakes_s is not None and now_s >= self.wakes_s:
             self.wakes_s = None
             self.inbox.append(Ticked())
@@ -177,7 +176,7 @@ class Leads:
 
     def listens(self, id_, member):
         """True if a heartbeat of it would change anything."""
-        return member.base.busy or awaited(self.state, id_, self.network.now_s)
+        return member.base.busy or could_grow_by(self.state, id_, self.network.now_s)
 
     def renews(self):
         if not self.network.path(self.agent.name, "arbiter"):

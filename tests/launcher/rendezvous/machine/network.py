@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from turnout.launcher.model import ElasticSpec
-from turnout.launcher.rendezvous.round_lock import HeldRound, StaleRound, claimed
+from turnout.launcher.rendezvous.arbiter import HeldRound, StaleRound, record_to_write
 
 TICK_S = 0.5
 DELAY_S = 1.0  # what has lain for so long is delivered by the next tick, where a path is
@@ -65,7 +65,7 @@ class Register:
         if after.token != str(self.version):
             return None
         try:
-            self.record = claimed(record, after)
+            self.record = record_to_write(record, after)
         except StaleRound:
             return None
         self.version += 1
@@ -171,7 +171,7 @@ class Network:
         seats = frozenset(made.seats)
         assert self.worlds.setdefault(world, seats) == seats, f"{world} has changed"
         size = len(seats)
-        assert self.terms.size(size) == size, f"{world} has {size}"
+        assert self.terms.world_size(size) == size, f"{world} has {size}"
 
     def wants(self, state):
         """Give the state that the job's coordinator begins with."""
@@ -183,7 +183,7 @@ class Network:
         world, peers = lead.state.world, lead.peers
         ready = [id_ for id_ in peers if id_ in world.seats or not self.agents[id_].importing_s]
         ready = self.nodes.grows(lead, ready) if self.nodes is not None else ready
-        size, now = len(world.seats), self.terms.size(len(ready))
+        size, now = len(world.seats), self.terms.world_size(len(ready))
         assert now > size, "\n".join(
             [*self.saga, f"{size} grow to {now} of {sorted(peers)}, {sorted(ready)} are ready"]
         )

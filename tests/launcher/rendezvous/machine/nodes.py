@@ -6,13 +6,11 @@ is trouble: who is in it may be blamed, and where faults and trouble are more th
 
 from dataclasses import dataclass, field
 
+from turnout.launcher.coordinator_messages import Finish, Formed, Probe, Probed
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.messages import Probe, Probed
-from turnout.launcher.health.node_check import AGAIN_S, NodeCheckState
-from turnout.launcher.health.stack_traces.hang_state import HangState, Merge, Merged
+from turnout.launcher.health.model import AGAIN_S, NodeCheckState
 from turnout.launcher.model import Exit, Reason
-from turnout.launcher.rendezvous.messages import Finish, Formed
-from turnout.launcher.rendezvous.state import Tell, Told
+from turnout.launcher.rendezvous.state import HangState, Logged, MergeStacks, SendMessage, StacksMerged
 
 COMPUTE_S, STAGE_S, MEET_S, ROUND_S = 0.5, 3.0, 4.0, 12.0
 ALONE = ("broken", "stuck", "mute", "unfit")  # shown by the node itself: it fails, never ends, never answers, says so
@@ -117,7 +115,7 @@ class Nodes:
         world = lead.state.world
         ids = [id_ for id_ in world.seats if self.network.agents[id_].hung] if merge.world == world.ranks else []
         self.culprits |= set(ids)
-        return Merged(merge.number, tuple(world.seats[id_].first_rank for id_ in ids), f"{ids} stand apart")
+        return StacksMerged(merge.number, tuple(world.seats[id_].first_rank for id_ in ids), f"{ids} stand apart")
 
     # What must never be.
 
@@ -125,22 +123,22 @@ class Nodes:
         """Check the coordinator's next effect."""
         watch = self.watches.setdefault(lead, Watch())
         match effect:
-            case Told(what="check_started"):
+            case Logged(what="check_started"):
                 watch.began_s, watch.measured, watch.out = self.network.now_s, set(), set()
-            case Tell(ids=ids, message=Probe()):
+            case SendMessage(ids=ids, message=Probe()):
                 watch.measured |= set(ids)
-            case Told(what="node_left_out", reason=reason, fields=fields) if lead.state.checking is not None:
+            case Logged(what="node_left_out", reason=reason, fields=fields) if lead.state.checking is not None:
                 named = dict(fields)
                 if "again_s" in named:
                     self.left_out(lead, watch, lead.state.names[named["member"]], reason)
-            case Tell(ids=ids, message=Finish(exit=Exit.FAULTY)):
+            case SendMessage(ids=ids, message=Finish(exit=Exit.FAULTY)):
                 for id_ in ids:
                     assert id_ in watch.out | self.culprits, self.saga(f"{id_} ends with 138, and was found fine")
-            case Tell(message=Formed()):
+            case SendMessage(message=Formed()):
                 self.formed(lead, watch)
-            case Told(what="round_ended", reason=Reason.PROCESS_HUNG):
+            case Logged(what="round_ended", reason=Reason.PROCESS_HUNG):
                 self.network.faults += 1
-            case Merge():
+            case MergeStacks():
                 assert lead.state.hanging.round == lead.state.world.round, self.saga("stacks of another round")
 
     def left_out(self, lead, watch, id_, reason):

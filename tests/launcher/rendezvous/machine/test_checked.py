@@ -119,7 +119,7 @@ class Checked(Machine):
         fit = [agent for agent in living if not any(each.is_of(agent.member) for each in left)]
         if self.network.nodes.again is not None:
             living = [agent for agent in living if agent.member.host not in self.network.nodes.faults]
-        return fit if self.network.terms.size(len(fit)) else living
+        return fit if self.network.terms.world_size(len(fit)) else living
 
 
 class CheckedMajority(Checked, Majority):

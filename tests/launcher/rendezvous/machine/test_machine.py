@@ -31,7 +31,7 @@ class Machine(RuleBasedStateMachine):
         least = min(least, most)
         if self.mode == "majority" and 2 * least <= members:
             most = members  # with more workers than the max, and no arbiter, two first worlds may begin
-        if ElasticSpec(least, most, unit, 3).size(most) == 0:
+        if ElasticSpec(least, most, unit, 3).world_size(most) == 0:
             unit = 1
         self.network = self.ground(ElasticSpec(least, most, unit, 3, 2.0, 600.0, 1.0))
         self.incarnations = {}
@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
             calm_s = calm_s + 1.0 if self.settled() else 0.0
             self.two_worlds_never_train_at_once()
         living = self.fit()
-        size = network.terms.size(len(living))
+        size = network.terms.world_size(len(living))
         done = any(agent.exit == 0 for agent in network.agents.values())
         if size and not done and self.enough(living):
             saga = "\n".join([*network.saga, *(f"{a.id} {a.base} {a.lead and a.lead.state}" for a in living)])
@@ -180,7 +180,7 @@ class Machine(RuleBasedStateMachine):
     def settled(self):
         """True if the largest possible world trains, as far as one look tells."""
         training = self.network.training()
-        return training and len(self.network.worlds[training[0]]) == self.network.terms.size(len(self.fit()))
+        return training and len(self.network.worlds[training[0]]) == self.network.terms.world_size(len(self.fit()))
 
     def fit(self):
         """Give those that may be in a world in the end."""
@@ -201,7 +201,7 @@ class Majority(Machine):
 
     def tight(self):
         """True if two worlds do not fit into the workers that there are."""
-        return 2 * self.network.terms.least > len(self.incarnations)
+        return 2 * self.network.terms.min_nodes > len(self.incarnations)
 
     def enough(self, living):
         newest = max(agent.base.round for agent in living)

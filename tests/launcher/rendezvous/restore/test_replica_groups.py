@@ -6,11 +6,11 @@ import pytest
 
 from tests.launcher.rendezvous.story import Formed, Story, member
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.restore.replica_groups import replica_groups
+from turnout.launcher.rendezvous.restore.replica_placement import replica_groups
 
 
 def world(names, **more):
-    return World.of(5, tuple(member(name, keeper=7, **more) for name in names))
+    return World.of(5, tuple(member(name, daemon_port=7, **more) for name in names))
 
 
 def names_of(replica_group):
@@ -33,14 +33,14 @@ def test_buddies(names, of_a):
 
 def test_copies_stand_under_another_switch():
     under = {"a": ("x",), "b": ("x",), "c": ("y",), "d": ("y",)}
-    there = World.of(1, tuple(member(name, keeper=7, path=path) for name, path in under.items()))
+    there = World.of(1, tuple(member(name, daemon_port=7, path=path) for name, path in under.items()))
     for id_, replica_group in replica_groups(there)[0].items():
         assert under[replica_group.replica_holders[0][0].name] != under[id_[0]]
 
 
 @pytest.mark.parametrize("there", [
     pytest.param(world("a"), id="who is alone has no replica holder"),
-    pytest.param(World.of(1, (member("a", keeper=7), member("b"))), id="a daemon that others cannot reach"),
+    pytest.param(World.of(1, (member("a", daemon_port=7), member("b"))), id="a daemon that others cannot reach"),
     pytest.param(World(1), id="nobody"),
 ])  # fmt: skip
 def test_no_circle(there):
@@ -52,7 +52,7 @@ def test_a_replacement_keeps_for_whom_its_forerunner_kept():
     paths = {name: ("s", f"h{at // 2}") for at, name in enumerate("abcdef")}
 
     def there(names):
-        return World.of(1, tuple(member(name, keeper=7, path=paths.get(name, ("s", "h1"))) for name in names))
+        return World.of(1, tuple(member(name, daemon_port=7, path=paths.get(name, ("s", "h1"))) for name in names))
 
     _, rings = replica_groups(there("abcdef"))
     found, after = replica_groups(there("abxdef"), rings)
@@ -64,13 +64,13 @@ def test_a_replacement_keeps_for_whom_its_forerunner_kept():
 
 
 def test_it_is_told_in_each_round():
-    job = Story("4", only=True).join("a", "b", "c", "d", keeper=7)
+    job = Story("4", only=True).join("a", "b", "c", "d", daemon_port=7)
     before = {name: names_of(job.last(name, Formed).replica_group) for name in "abcd"}
     job.lose("b").ready("acd")
-    job.join("b", incarnation=1, keeper=7)
+    job.join("b", incarnation=1, daemon_port=7)
     assert {name: names_of(job.last(name, Formed).replica_group) for name in "abcd"} == before
 
 
 def test_it_comes_with_the_world():
-    job = Story("2", only=True).join("a", "b", keeper=7)
+    job = Story("2", only=True).join("a", "b", daemon_port=7)
     assert [names_of(job.last(name, Formed).replica_group) for name in "ab"] == [["b"], ["a"]]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.topology.world import paths
 from turnout.launcher.errors import BadMember
-from turnout.launcher.rendezvous.restore.replica_placement import heirs, lost, replica_holders
+from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs, lost_shards, replica_holders
 
 
 def split(path):
@@ -71,7 +71,7 @@ def test_a_majority_under_one_switch_leaves_nobody_overloaded():
     """Three of four are under a: one of them reaches b, the others at least another member. Memory is the bound."""
     kept = replica_holders(at("s/a", "s/a", "s/a", "s/b"), 1)
     assert Counter(other for others in kept.values() for other in others) == {"m0": 1, "m1": 1, "m2": 1, "m3": 1}
-    assert lost(kept, dict(at("s/a", "s/a", "s/a", "s/b"))) == {split("s/a"): 2, split("s"): 4}
+    assert lost_shards(kept, dict(at("s/a", "s/a", "s/a", "s/b"))) == {split("s/a"): 2, split("s"): 4}
 
 
 def test_an_id_told_twice_is_refused():
@@ -107,7 +107,7 @@ def test_whatever_switch_is_lost_no_even_load_loses_fewer_shards(members, replic
         gone = {id_ for id_, path in members if under(domain, path)}
         without = [id_ for id_ in kept if {id_, *kept[id_]} <= gone]
         assert len(without) == max(0, len(gone) - each * (len(members) - len(gone)))
-        assert lost(kept, path_of)[domain] == len(without)
+        assert lost_shards(kept, path_of)[domain] == len(without)
 
 
 @given(worlds(least=2), st.integers(1, 4))
@@ -173,10 +173,10 @@ def test_one_replaced_elsewhere_too_unless_shards_would_be_less_safe(members, re
     before = replica_holders(members, replicas)
     now = data.draw(st.permutations([*members[:at_], ("new", path), *members[at_ + 1 :]]))
     after, anew = replica_holders(now, replicas, before), replica_holders(now, replicas)
-    least = lost(anew, dict(now))
-    assert lost(after, dict(now)) == least
+    least = lost_shards(anew, dict(now))
+    assert lost_shards(after, dict(now)) == least
     if changed(before, after, was):
-        assert lost(renamed(before, was), dict(now)) != least
+        assert lost_shards(renamed(before, was), dict(now)) != least
         assert after == anew
 
 
@@ -206,9 +206,9 @@ def test_no_other_even_choice_is_safer_tried_by_all_of_them(size):
         if list(chosen) != sorted(chosen):
             continue
         members = [(f"m{number}", path) for number, path in enumerate(chosen)]
-        ours, path_of = lost(replica_holders(members, 1), dict(members)), dict(members)
+        ours, path_of = lost_shards(replica_holders(members, 1), dict(members)), dict(members)
         for choice in derangements([id_ for id_, _ in members]):
-            theirs = lost({id_: (other,) for id_, other in choice.items()}, path_of)
+            theirs = lost_shards({id_: (other,) for id_, other in choice.items()}, path_of)
             assert all(ours[domain] <= theirs[domain] for domain in ours)
 
 
@@ -242,12 +242,12 @@ def derangements(ids):
     ),
 ])  # fmt: skip
 def test_who_takes_over(leavers, stayers, found):
-    assert heirs(leavers, stayers) == found
+    assert assign_heirs(leavers, stayers) == found
 
 
 @given(worlds(), worlds(least=1))
 def test_each_leaver_has_one_heir_and_heirs_differ_by_one_at_most(leavers, stayers):
-    found = heirs([(f"x{id_}", path) for id_, path in leavers], stayers)
+    found = assign_heirs([(f"x{id_}", path) for id_, path in leavers], stayers)
     assert sorted(found) == sorted(f"x{id_}" for id_, _ in leavers)
     load = Counter(found.values())
     counts = [load[id_] for id_, _ in stayers]

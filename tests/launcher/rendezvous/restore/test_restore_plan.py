@@ -12,18 +12,17 @@ from tests.launcher.rendezvous.story import (
     Formed,
     Joined,
     LastWorld,
+    MessageSent,
     Ready,
     RestartBudget,
-    Said,
     Story,
     Succeeded,
     member,
 )
+from turnout.launcher.coordinator_messages import ALL, FETCH_DISABLED, DaemonEndpoint, HeldStep, Reached, StopAt
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.checkpoint_messages import ALL, FETCH_DISABLED, DaemonEndpoint
-from turnout.launcher.rendezvous.messages import HeldStep, Reached, StopAt
+from turnout.launcher.rendezvous.restore.restore_plan import choose_restore as choice_of
 from turnout.launcher.rendezvous.restore.restore_plan import ranks_in, runs_of
-from turnout.launcher.rendezvous.restore.restore_plan import restorable as choice_of
 
 A, B, C = (0, 2), (1, 2), (0, 3)  # the first rank, and of how many
 
@@ -75,9 +74,11 @@ def test_a_world_of_nobody_has_nothing():
 
 def fetches(memory, names="ab", processes=1, more=""):
     """The step that is gone on from, and who fetches from whom. more: members that are not in this world."""
-    there = {f"{name}/0": member(name, processes=processes, keeper=7) for name in names + more}
+    there = {f"{name}/0": member(name, processes=processes, daemon_port=7) for name in names + more}
     found = choice_of(world(names, processes), {f"{name}/0": each for name, each in memory.items()}, there)
-    return found.step, {id_[0]: [endpoint.name for endpoint in endpoints] for id_, endpoints in found.fetch.items()}
+    return found.step, {
+        id_[0]: [endpoint.name for endpoint in endpoints] for id_, endpoints in found.fetch_from.items()
+    }
 
 
 B_AT = {"place": B, "count": 1}
@@ -134,7 +135,7 @@ def test_several_that_lack_it_ask_several():
 
 def test_a_member_without_an_endpoint_gives_nothing():
     memory = {"a/0": held(7) + held(7, **B_AT)}
-    assert choice_of(world(), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
+    assert choice_of(world(), memory, {"a/0": member("a"), "b/0": member("b", daemon_port=7)}).step == -1
 
 
 memories = st.lists(
@@ -152,10 +153,10 @@ def test_whatever_is_restored_everybody_holds_as_its_own(each):
             all(
                 any(
                     (mine.step, mine.round, mine.ranks) == (step, round_, ranks)
-                    and (ranks == ALL or mine.first_rank == found.seats[id_].first_rank)
+                    and (ranks == ALL or mine.first_rank == found.assignments[id_].first_rank)
                     for mine in each[id_]
                 )
-                for id_ in found.seats
+                for id_ in found.assignments
             )
             for round_ in range(1, 4)
             for ranks in (ALL, 3)
@@ -171,9 +172,9 @@ def parts(step, *ranks, of=4, round_=4, count=0):
 
 def locations(memory, names="ab", more="", processes=1):
     """The step that is gone on from, by how many it was saved, and where each is told that shards lie."""
-    there = {f"{name}/0": member(name, processes=processes, keeper=7) for name in names + more}
+    there = {f"{name}/0": member(name, processes=processes, daemon_port=7) for name in names + more}
     found = choice_of(world(names, processes), {f"{name}/0": each for name, each in memory.items()}, there)
-    assert not found.fetch
+    assert not found.fetch_from
     assert not found.saved_by or not found.replicated
     where = {
         id_[0]: {(each.first_rank, each.endpoint.name) for each in places} for id_, places in found.locations.items()
@@ -222,7 +223,7 @@ def test_a_spare_gives_parts_too():
 def test_neighbours_begin_to_read_at_different_ends():
     """So that they do not all ask one daemon first."""
     memory = {"s/0": parts(7, 0, of=2), "t/0": parts(7, 1, of=2)}
-    there = {id_: member(id_[0], keeper=7) for id_ in ("a/0", "b/0", "c/0", *memory)}
+    there = {id_: member(id_[0], daemon_port=7) for id_ in ("a/0", "b/0", "c/0", *memory)}
     found = choice_of(world("abc"), memory, there).locations
     ranks = {id_[0]: [each.first_rank for each in places] for id_, places in found.items()}
     assert ranks == {"a": [0, 1], "b": [1, 0], "c": [0, 1]}
@@ -231,7 +232,7 @@ def test_neighbours_begin_to_read_at_different_ends():
 def test_shards_are_listed_by_rank_and_of_one_rank_who_saved_it_first():
     kept, saved = parts(7, 1, 0, of=2, count=1), parts(7, 1, of=2)
     others = parts(6, 0, of=2) + parts(7, 0, of=2, round_=3)
-    there = {id_: member(id_[0], keeper=7) for id_ in ("a/0", "b/0")}
+    there = {id_: member(id_[0], daemon_port=7) for id_ in ("a/0", "b/0")}
     runs = runs_of((7, 4, 2), {"a/0": kept + others, "b/0": saved, "gone/0": saved}, there)
     assert [(run.first_rank, run.count, run.id, run.own) for run in runs] == [
         (0, 1, "a/0", False),
@@ -252,7 +253,7 @@ def test_workers_of_several_processes_where_those_were_of_one():
 def test_a_member_without_an_endpoint_has_shards_for_itself_alone():
     memory = {"a/0": ALONE}
     assert choice_of(world("a"), memory, {"a/0": member("a")}).saved_by == 4
-    assert choice_of(world("ab"), memory, {"a/0": member("a"), "b/0": member("b", keeper=7)}).step == -1
+    assert choice_of(world("ab"), memory, {"a/0": member("a"), "b/0": member("b", daemon_port=7)}).step == -1
 
 
 def test_more_places_than_can_be_told():
@@ -270,7 +271,7 @@ some_parts = st.lists(
 
 @given(each=st.fixed_dictionaries({f"{name}/0": some_parts for name in "abs"}))
 def test_every_rank_of_what_is_taken_in_parts_is_told_or_at_hand(each):
-    there = {f"{name}/0": member(name, keeper=7) for name in "abs"}
+    there = {f"{name}/0": member(name, daemon_port=7) for name in "abs"}
     found = choice_of(world("ab"), each, there)
     if not found.saved_by:
         return
@@ -284,7 +285,7 @@ def test_every_rank_of_what_is_taken_in_parts_is_told_or_at_hand(each):
         told = {place.first_rank for place in places}
         assert all(has(id_, rank) or rank in told for rank in range(found.saved_by))
     of_it = [mine for holds in each.values() for mine in holds if (mine.step, mine.round, mine.ranks) == state]
-    assert all(mine.parts for mine in of_it)
+    assert all(mine.reshardable for mine in of_it)
 
 
 def stopped(job):
@@ -296,8 +297,8 @@ def stopped(job):
 def answers(job, memory):
     """Each says that it has stopped, and what it holds; then the next world is formed."""
     for name, holds in memory.items():
-        job.happens(Said(job.ids[name], Ready(job.state.round, 1, (), holds)))
-    return {name: job.last(name, Formed).restore for name in memory}
+        job.happens(MessageSent(job.ids[name], Ready(job.state.round, 1, (), holds)))
+    return {name: job.last(name, Formed).restore_step for name in memory}
 
 
 def comes(*holds, succeeds=None, granted=None):
@@ -317,15 +318,15 @@ def comes(*holds, succeeds=None, granted=None):
 def test_an_arbiter_tells_whether_others_have_trained_on_since(before, look):
     """Then storage may have a newer step than memory has: hack.chaos, seed 6."""
     told = comes(*held(7, place=(0, ALL)), granted=before + 1, succeeds={"before": before} if before else None)
-    assert (told.restore, told.origin, told.look) == (7, 4, look)
+    assert (told.restore_step, told.saved_round, told.check_storage) == (7, 4, look)
 
 
 def test_without_an_arbiter_nobody_knows_so_storage_is_looked_at():
-    assert comes(*held(7, place=(0, ALL))).look
+    assert comes(*held(7, place=(0, ALL))).check_storage
 
 
 def test_who_holds_nothing_reads_storage_anyway():
-    assert (comes().restore, comes().look) == (-1, False)
+    assert (comes().restore_step, comes().check_storage) == (-1, False)
 
 
 @pytest.mark.parametrize(("round_", "look"), [
@@ -336,7 +337,9 @@ def test_what_is_held_of_the_last_round_is_taken_at_once(round_, look):
     job = Story("2", only=True).join("a", "b")
     stopped(job)
     answers(job, {"a": held(8, round_=round_), "b": held(8, place=B, round_=round_)})
-    assert [(job.last(name, Formed).restore, job.last(name, Formed).look) for name in "ab"] == [(8, look)] * 2
+    assert [(job.last(name, Formed).restore_step, job.last(name, Formed).check_storage) for name in "ab"] == [
+        (8, look)
+    ] * 2
 
 
 def test_a_round_granted_since_counts_where_members_have_not_heard_of_it():
@@ -346,13 +349,13 @@ def test_a_round_granted_since_counts_where_members_have_not_heard_of_it():
     job.happens(Joined(member("a"), job.terms, LastWorld(3, 2, True), RestartBudget(), 1, mine)).wait(60.0)
     if job.of(Claim):
         job.grant()
-    assert job.last("a", Formed).look
+    assert job.last("a", Formed).check_storage
 
 
 def test_all_members_are_told_one_step():
     """The step travels with Ready, and comes back with Formed."""
     job = Story("2", only=True).join("a", "b")
-    assert job.last("b", Formed).restore == -1, "nobody has trained yet"
+    assert job.last("b", Formed).restore_step == -1, "nobody has trained yet"
     stopped(job)
     assert answers(job, {"a": held(8, 7), "b": held(7, 6, place=B)}) == {"a": 7, "b": 7}
 
@@ -361,26 +364,26 @@ def test_who_comes_back_brings_its_memory_along():
     """With its Join. The other has stopped by then, and has said what it holds."""
     job = Story("2", only=True).join("a", "b")
     job.lose("b")
-    job.happens(Said(job.ids["a"], Ready(job.state.round, 1, (), held(8, 7))))
+    job.happens(MessageSent(job.ids["a"], Ready(job.state.round, 1, (), held(8, 7))))
     came = member("b", 1)
     job.ids["b"] = came.id
     job.happens(Joined(came, job.terms, NO_BASE, RestartBudget(), 0, held(8, place=B)))
-    assert (job.last("a", Formed).restore, job.last("b", Formed).restore) == (8, 8)
+    assert (job.last("a", Formed).restore_step, job.last("b", Formed).restore_step) == (8, 8)
 
 
 @pytest.mark.parametrize(("kept", "restore"), [((), -1), (held(7, **B_AT), 7)])
 def test_who_comes_back_without_it_has_a_copy_or_all_read_storage(kept, restore):
-    job = Story("2", only=True).join("a", "b", keeper=9)
+    job = Story("2", only=True).join("a", "b", daemon_port=9)
     job.lose("b")
-    job.happens(Said(job.ids["a"], Ready(job.state.round, 1, (), held(8, 7) + kept)))
-    came = member("b", 1, keeper=9)
+    job.happens(MessageSent(job.ids["a"], Ready(job.state.round, 1, (), held(8, 7) + kept)))
+    came = member("b", 1, daemon_port=9)
     job.ids["b"] = came.id
     job.happens(Joined(came, job.terms, NO_BASE, RestartBudget(), 0))
     told = job.last("a", Formed), job.last("b", Formed)
-    assert [each.restore for each in told] == [restore, restore]
-    assert [each.origin for each in told] == [4, 4] if kept else [0, 0]
-    assert told[0].fetch == ()
-    assert told[1].fetch == ((DaemonEndpoint("a/0", "a", "127.0.0.1", 9),) if kept else ())
+    assert [each.restore_step for each in told] == [restore, restore]
+    assert [each.saved_round for each in told] == [4, 4] if kept else [0, 0]
+    assert told[0].fetch_from == ()
+    assert told[1].fetch_from == ((DaemonEndpoint("a/0", "a", "127.0.0.1", 9),) if kept else ())
 
 
 def test_what_was_told_of_one_round_is_not_believed_in_the_next():
@@ -394,13 +397,15 @@ def test_what_was_told_of_one_round_is_not_believed_in_the_next():
 
 def test_who_stops_for_another_world_brings_what_it_saved_last():
     """Not what it held when its round began: hack.chaos, seed 2."""
-    job = Story("1:2", only=True).join("a", keeper=9).wait(60)
-    job.reach("a", 3).join("b", keeper=9)
+    job = Story("1:2", only=True).join("a", daemon_port=9).wait(60)
+    job.reach("a", 3).join("b", daemon_port=9)
     job.say("a", Reached(job.round, job.last("a", StopAt).step))
     assert job.last("a") == StopAt(1, job.state.ending.stop_step, True)
     job.happens(
-        Said(job.ids["a"], Succeeded(job.state.round, held(8, place=(0, ALL)) + held(8, place=(0, ALL), count=1)))
+        MessageSent(
+            job.ids["a"], Succeeded(job.state.round, held(8, place=(0, ALL)) + held(8, place=(0, ALL), count=1))
+        )
     )
     told = job.last("a", Formed), job.last("b", Formed)
-    assert [each.restore for each in told] == [8, 8]
-    assert [len(each.fetch) for each in told] == [0, 1]
+    assert [each.restore_step for each in told] == [8, 8]
+    assert [len(each.fetch_from) for each in told] == [0, 1]

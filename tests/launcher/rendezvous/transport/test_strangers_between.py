@@ -7,14 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.serving import serving
-from turnout.launcher.framing import FrameSplitter, frame
-from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
-from turnout.launcher.rendezvous.messages import (
+from turnout.launcher.coordinator_messages import (
     NONCE_BYTES,
     VERSION,
-    Ask,
     Challenge,
     Finish,
+    GetRoster,
     Join,
     LastWorld,
     Redirect,
@@ -23,7 +21,9 @@ from turnout.launcher.rendezvous.messages import (
     Welcome,
     encode,
 )
-from turnout.launcher.rendezvous.transport.coordinator_client import CoordinatorClient, NoAnswer, connect
+from turnout.launcher.framing import FrameSplitter, frame
+from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
+from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, NoAnswer, connect
 from turnout.launcher.rendezvous.transport.listener import MOST_STRANGERS_OF_ONE, Listener
 
 pytestmark = pytest.mark.asyncio
@@ -40,11 +40,11 @@ class Host:
     def admit(self, peer, join):
         peer.welcome(self, lambda proof: Welcome(proof, "c/1", 5.0, 60.0))
 
-    def heard(self, peer, message):
+    def on_message(self, peer, message):
         self.heard_of.append(message)
-        peer.tell(Roster(7, (ME,)))
+        peer.send_message(Roster(7, (ME,)))
 
-    def gone(self, peer):
+    def on_closed(self, peer):
         self.left.set()
 
 
@@ -110,11 +110,11 @@ async def test_a_member_and_a_coordinator_that_know_the_token_talk():
         caller = Caller()
         client, answer = await caller.connect(port)
         assert isinstance(answer, Welcome)
-        client.say(Ask())
+        client.send_message(GetRoster())
         assert await asyncio.wait_for(caller.heard.get(), PATIENCE_S) == Roster(7, (ME,))
         client.leave()
         await asyncio.wait_for(host.left.wait(), PATIENCE_S)
-        assert (host.heard_of, said) == ([Ask()], [])
+        assert (host.heard_of, said) == ([GetRoster()], [])
 
 
 FORGED = encode(Finish(0, Reason.REFUSED.value, "all is done"))
@@ -136,7 +136,7 @@ async def test_a_relay_cannot_speak_for_the_coordinator(change):
         caller = Caller()
         client, answer = await caller.connect(between)
         assert isinstance(answer, Welcome)
-        client.say(Ask())
+        client.send_message(GetRoster())
         assert await asyncio.wait_for(caller.lost.get(), PATIENCE_S) == Reason.MEMBER_LOST
         assert not any(isinstance(caller.heard.get_nowait(), Finish) for _ in range(caller.heard.qsize()))
 
@@ -194,6 +194,6 @@ async def test_the_oldest_stranger_of_an_address_makes_room_for_a_new_one_of_it(
     other = Stranger("10.0.0.2")
     crowd = [Stranger("10.0.0.1") for _ in range(MOST_STRANGERS_OF_ONE + 2)]
     for each in (other, *crowd):
-        listener.came(each)
+        listener.register(each)
     assert [each.aborted for each in crowd] == [True, True, *[False] * MOST_STRANGERS_OF_ONE]
     assert not other.aborted

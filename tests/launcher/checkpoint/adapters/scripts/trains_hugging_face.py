@@ -18,8 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingA
 
 from hack.lint.code_blocks import run_by
 from turnout.launcher.flash_checkpoint.hf_trainer import FlashCkptTrainer
-from turnout.launcher.health.hang_monitor.shared_counters import PROGRESS
-from turnout.launcher.health.hang_monitor.step_counters import StepCounters
+from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 
 HOME, LAST, BATCHES = sys.argv[1], 10, 4
 
@@ -82,9 +81,9 @@ def page():
     model, arguments, data = given("page", last=3)
     shown = run_by("tests/launcher/checkpoint/adapters/test_hugging_face.py::test_the_example_of_the_page_runs")
     made = example(shown, "hf_trainer", model=model, arguments=arguments, data=data)["trainer"]
-    trained = watched.seen()[0]
+    trained = watched.progress()[0]
     made.evaluate(data)
-    evaluated = watched.seen()[0]
+    evaluated = watched.progress()[0]
     made.flash.wait(60)
     files = sorted(each.name for each in folder(HOME, "page").iterdir())
     told = {"turns": [trained.turns, evaluated.turns], "phase": evaluated.phase}

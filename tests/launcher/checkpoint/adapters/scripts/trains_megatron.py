@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from forks import digest, example, folder, fork, world
 
-import turnout.launcher.checkpoint.adapters.named_parts  # noqa: F401 - once for all that are forked
+import turnout.launcher.flash_checkpoint.named_parts  # noqa: F401 - once for all that are forked
 from hack.lint.code_blocks import run_by
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.flash_checkpoint import StorageType

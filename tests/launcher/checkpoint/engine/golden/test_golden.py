@@ -18,21 +18,20 @@ import torch.distributed.checkpoint as dcp
 from tests.launcher.checkpoint.engine.golden.writes import GENERATION, OWNER, SEED, STEP, WRITERS, parts, sharded, state
 from tests.launcher.checkpoint.engine.states import same
 from tests.launcher.checkpoint.storage.world import Said, commit, save, save_all
-from turnout.launcher.checkpoint.adapters.named_parts import Parts
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.dcp import metadata
 from turnout.launcher.checkpoint.dcp.reader import memories
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
 from turnout.launcher.checkpoint.engine.save_plan import state_of
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, offset_of, read_identity
-from turnout.launcher.checkpoint.format.checksums import sum_of, sums_of
-from turnout.launcher.checkpoint.format.manifest import read, read_note, write, write_note
-from turnout.launcher.checkpoint.format.retention import Latest
-from turnout.launcher.checkpoint.storage.garbage_collection import retire
+from turnout.launcher.checkpoint.format.manifest import Latest, read, read_note, write, write_note
+from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.reader import newest
+from turnout.launcher.checkpoint.storage.step_reader import newest
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer
+from turnout.launcher.flash_checkpoint.named_parts import Parts
 
 ROOT = Path(__file__).resolve().parents[5]
 FORMATS = Path(__file__).with_name("formats")
@@ -196,7 +195,7 @@ def test_a_step_of_a_newer_format_is_neither_removed_nor_written_over(golden, ma
     before = manifest.read_bytes(), shard.read_bytes()
     save_all(store, STEP + 2, world=1)
     assert newest(store, Said()).step == STEP + 2
-    assert retire(store, Latest(1), Said()) == (STEP,)
+    assert remove_old_steps(store, Latest(1), Said()) == (STEP,)
     with pytest.raises(StorageFailed, match="step 4 of rank 0 is kept: a note of format 2"):
         save(store, STEP + 1, 0, world=1)
     note.unlink()

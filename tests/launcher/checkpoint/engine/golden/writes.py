@@ -21,18 +21,18 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from turnout.launcher.checkpoint.adapters.named_parts import Parts
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.dcp import metadata
 from turnout.launcher.checkpoint.dcp.reader import memories
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageWriter
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.engine.save_plan import SavePlanner
-from turnout.launcher.checkpoint.engine.state_dict import NAMES, over
+from turnout.launcher.checkpoint.engine.state_dict import NAMES, tensor_over
 from turnout.launcher.checkpoint.format import arena_layout, manifest
 from turnout.launcher.checkpoint.format.arena_layout import Identity, offset_of, table_at
-from turnout.launcher.checkpoint.format.checksums import sums_of
+from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.flash_checkpoint import DdpCheckpointer
+from turnout.launcher.flash_checkpoint.named_parts import Parts
 
 SEED, STEP = 7, 3
 OWNER = Identity("golden", "w0", 0, "boot", 1)
@@ -118,10 +118,10 @@ def in_memory(folder, environ):
     view = arena.map(generation, record.shard_bytes)
     view[: record.head_bytes] = laid.head
     for entry, tensor in zip(laid.layout.entries, laid.tensors, strict=True):
-        over(view, entry, record.head_bytes).copy_(tensor)
+        tensor_over(view, entry, record.head_bytes).copy_(tensor)
     arena.seal(generation, record)
     assert arena.pin(generation)
-    arena.hashed(generation, sums_of(view))
+    arena.set_hashed(generation, sums_of(view))
     arena.unpin(generation)
     folder.mkdir()
     (folder / "pages").write_bytes(os.pread(arena.file, table_at(1), 0))

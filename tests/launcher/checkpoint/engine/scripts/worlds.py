@@ -24,10 +24,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from turnout.launcher.checkpoint.adapters.named_parts import Parts
 from turnout.launcher.checkpoint.dcp.reader import memories
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
 from turnout.launcher.flash_checkpoint import FsdpShardCheckpointer
+from turnout.launcher.flash_checkpoint.named_parts import Parts
 
 folder = Path(sys.argv[1])
 

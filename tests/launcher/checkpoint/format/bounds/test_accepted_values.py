@@ -14,9 +14,9 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     STRIDE_BYTES,
     TARGET_BYTES,
     Identity,
-    Record,
+    ShardRecord,
     Slot,
-    State,
+    SlotState,
     newest,
     next_epoch,
     offset_of,
@@ -26,28 +26,40 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     table_at,
     target_bytes,
 )
-from turnout.launcher.checkpoint.format.checksums import BLOCK_BYTES, CHUNK_BYTES, MOST_BLOCKS, block_bytes_of, sum_of
 from turnout.launcher.checkpoint.format.manifest import (
     MOST_COUNT,
     MOST_SHARD_BYTES,
     MOST_WORLD,
+    All,
     Blocks,
+    Every,
+    Latest,
     Manifest,
-    Note,
-    Shard,
+    ShardNote,
+    StoredShard,
     read_note,
+    rule,
     write_note,
 )
 from turnout.launcher.checkpoint.format.memory_budget import Limits, need_bytes, refusal
-from turnout.launcher.checkpoint.format.retention import All, Every, Latest, rule
-from turnout.launcher.checkpoint.format.safetensors_layout import MOST_DATA_BYTES, MOST_HEAD_BYTES, headed, read_head
+from turnout.launcher.checkpoint.format.shard_file import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
+    MOST_BLOCKS,
+    MOST_DATA_BYTES,
+    MOST_HEAD_BYTES,
+    block_bytes_of,
+    join_head,
+    read_head,
+    sum_of,
+)
 from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, MOST_TEXT_BYTES, flatten, unflatten
 from turnout.launcher.errors import BadCheckpoint, BadMember, BadState, NewerFormat
 from turnout.launcher.rendezvous.restore.replica_placement import replica_holders
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 OURS = Identity("run", "w", 0, "boot", 1)
-RECORD = Record(1, 1, 1, 0, 1, PAGE_BYTES, 0)
+RECORD = ShardRecord(1, 1, 1, 0, 1, PAGE_BYTES, 0)
 # So much is left for head and data beside their sums, of which a page is enough for 2 GiB.
 ROOM = STRIDE_BYTES - 512 * PAGE_BYTES
 
@@ -111,10 +123,10 @@ def table(*words):
 @pytest.mark.parametrize(
     ("words", "slot"),
     [
-        pytest.param((0, 0, 0, 0, 0), Slot(State.EMPTY, False, 0, None, None, 0, ""), id="of a new file"),
-        pytest.param((State.WRITING, 1, MOST, 9, STRIDE_BYTES),
-                     Slot(State.WRITING, True, MOST, None, None, STRIDE_BYTES, ""), id="the largest numbers there are"),
-        pytest.param((State.WRITING, 2, MOST + 1, 9, STRIDE_BYTES + 1), Slot(State.WRITING, True),
+        pytest.param((0, 0, 0, 0, 0), Slot(SlotState.EMPTY, False, 0, None, None, 0, ""), id="of a new file"),
+        pytest.param((SlotState.WRITING, 1, MOST, 9, STRIDE_BYTES),
+                     Slot(SlotState.WRITING, True, MOST, None, None, STRIDE_BYTES, ""), id="the largest numbers"),
+        pytest.param((SlotState.WRITING, 2, MOST + 1, 9, STRIDE_BYTES + 1), Slot(SlotState.WRITING, True),
                      id="larger ones are not believed"),
     ],
 )  # fmt: skip
@@ -136,35 +148,39 @@ def test_the_first_save_of_an_arena_is_its_first_epoch():
 
 
 def test_what_is_sealed_may_be_read_before_it_is_hashed():
-    slots = [Slot(State.HASHED, epoch=1, record=RECORD), Slot(State.SEALED, epoch=2, record=RECORD), Slot(epoch=3)]
+    slots = [
+        Slot(SlotState.HASHED, epoch=1, record=RECORD),
+        Slot(SlotState.SEALED, epoch=2, record=RECORD),
+        Slot(epoch=3),
+    ]
     assert (newest(slots), newest(slots, hashed_only=True), newest(slots[2:])) == (1, 0, None)
 
 
 def test_what_holds_nothing_is_overwritten_before_the_very_first_save():
-    first, last = (Slot(State.SEALED, epoch=epoch, record=replace(RECORD, epoch=epoch)) for epoch in (0, 5))
+    first, last = (Slot(SlotState.SEALED, epoch=epoch, record=replace(RECORD, epoch=epoch)) for epoch in (0, 5))
     assert slot_to_write([first, Slot(), last]) == 1
 
 
 # Shards, notes and manifests.
 
-FILE = Shard.of("f", 0, 8, 8, [0])
+FILE = StoredShard.of("f", 0, 8, 8, [0])
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param(lambda: Shard.of("f" * 255, 0, 8, 8, [0]), id="a long name"),
-        pytest.param(lambda: Shard.of("f", MOST_WORLD - 1, 8, 8, [0]), id="the last rank there can be"),
-        pytest.param(lambda: Shard.of("f", 0, 8, 8, [(1 << 64) - 1]), id="the largest sum"),
-        pytest.param(lambda: Shard.of("f", 0, CHUNK_BYTES, 8, [1]), id="a whole chunk"),
-        pytest.param(lambda: Shard.of("f", 0, CHUNK_BYTES + 1, 8, [1, 1]), id="a chunk and a byte"),
-        pytest.param(lambda: Shard.of("f", 0, MOST_SHARD_BYTES, 8, [1] * (MOST_SHARD_BYTES // CHUNK_BYTES)),
+        pytest.param(lambda: StoredShard.of("f" * 255, 0, 8, 8, [0]), id="a long name"),
+        pytest.param(lambda: StoredShard.of("f", MOST_WORLD - 1, 8, 8, [0]), id="the last rank there can be"),
+        pytest.param(lambda: StoredShard.of("f", 0, 8, 8, [(1 << 64) - 1]), id="the largest sum"),
+        pytest.param(lambda: StoredShard.of("f", 0, CHUNK_BYTES, 8, [1]), id="a whole chunk"),
+        pytest.param(lambda: StoredShard.of("f", 0, CHUNK_BYTES + 1, 8, [1, 1]), id="a chunk and a byte"),
+        pytest.param(lambda: StoredShard.of("f", 0, MOST_SHARD_BYTES, 8, [1] * (MOST_SHARD_BYTES // CHUNK_BYTES)),
                      id="as many bytes as there can be"),
         pytest.param(lambda: Blocks.of(BLOCK_BYTES, [1]), id="the smallest blocks"),
         pytest.param(lambda: Blocks.of(CHUNK_BYTES // 2, [1]), id="the largest blocks"),
-        pytest.param(lambda: Note("r", 0, 0, 1, FILE), id="the first of all notes"),
-        pytest.param(lambda: Note("r" * 253, MOST_COUNT, MOST_COUNT, MOST_WORLD, FILE, 0.5), id="the last of all"),
-        pytest.param(lambda: Note("r", 0, 0, 8, replace(FILE, rank=7)), id="the last rank of its world"),
+        pytest.param(lambda: ShardNote("r", 0, 0, 1, FILE), id="the first of all notes"),
+        pytest.param(lambda: ShardNote("r" * 253, MOST_COUNT, MOST_COUNT, MOST_WORLD, FILE, 0.5), id="the last of all"),
+        pytest.param(lambda: ShardNote("r", 0, 0, 8, replace(FILE, rank=7)), id="the last rank of its world"),
         pytest.param(lambda: Manifest("r", 0, 0, 1, 0.0, (FILE,)), id="the first of all manifests"),
     ],
 )  # fmt: skip
@@ -175,19 +191,21 @@ def test_what_may_lie_in_storage(made):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        pytest.param(lambda: Shard.of("f" * 256, 0, 8, 8, [0]), "^'f{255}' is no name of a file$", id="a longer name"),
-        pytest.param(lambda: Shard.of("f", MOST_WORLD, 8, 8, [0]), "outside 0 to 16777215", id="a rank too many"),
-        pytest.param(lambda: Shard.of("f", 0, 8, 7, [0]), "8 bytes with a head of 7 cannot be", id="half a length"),
-        pytest.param(lambda: Shard.of("f", 0, 8, 9, [0]), "8 bytes with a head of 9 cannot be", id="all is head"),
-        pytest.param(lambda: Note("r", 0, 0, 1, replace(FILE, rank=1)), "rank 1 is not in a world of 1", id="no rank"),
-        pytest.param(lambda: Note("r" * 254, 0, 0, 1, FILE), "1 to 253 characters", id="a run's name too long"),
-        pytest.param(lambda: Note("r", MOST_COUNT + 1, 0, 1, FILE), "out of bounds", id="a step too many"),
-        pytest.param(lambda: Note("r", 0, MOST_COUNT + 1, 1, FILE), "out of bounds", id="a round too many"),
-        pytest.param(lambda: Note("r", 0, -1, 1, FILE), "out of bounds", id="a round below none"),
-        pytest.param(lambda: Note("r", 0, 0, MOST_WORLD + 1, FILE), "out of bounds", id="too large a world"),
+        pytest.param(lambda: StoredShard.of("f" * 256, 0, 8, 8, [0]), "^'f{255}' is no name of a file$", id="longer"),
+        pytest.param(lambda: StoredShard.of("f", MOST_WORLD, 8, 8, [0]), "outside 0 to 16777215", id="a rank too many"),
+        pytest.param(lambda: StoredShard.of("f", 0, 8, 7, [0]), "8 bytes with a head of 7 cannot be", id="half"),
+        pytest.param(lambda: StoredShard.of("f", 0, 8, 9, [0]), "8 bytes with a head of 9 cannot be", id="all is head"),
+        pytest.param(
+            lambda: ShardNote("r", 0, 0, 1, replace(FILE, rank=1)), "rank 1 is not in a world of 1", id="no rank"
+        ),
+        pytest.param(lambda: ShardNote("r" * 254, 0, 0, 1, FILE), "1 to 253 characters", id="a run's name too long"),
+        pytest.param(lambda: ShardNote("r", MOST_COUNT + 1, 0, 1, FILE), "out of bounds", id="a step too many"),
+        pytest.param(lambda: ShardNote("r", 0, MOST_COUNT + 1, 1, FILE), "out of bounds", id="a round too many"),
+        pytest.param(lambda: ShardNote("r", 0, -1, 1, FILE), "out of bounds", id="a round below none"),
+        pytest.param(lambda: ShardNote("r", 0, 0, MOST_WORLD + 1, FILE), "out of bounds", id="too large a world"),
         pytest.param(lambda: Manifest("r", 0, 0, 0, 0.0, ()), "out of bounds", id="a world of nobody"),
-        pytest.param(lambda: Note("r", 0, 0, 1, FILE, -0.5), "no time", id="a time before all"),
-        pytest.param(lambda: Note("r", 0, 0, 1, FILE, float("inf")), "no time", id="a time after all"),
+        pytest.param(lambda: ShardNote("r", 0, 0, 1, FILE, -0.5), "no time", id="a time before all"),
+        pytest.param(lambda: ShardNote("r", 0, 0, 1, FILE, float("inf")), "no time", id="a time after all"),
         pytest.param(lambda: Manifest("r", 3, 0, 2, 0.0, (FILE,)), "step 3: .* not those of the ranks 0 to 1",
                      id="a shard too few"),
     ],
@@ -198,11 +216,11 @@ def test_what_may_not_lie_in_storage(made, why):
 
 
 def test_a_note_without_a_time_is_of_the_beginning():
-    assert Note("r", 0, 0, 1, FILE) == Note("r", 0, 0, 1, FILE, saved_s=0.0, blocks=None)
+    assert ShardNote("r", 0, 0, 1, FILE) == ShardNote("r", 0, 0, 1, FILE, saved_s=0.0, blocks=None)
 
 
 def test_a_note_of_a_newer_format_is_told_apart_from_one_that_is_torn():
-    plain = write_note(Note("r", 0, 0, 1, FILE)).split(b'"note":', 1)[1][:-1]
+    plain = write_note(ShardNote("r", 0, 0, 1, FILE)).split(b'"note":', 1)[1][:-1]
     newer = b'{"sum":"%016x","version":2,"note":%b}' % (sum_of(b"note 2 %b" % plain), plain)
     with pytest.raises(NewerFormat):
         read_note(newer)
@@ -228,9 +246,9 @@ def test_blocks_are_twice_as_large_where_they_would_be_too_many(size_bytes, bloc
 
 def test_a_head_may_be_as_long_as_safetensors_reads():
     about = MOST_HEAD_BYTES - 8 - len('{"__metadata__":}')
-    assert len(headed(b"x" * about, b"{}")) == MOST_HEAD_BYTES
+    assert len(join_head(b"x" * about, b"{}")) == MOST_HEAD_BYTES
     with pytest.raises(BadState, match="use tensors"):
-        headed(b"x" * (about + 1), b"{}")
+        join_head(b"x" * (about + 1), b"{}")
 
 
 def test_tensors_may_be_as_large_as_a_generation():
@@ -383,10 +401,10 @@ def test_of_several_members_the_one_that_is_told_twice_is_named():
         pytest.param(messages.Save(0, 1, 2), messages.Save(0, 1, 2, "", "shards", "", 0, 0, False),
                      id="a save stays in memory"),
         pytest.param(messages.Stats(), messages.Stats(-1, -1, -1, -1, 0, 0, 0, 0, -1, 0, 0), id="nothing is done yet"),
-        pytest.param(messages.Agreed(3), messages.Agreed(3, None, -1), id="nothing is to be carried to storage"),
+        pytest.param(messages.Restore(3), messages.Restore(3, None, -1), id="nothing is to be carried to storage"),
         pytest.param(messages.Trust(b"t"), messages.Trust(b"t", -1, None), id="no step is gone on from"),
-        pytest.param(messages.Stored(), messages.Stored("", -1), id="nothing is in storage"),
-        pytest.param(messages.Holdings(), messages.Holdings(()), id="nothing is in memory"),
+        pytest.param(messages.StoredStep(), messages.StoredStep("", -1), id="nothing is in storage"),
+        pytest.param(messages.HeldSteps(), messages.HeldSteps(()), id="nothing is in memory"),
     ],
 )  # fmt: skip
 def test_what_a_frame_means_that_leaves_fields_out(unsaid, said):

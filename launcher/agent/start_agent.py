@@ -1,0 +1,315 @@
+"""Checks what is to be run, and makes an agent: its identity, its listener, its arbiter and its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from turnout.launcher.addresses import free_port, is_own, own_address, resolved
+from turnout.launcher.agent.agent import Agent
+from turnout.launcher.agent.switch_path import SwitchPathReader
+from turnout.launcher.errors import BadSettings, LauncherError
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.health.model import NodeCheckState
+from turnout.launcher.model import PORT, Exit, Member
+from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
+from turnout.launcher.rendezvous.find_coordinator import Search
+from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.transport.leadership import Leadership
+from turnout.launcher.rendezvous.transport.listener import Listener
+from turnout.launcher.settings import Command, Devices, Kind, LockKind, PlaceSettings, RendezvousSettings, Settings
+from turnout.launcher.workers.worker_group import WorkerGroup
+from turnout.launcher.workers.worker_spec import WorkerBackend
+
+
+def check_command(command: Command) -> None:
+    """Raise BadSettings if the script or the program does not exist. A module is looked for by its own process."""
+    name = command.program
+    match command.kind:
+        case Kind.SCRIPT | Kind.RUN_PATH:
+            if not os.path.exists(name):
+                raise BadSettings(f"there is no script {name!r} in {os.getcwd()}")
+        case Kind.PROGRAM:
+            if shutil.which(name) is None:
+                raise BadSettings(f"there is no program {name!r} that could be run")
+
+
+def check_metrics(port: int | None) -> None:
+    """Raise BadSettings if metrics are to be served and their library is not installed."""
+    if port is not None and find_spec("prometheus_client") is None:
+        raise BadSettings("--metrics-port needs pip install 'turnout[launcher]'")
+
+
+_MOST_TOKEN_BYTES = 4_096
+
+_FEWEST_TOKEN_BYTES = 16
+
+
+class CannotListen(LauncherError):
+    """The agent cannot listen on its port. Name the port and end."""
+
+
+def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
+    """Read the job's token, b"" for none. Raises BadSettings if it is missing and the address is not loopback, or if it
+    is invalid.
+    """
+    if rendezvous.token_file:
+        try:
+            file = Path(rendezvous.token_file)
+            if not stat.S_ISREG(file.stat().st_mode):
+                raise BadSettings(f"the token {file} is no file")
+            token = file.read_bytes()[: _MOST_TOKEN_BYTES + 1].strip()
+        except OSError as error:
+            raise BadSettings(f"the token {rendezvous.token_file} cannot be read: {error.strerror}") from error
+        if not _FEWEST_TOKEN_BYTES <= len(token) <= _MOST_TOKEN_BYTES:
+            raise BadSettings(
+                f"the token {rendezvous.token_file} has {len(token)} bytes: "
+                f"{_FEWEST_TOKEN_BYTES} to {_MOST_TOKEN_BYTES} are needed"
+            )
+        return token
+    if not rendezvous.insecure and not ipaddress.ip_address(address).is_loopback:
+        raise BadSettings(
+            f"without a token agents meet on loopback only, and this one's address is {address}: "
+            "give --token-file FILE, the same on all workers, or --insecure-no-token"
+        )
+    return b""
+
+
+def listen_at(address: str) -> socket.socket:
+    """Listen on any free port for other workers' daemons. Raises CannotListen."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.bind((address, 0))
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(f"cannot listen at {address} for other daemons: {error.strerror}") from error
+    return listener
+
+
+def member_of(
+    place: PlaceSettings,
+    address: str,
+    port: int,
+    processes: int,
+    path: tuple[str, ...],
+    daemon_port: int = 0,
+    store_port: int = 0,
+) -> Member:
+    """Describe this agent as a member. Its id is new, so messages of an earlier agent with this name do not bind it.
+
+    store_port: the port at which training processes meet if this member has rank 0, 0 for any free one.
+    """
+    hostname = socket.gethostname()
+    name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
+    return Member(
+        id=f"{name}/{secrets.token_hex(6)}",
+        name=name,
+        host=place.host or os.environ.get("NODE_NAME", "") or hostname,
+        address=address,
+        port=port,
+        processes=processes,
+        path=path,
+        index=place.order,
+        started_s=time.time(),
+        master_port=store_port or free_port(address),
+        daemon_port=daemon_port,
+    )
+
+
+LOOPBACK = "127.0.0.1"
+
+ARBITER_S = 60.0  # seconds for the arbiter's first answer
+
+
+async def run_agent(
+    settings: Settings,
+    environ: Mapping[str, str],
+    log_event: EventLog,
+    *,
+    training: WorkerBackend | None = None,
+    ready: Callable[[Callable[[], None]], None] | None = None,
+) -> Exit:
+    """Take part in a job until it is over. Raises BadSettings, CannotListen and LockRefused before anything is started.
+
+    training: holds the processes if this agent does not. ready: called with a function that makes this member leave, if
+    signals are handled elsewhere.
+    """
+    if single_worker := _is_single_worker(settings):
+        settings = _single_worker_settings(settings)
+    rendezvous, place = settings.rendezvous, settings.place
+    endpoint = await resolved(rendezvous.host) if rendezvous.host else None
+    address = LOOPBACK if single_worker else place.address or own_address(endpoint)
+    token = token_of(rendezvous, address)
+    log_event, serving = _with_metrics(settings, address, log_event)
+    where = SwitchPathReader(environ, place.path, place.path_file, environ.get("TURNOUT_MAP_DIR", ""))
+    arbiter = await arbiter_of(settings)
+    listener = Listener(token, rendezvous.run, lambda what, fields: log_event(what, fields))
+    host, port = await _listen(listener, settings, endpoint, address)
+    processes = _processes(settings, environ)
+    copies = listen_at(address) if training is None else None
+    daemon, store = copies.getsockname()[1] if copies is not None else 0, rendezvous.store_port
+    member = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, daemon, store)
+    leadership = _leadership(settings, member, listener, arbiter, log_event)
+    backend = training or WorkerGroup(settings, processes, environ, log_event, socket.gethostname(), copies, token)
+    at = (address if single_worker else rendezvous.host, port if host else rendezvous.port)
+    seek = Search(
+        member.id, at if rendezvous.host else None, host, arbiter is not None, settings.elastic_spec.join_timeout_s
+    )
+    agent = Agent(settings, member, token, backend, leadership, seek, log_event, where.look)
+    if ready is not None:
+        ready(agent.leave)
+    with serving:
+        return await agent.run([] if ready else _signals(settings))
+
+
+def _leadership(
+    settings: Settings, me: Member, listener: Listener, arbiter: RoundLock | None, log_event: EventLog
+) -> Leadership:
+    """Return what this agent leads with, should it become the coordinator."""
+    rendezvous, job = settings.rendezvous, (settings.rendezvous.run, settings.elastic_spec, settings.timing)
+    return Leadership(
+        me,
+        *job,
+        listener,
+        log_event,
+        arbiter=arbiter,
+        hangs=settings.hangs,
+        worker_count=rendezvous.worker_count or 0,
+        sole_coordinator=rendezvous.arbiter is LockKind.NONE,
+        node_checks=node_checks(settings),
+    )
+
+
+def _signals(settings: Settings) -> list[signal.Signals]:
+    return [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
+
+
+def node_checks(settings: Settings) -> NodeCheckState | None:
+    """Return the state before the first node check, None if nodes are not checked."""
+    checks = settings.checks
+    if not checks.network:
+        return None
+    return NodeCheckState(checks.limits, checks.exclude_straggler, checks.performance, checks.probing.round_s)
+
+
+def _is_single_worker(settings: Settings) -> bool:
+    """True if this worker is the whole job, and no record of the job is kept elsewhere."""
+    rendezvous = settings.rendezvous
+    nowhere = settings.elastic_spec.max_nodes == 1 and rendezvous.port == 0 and rendezvous.arbiter is LockKind.NONE
+    return rendezvous.standalone or (nowhere and rendezvous.host == LOOPBACK)
+
+
+def _single_worker_settings(settings: Settings) -> Settings:
+    """Return settings for a single worker on loopback, without successors."""
+    rendezvous = replace(settings.rendezvous, host=LOOPBACK, port=0, is_host=True, arbiter=LockKind.NONE)
+    return replace(settings, rendezvous=replace(rendezvous, run=rendezvous.run or secrets.token_hex(8)))
+
+
+def _with_metrics(
+    settings: Settings, address: str, log_event: EventLog
+) -> tuple[EventLog, AbstractContextManager[object]]:
+    """Count events as metrics and serve them, if a port for metrics is given. Raises CannotListen."""
+    if (port := settings.output.metrics_port) is None:
+        return log_event, nullcontext()
+    from turnout.launcher.agent.metrics import Metrics
+
+    metrics = Metrics(settings.rendezvous.run)
+
+    def both(what: str, fields: Mapping[str, object]) -> None:
+        metrics.count_event(what, fields)
+        log_event(what, fields)
+
+    try:
+        return both, metrics.serve(address, port)
+    except OSError as error:
+        raise CannotListen(f"cannot serve metrics at {address}:{port}: {error.strerror}") from error
+
+
+async def arbiter_of(settings: Settings) -> RoundLock | None:
+    """Return the job's arbiter, None without one. Raises LockRefused."""
+    rendezvous = settings.rendezvous
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + ARBITER_S
+    while True:
+        try:
+            if rendezvous.arbiter is LockKind.LEASE:
+                from turnout.launcher.rendezvous.locks.lease_lock import LeaseLock
+
+                return await LeaseLock.open(rendezvous.lease, rendezvous.run)
+            if rendezvous.arbiter is LockKind.FILE:
+                from turnout.launcher.rendezvous.locks.file_lock import FileLock
+
+                return await FileLock.open(Path(rendezvous.round_dir), rendezvous.run)
+            return None
+        except LockUnreachable as error:
+            if loop.time() > until_s:
+                raise LockRefused(error.arbiter, error.why, "is it there?") from error
+            await asyncio.sleep(1.0)
+
+
+async def _listen(listener: Listener, settings: Settings, endpoint: str | None, address: str) -> tuple[bool, int]:
+    """Start to listen. Return whether this agent is the one that the endpoint names, and its port.
+
+    Raises CannotListen.
+    """
+    rendezvous = settings.rendezvous
+    host = rendezvous.is_host if rendezvous.is_host is not None else _is_host(settings, endpoint)
+    if host and endpoint is not None:
+        try:
+            return True, await listener.open(endpoint, rendezvous.port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or rendezvous.is_host:
+                raise CannotListen(f"cannot listen at {endpoint}:{rendezvous.port}: {error.strerror}") from error
+    named = (
+        () if endpoint == address else (rendezvous.port or PORT,)
+    )  # the worker that the endpoint names listens there
+    for port in (*named, 0):
+        try:
+            return host and endpoint is None, await listener.open(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise CannotListen(f"cannot listen at {address}: {error.strerror}") from error
+    raise CannotListen(f"cannot listen at {address}: no port is free")
+
+
+def _is_host(settings: Settings, endpoint: str | None) -> bool:
+    """True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
+    if not settings.rendezvous.host:
+        return settings.place.order == 0
+    return endpoint is not None and (endpoint == settings.place.address if settings.place.address else is_own(endpoint))
+
+
+def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
+    """Return the number of processes; count devices or CPUs if the command line asks for it. Raises BadSettings."""
+    count = settings.processes
+    if isinstance(count, int):
+        return count
+    cpus = len(os.sched_getaffinity(0))
+    if count is Devices.CPU:
+        return cpus
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
+    nvidia = [name for name in device_files if name.startswith("nvidia")]
+    if count is Devices.XPU:
+        devices = len(device_files) - len(nvidia)
+    else:
+        devices = len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])
+    if not devices and count is not Devices.AUTO:
+        raise BadSettings(f"--nproc-per-node={count.value}: there is no such device here")
+    return devices or cpus

@@ -1,0 +1,297 @@
+"""Knows checkpoints that are one torch file each: it lists, loads, writes and removes them.
+
+Each path has a note in `.turnout/files` of the checkpoint folder, with steps, sizes and checksums. The note is written
+before the file is renamed into place, and also names the file before it. So the file at the path is always a whole one
+that the note names. Notes are JSON. A file is loaded only if its checksum is right and `torch.load(weights_only=True)`
+accepts it. DLRover's own files, `<folder>/<step>/rank_0.pt`, have no note. They are ordered after files with a note.
+The daemon exports a generation of an arena in a process of its own:
+`python -m turnout.launcher.checkpoint.engine.torch_file ARENA GENERATION EPOCH FILE FOLDER KEEP EVERY`. The caller has
+pinned the generation. KEEP and EVERY say which files of FOLDER stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+import torch
+import xxhash
+
+from turnout.launcher.checkpoint.format.manifest import Keep, rule, steps_to_remove
+from turnout.launcher.checkpoint.format.shard_file import sums_of
+from turnout.launcher.errors import BadCheckpoint, LauncherError, StorageFailed
+
+LogEvent = Callable[[str, Mapping[str, object]], None]
+
+_NOTES = Path(".turnout") / "files"
+
+_MOST_NOTE_BYTES = 64 << 10
+
+_READ_BYTES = 4 << 20
+
+_ONE = "rank_0.pt"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """One version of a torch checkpoint file, as its note describes it."""
+
+    number: int  # counts writes into this folder from 1
+    step: int
+    bytes: int
+    sum: str  # xxh3 in hex
+
+
+class TorchFileNote(msgspec.Struct, frozen=True):
+    """Names the files that lie, or will lie, at one path."""
+
+    path: str  # relative to the folder if inside it
+    versions: tuple[Version, ...]  # newest first
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFile:
+    """A torch checkpoint file that exists, with what its note says of it."""
+
+    number: int  # 0 without a note
+    step: int
+    path: Path
+    versions: tuple[Version, ...] = ()
+
+
+def default_path(folder: Path, step: int) -> Path:
+    """Return the file's path for a step for which the user gave none."""
+    return folder / str(step) / _ONE
+
+
+def list_files(folder: Path) -> tuple[TorchFile, ...]:
+    """List all checkpoint files that exist: the last written first, those without a note last."""
+    found = [
+        TorchFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
+        for _, note in _notes(folder)
+        if note.versions and (folder / note.path).is_file()
+    ]
+    noted = {each.path for each in found}
+    with suppress(OSError):
+        for each in folder.iterdir():
+            path = each / _ONE
+            if each.name.isascii() and each.name.isdecimal() and path not in noted and path.is_file():
+                found.append(TorchFile(0, int(each.name), path))
+    return tuple(sorted(found, key=lambda each: (-each.number, -each.step)))
+
+
+def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
+    """Load the newest intact file, and report each broken one. Returns None if there is no file.
+
+    Raises BadCheckpoint if files exist but none can be loaded.
+    """
+    why = ""
+    for each in list_files(folder):
+        try:
+            return each, load(each.path, each.versions)
+        except (BadCheckpoint, StorageFailed) as error:
+            why = why or str(error)
+            log_event("checkpoint_passed_over", {"step": each.step, "why": str(error)})
+    if why:
+        raise BadCheckpoint(f"none of the checkpoints in {folder} can be loaded: {why}")
+    return None
+
+
+def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
+    """Load a file. If `versions` are given, its size and checksum must match one. Raises BadCheckpoint and
+    StorageFailed.
+    """
+    try:
+        with open(path, "rb") as file:
+            if versions and _version(file) not in [(each.bytes, each.sum) for each in versions]:
+                raise BadCheckpoint(f"{path} is not what was written")
+            file.seek(0)
+            with torch.serialization.safe_globals(_NUMPY):
+                return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror or error}") from error
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # damaged, or not a torch file: torch raises various errors for both
+        first = str(error).strip().partition("\n")[0]
+        raise BadCheckpoint(f"{path}: {first or type(error).__name__}") from error
+
+
+def put(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
+    """Write a file under a temporary name, sync it, write its note and rename it into place. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(aside, "x+b", opener=_opener) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            size, total = _version(file)
+        notes = tuple(_notes(folder))
+        number = 1 + max((each.number for _, note in notes for each in note.versions), default=0)
+        version = Version(number, step, size, total)
+        relative = _relative(folder, path)
+        before = next((note.versions[:1] for _, note in notes if note.path == relative and path.is_file()), ())
+        _write_note(folder, TorchFileNote(relative, (version, *before)))
+        os.rename(aside, path)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+    _sync(path.parent)
+    return version
+
+
+def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
+    """Remove the files in this folder that `keep` does not keep; return their steps, oldest first.
+
+    Files without a note stay. `just_written` is the step written now: it is the newest, and stays.
+    """
+    root = folder.resolve()
+    noted = [each for each in list_files(folder) if each.number and each.path.resolve().is_relative_to(root)]
+    removed = steps_to_remove([each.step for each in noted], keep, just_committed=just_written)
+    for each in noted:
+        if each.step in removed:
+            each.path.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder has other contents
+                if each.path.parent != folder:
+                    each.path.parent.rmdir()
+    for file, note in _notes(folder):  # notes of files that were removed, here or by the user
+        if not (folder / note.path).is_file():
+            file.unlink(missing_ok=True)
+    return removed
+
+
+def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
+    """Read the valid notes of a folder. A file whose note is unreadable counts as one without a note."""
+    for file in sorted((folder / _NOTES).glob("*.json")):
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            with open(file, "rb") as source:
+                note = msgspec.json.decode(source.read(_MOST_NOTE_BYTES), type=TorchFileNote)
+            yield file, note
+
+
+def _write_note(folder: Path, note: TorchFileNote) -> None:
+    notes = folder / _NOTES
+    notes.mkdir(parents=True, exist_ok=True)
+    file = notes / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json"
+    aside = file.with_suffix(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(aside, "xb", opener=_opener) as target:
+            target.write(msgspec.json.encode(note))
+            target.flush()
+            os.fsync(target.fileno())
+        os.rename(aside, file)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+    _sync(notes)
+
+
+def _relative(folder: Path, path: Path) -> str:
+    """Make a path relative to the folder, so that the folder can be moved."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _version(file: BinaryIO) -> tuple[int, str]:
+    """Return the size and checksum of a file from its current position."""
+    total, size = xxhash.xxh3_64(), 0
+    while piece := file.read(_READ_BYTES):
+        total.update(piece)
+        size += len(piece)
+    return size, total.hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _numpy() -> list[object]:
+    """List the functions and types that torch needs to rebuild numpy numbers and arrays. They only interpret bytes."""
+    scalar, array = np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]
+    kinds = {type(np.dtype(kind)) for kind in "?bhilqBHILQefdFD"}
+    return [scalar, array, np.ndarray, np.dtype, *sorted(kinds, key=lambda kind: kind.__name__)]
+
+
+_NUMPY = _numpy()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the file and remove old ones. Returns 1, with a line on stderr, if it cannot be written."""
+    arena, generation, epoch, file, folder, keep, every = argv
+    try:
+        step = write(Path(arena), int(generation), int(epoch), Path(file), Path(folder))
+        retire(Path(folder), int(keep), int(every), step)
+    except (LauncherError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> int:
+    """Verify the generation, then write, sync, note and rename its file; return the step. Raises BadCheckpoint,
+    OSError.
+    """
+    import torch
+
+    from turnout.launcher.checkpoint.arena.arena import Arena
+    from turnout.launcher.checkpoint.engine.save_plan import state_of
+
+    arena = Arena.open(path)
+    record = arena.slots()[generation].record
+    if record is None or record.epoch != epoch:
+        raise BadCheckpoint(f"generation {generation} of {path} is another one by now")
+    region = arena.map(generation, record.head_bytes + record.data_bytes)
+    if tuple(sums_of(region)) != arena.sums(generation):
+        raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
+    state = _own_storage(state_of(region), {})
+    put(folder, file, record.step, lambda target: torch.save(state, target))
+    return record.step
+
+
+def retire(folder: Path, keep: int, every: int, just_written: int) -> None:
+    """Remove checkpoint files that the two rules do not keep. A file that cannot be removed now stays until the next
+    call.
+    """
+
+    with suppress(OSError):
+        remove_old_files(folder, rule(keep, every), just_written)
+
+
+def _own_storage(value: object, copies: dict[int, object]) -> object:
+    """Copy every tensor of a value into storage of its own.
+
+    The tensors are views of one storage, and torch.save writes the whole storage of a view. `copies` maps the id of a
+    tensor to its copy, so shared tensors stay shared.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value.clone()
+        return copies[id(value)]
+    if isinstance(value, dict):
+        return type(value)((key, _own_storage(each, copies)) for key, each in value.items())
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return type(value)(_own_storage(each, copies) for each in value)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

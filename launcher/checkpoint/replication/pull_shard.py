@@ -1,0 +1,321 @@
+"""Fetches shards from other workers' memory, and serves such requests.
+
+Shards that this worker has lost are fetched into its arena before training; shards of leaving workers, and those that
+own ranks read in parts, are adopted as replicas. The receiver checks every byte as it arrives. If a shard cannot be
+fetched, no training process is started from it; storage may still have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+
+from turnout.launcher.checkpoint.arena.arena import Arena, lock_for_daemon
+from turnout.launcher.checkpoint.arena.arena_files import boot_id, limits
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, SlotState
+from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, ShardFetched
+from turnout.launcher.checkpoint.format.memory_budget import need_bytes, refusal
+from turnout.launcher.checkpoint.replication import peer_connection
+from turnout.launcher.checkpoint.replication.peer_connection import (
+    Fetch,
+    PeerConnection,
+    PeerSilent,
+    PeerUnavailable,
+    Refusal,
+    ShardGiven,
+    connect_peer,
+    packed,
+    unpacked,
+)
+from turnout.launcher.checkpoint.replication.ports import RankPort, ReplicationContext, pin_shard
+from turnout.launcher.checkpoint.replication.replica_store import Place, ReplicaStore
+from turnout.launcher.coordinator_messages import AdoptShards, DaemonEndpoint, RestorePlace
+from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError
+
+# Seconds without a word after which the next source is tried. Sources that were only silent are asked once more.
+PATIENCE_S = (5.0, 30.0)
+
+
+async def send_shard(
+    context: ReplicationContext, replica_store: ReplicaStore, connection: PeerConnection, request: Fetch
+) -> None:
+    """Send the wanted shard to the peer, or a Refusal."""
+    for arena, rank_store in arenas_of(context, replica_store):
+        if (pin := pin_shard(arena, request.step, request.round, request.rank, request.ranks)) is None:
+            continue
+        generation, record = pin
+        try:
+            slot = arena.slots()[generation]
+            if slot.state is SlotState.HASHED and slot.sums_sum is not None:
+                count = arena.identity.count if rank_store is not None else arena.identity.owner_count
+                target = (
+                    rank_store.saved_target(generation, slot.epoch)
+                    if rank_store is not None
+                    else replica_store.saved_target(arena, slot.epoch)
+                )
+                total = slot.sums_sum.to_bytes(8, "little")
+                await _send_bytes(
+                    context, connection, arena, generation, record, ShardGiven(count, packed(record), total, target)
+                )
+                return
+        finally:
+            with suppress(ValueError):  # it was retired meanwhile
+                arena.unpin(generation)
+    await connection.send(
+        Refusal("not_here", f"rank {request.rank} of {request.ranks} at step {request.step} is not here")
+    )
+
+
+def arenas_of(context: ReplicationContext, replica_store: ReplicaStore) -> list[tuple[Arena, RankPort | None]]:
+    """List all arenas of this daemon: its own ranks' with their rank stores, and replicas with None."""
+    own = [
+        (rank_store.arena, rank_store)
+        for rank_store in context.daemon.rank_stores.values()
+        if rank_store.arena is not None
+    ]
+    return [*own, *((arena, None) for arena in replica_store.arenas())]
+
+
+async def _send_bytes(
+    context: ReplicationContext,
+    connection: PeerConnection,
+    arena: Arena,
+    generation: int,
+    record: ShardRecord,
+    given: ShardGiven,
+) -> None:
+    sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
+    await connection.send(given)
+    try:
+        auth = connection.proven_auth()
+        await asyncio.get_running_loop().run_in_executor(
+            context.receive_threads, peer_connection.send, connection.sock, auth, sums, shard
+        )
+    finally:
+        with suppress(OSError):
+            connection.sock.setblocking(False)
+
+
+async def fetch_step(context: ReplicationContext, step: int, restore_place: RestorePlace) -> None:
+    """Fetch this step for all own ranks into own memory. Raises BadCheckpoint with all reasons if no worker can give
+    it.
+    """
+    shards = (
+        [(0, 0, 1)]
+        if restore_place.replicated
+        else [(at, restore_place.first_rank + at, restore_place.ranks) for at in range(restore_place.processes)]
+    )
+    sources, faults = list(restore_place.fetch_from), dict[str, str]()
+    for patience_s in PATIENCE_S:
+        silent: list[DaemonEndpoint] = []
+        for endpoint in sources:
+            try:
+                await _fetch_from(context, endpoint, step, restore_place, shards, patience_s)
+            except (LauncherError, OSError) as error:
+                faults[endpoint.name] = str(error)
+                if isinstance(error, PeerSilent | TimeoutError):
+                    silent.append(endpoint)
+                    context.log_event("source_silent", {"step": step, "from": endpoint.name, "why": str(error)})
+                continue
+            context.log_event("step_fetched", {"step": step, "from": endpoint.name})
+            return
+        sources = silent
+    raise BadCheckpoint(f"step {step} cannot be had from {'; '.join(f'{name}: {why}' for name, why in faults.items())}")
+
+
+async def request_shard(
+    connection: PeerConnection, request: Fetch, within_s: float = PATIENCE_S[-1]
+) -> tuple[ShardGiven, ShardRecord]:
+    """Ask the peer for a shard; its bytes follow on the connection.
+
+    Raises LauncherError if the peer does not give it.
+    """
+    given = await connection.ask(request, within_s)
+    if not isinstance(given, ShardGiven):
+        raise BadFrame(f"{type(given).__name__} after Fetch")
+    record = unpacked(given.record)
+    if Fetch(record.step, record.round, record.rank, record.world) != request:
+        raise PeerUnavailable("it gives another shard than was asked for")
+    return given, record
+
+
+async def _fetch_from(
+    context: ReplicationContext,
+    endpoint: DaemonEndpoint,
+    step: int,
+    restore_place: RestorePlace,
+    shards: list[tuple[int, int, int]],
+    patience_s: float,
+) -> None:
+    connection = await connect_peer(endpoint, context.identity, restore_place.round)
+    try:
+        for local_rank, rank, ranks in shards:
+            given, record = await request_shard(
+                connection, Fetch(step, restore_place.saved_round, rank, ranks), patience_s
+            )
+            rank_store = context.daemon.rank_store(local_rank)
+            await asyncio.to_thread(_reserve_memory, context, rank_store, local_rank, record, given.generations)
+            assert rank_store.arena is not None
+            total = int.from_bytes(given.sums_sum, "little")
+            generation, epoch = await asyncio.get_running_loop().run_in_executor(
+                context.receive_threads,
+                _receive_shard,
+                connection,
+                Arena.open(rank_store.arena.path),
+                record,
+                total,
+                patience_s,
+            )
+            connection.sock.setblocking(False)
+            if given.target is not None:
+                rank_store.set_target(msgspec.structs.replace(given.target, generation=generation, epoch=epoch))
+    finally:
+        connection.close()
+
+
+def _reserve_memory(
+    context: ReplicationContext, rank_store: RankPort, local_rank: int, record: ShardRecord, count: int
+) -> None:
+    reserved_bytes = (
+        sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0
+    )
+    missing_bytes = need_bytes(record.region_bytes, 1, 1) - reserved_bytes
+    if (
+        refused := refusal(missing_bytes, limits(context.daemon.folder), folder=str(context.daemon.folder))
+    ) is not None:
+        raise refused
+    if rank_store.arena is None:
+        arena = Arena.make(
+            context.daemon.folder, Identity(context.daemon.run, context.daemon.worker, local_rank, boot_id(), count)
+        )
+        lock_for_daemon(arena)
+        rank_store.adopt(arena)
+
+
+def _receive_shard(
+    connection: PeerConnection, arena: Arena, record: ShardRecord, sums_sum: int, quiet_s: float
+) -> tuple[int, int]:
+    """Receive a shard into a free generation; return the generation and its epoch.
+
+    The arena is opened again here, so that the training process can become its writer afterwards.
+    """
+    try:
+        generation = arena.begin(record)
+        if generation is None:
+            raise BadCheckpoint("no generation is free")
+        try:
+            region = arena.map(generation, record.region_bytes)
+            sums = peer_connection.receive(connection.sock, connection.proven_auth(), record, sums_sum, region, quiet_s)
+        except BaseException:
+            arena.discard(generation)
+            raise
+        epoch = arena.seal(generation, record).epoch
+        arena.set_hashed(generation, sums)
+        return generation, epoch
+    finally:
+        arena.close()
+
+
+async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore, order: Adopt) -> None:
+    """Adopt the shards that `order` names, from several leavers at once, within its time. Missing ones are reported."""
+
+    async def adopt(shards: AdoptShards) -> None:
+        try:
+            for at in range(shards.count):
+                request = Fetch(order.step, order.saved_round, shards.first_rank + at, order.ranks)
+                await _fetch_from_any(
+                    context, replica_store, request, (shards.owner, at), shards.endpoints, order.round
+                )
+        except LauncherError as error:
+            context.log_event(
+                "shard_not_taken", {"owner": shards.owner, "step": order.step, "detail": str(error)[:1_000]}
+            )
+        else:
+            context.log_event("shard_taken", {"owner": shards.owner, "step": order.step})
+
+    if not order.shards:
+        return
+    context.round = max(context.round, order.round)
+    _, late = await asyncio.wait([asyncio.ensure_future(adopt(take)) for take in order.shards], timeout=order.within_s)
+    for work in late:
+        work.cancel()
+    if late:
+        await asyncio.wait(late)
+        context.log_event(
+            "shard_not_taken", {"step": order.step, "detail": f"{len(late)} did not come within {order.within_s:.1f} s"}
+        )
+
+
+async def fetch_for_reader(
+    context: ReplicationContext, replica_store: ReplicaStore, request: FetchShard
+) -> ShardFetched:
+    """Fetch a shard for a rank that reads parts of it. Raises LauncherError if no worker has it."""
+    shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
+    restore_place = context.restore_place
+    if restore_place is None or (restore_place.saved_by, restore_place.saved_round) != (request.ranks, request.round):
+        raise BadCheckpoint(f"nobody has agreed to go on from step {request.step} of {request.ranks} ranks")
+    locations = [
+        each for each in restore_place.locations if each.first_rank <= request.rank < each.first_rank + each.count
+    ]
+    async with context.fetch_lock:
+        try:
+            place = (f"rank {request.rank} of {request.ranks}", 0)
+            return await _fetch_from_any(
+                context, replica_store, shard_id, place, tuple(each.endpoint for each in locations), restore_place.round
+            )
+        except LauncherError:
+            context.fetch_failed = True
+            raise
+
+
+async def _fetch_from_any(
+    context: ReplicationContext,
+    replica_store: ReplicaStore,
+    request: Fetch,
+    place: Place,
+    endpoints: tuple[DaemonEndpoint, ...],
+    round_: int,
+) -> ShardFetched:
+    """Return the location of this shard here, after fetching it if necessary. Raises BadCheckpoint with all reasons."""
+    faults: list[str] = []
+    for endpoint in (None, *endpoints):
+        if endpoint is not None:
+            try:
+                await _fetch_replica_from(context, replica_store, request, place, endpoint, round_)
+            except (LauncherError, OSError) as error:
+                faults.append(f"{endpoint.name}: {error}")
+                continue
+            context.log_event("step_fetched", {"step": request.step, "from": endpoint.name, "rank": request.rank})
+        if (location := _local_shard(context, replica_store, request)) is not None:
+            return location
+    why = "; ".join(faults) or "nobody is told to have it"
+    raise BadCheckpoint(f"rank {request.rank} of {request.ranks} at step {request.step} cannot be had: {why}")
+
+
+async def _fetch_replica_from(
+    context: ReplicationContext,
+    replica_store: ReplicaStore,
+    request: Fetch,
+    place: Place,
+    endpoint: DaemonEndpoint,
+    round_: int,
+) -> None:
+    connection = await connect_peer(endpoint, context.identity, round_)
+    try:
+        given, record = await request_shard(connection, request)
+        await replica_store.fetch(connection, place, record, given)
+    finally:
+        connection.close()
+
+
+def _local_shard(context: ReplicationContext, replica_store: ReplicaStore, request: Fetch) -> ShardFetched | None:
+    for arena, _ in arenas_of(context, replica_store):
+        for generation, slot in enumerate(arena.slots()):
+            record = slot.record
+            if slot.state is not SlotState.HASHED or record is None:
+                continue
+            if Fetch(record.step, record.round, record.rank, record.world) == request:
+                return ShardFetched(str(arena.path), generation, slot.epoch)
+    return None

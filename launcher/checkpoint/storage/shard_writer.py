@@ -1,0 +1,167 @@
+"""Writes one rank's shard to storage at a limited rate: each chunk is copied aside, hashed there, then written.
+
+So exactly the bytes that were hashed are written. A region that changes meanwhile raises BadCheckpoint and leaves no
+file. The note is written after the shard. The manifest is written in checkpoint/daemon/commit.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from turnout.launcher.checkpoint.format.manifest import (
+    MOST_BYTES,
+    Blocks,
+    ShardNote,
+    StoredShard,
+    read_note,
+    write_note,
+)
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, block_bytes_of, sum_of, sums_of
+from turnout.launcher.checkpoint.storage.store import Store, note_name, shard_name
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """The limits of writing to storage: bytes per second, and the size of one write."""
+
+    bytes_s: float = 0.0  # bytes per second, 0 for no limit
+    piece_bytes: int = PIECE_BYTES  # of one write, 4096 or more
+
+    def __post_init__(self) -> None:
+        if not self.bytes_s >= 0 or self.piece_bytes < 4_096:
+            raise ValueError(f"a pace of {self.bytes_s} bytes/s in pieces of {self.piece_bytes} bytes is none")
+
+
+class RateLimiter:
+    """Limits one writer. Another thread may change its `pace`; a worker that has to leave removes the limit."""
+
+    def __init__(
+        self,
+        pace: RateLimit | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.pace, self._monotonic, self._sleep = pace or RateLimit(), monotonic, sleep
+        self._free_s = monotonic()
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` may be written. Unused time is not saved up."""
+        while self.pace.bytes_s and (left_s := self._free_s - self._monotonic()) > 0:
+            self._sleep(min(left_s, 0.25))  # notice a new rate soon
+        spent_s = size_bytes / self.pace.bytes_s if self.pace.bytes_s else 0.0
+        self._free_s = max(self._free_s, self._monotonic()) + spent_s
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWrite:
+    """Names the shard to persist. run: the launch's id; notes of two runs are never committed together."""
+
+    run: str
+    step: int
+    round: int
+    rank: int
+    world: int
+    head_bytes: int
+
+
+def persist(
+    store: Store,
+    shard_write: ShardWrite,
+    region: memoryview,
+    sums: Sequence[int],
+    saved_s: float,
+    rate_limiter: RateLimiter | None = None,
+    about: str = "",
+) -> ShardNote:
+    """Write a shard and then its note; both are on disk when this returns.
+
+    region: header and data in memory, a safetensors file. sums: of its chunks, as hashed before. saved_s: now, in
+    seconds since 1970.
+    Raises BadCheckpoint if the region differs from its checksums, and StorageFailed. Then there is no note, and either
+    no shard or one that no note names.
+    """
+    octets = region.cast("B")
+    head_bytes = 8 + int.from_bytes(octets[:8], "little")
+    if head_bytes != shard_write.head_bytes:
+        raise BadCheckpoint(
+            f"step {shard_write.step}: the region has a head of {head_bytes} bytes, not {shard_write.head_bytes}"
+        )
+    _check(store, shard_write)
+    shard, blocks = _write_shard(store, shard_write, octets, sums, rate_limiter or RateLimiter(), about)
+    note = ShardNote(shard_write.run, shard_write.step, shard_write.round, shard_write.world, shard, saved_s, blocks)
+    _check(store, shard_write)
+    text = memoryview(write_note(note))
+    store.put(shard_write.step, note_name(shard_write.rank), [text], round_number=shard_write.round, replace=True)
+    return note
+
+
+def _write_shard(
+    store: Store,
+    shard_write: ShardWrite,
+    octets: memoryview,
+    sums: Sequence[int],
+    rate_limiter: RateLimiter,
+    about: str,
+) -> tuple[StoredShard, Blocks | None]:
+    """Write the shard's file; return its description, and the checksums of its blocks if they are finer than chunks."""
+    shard = StoredShard.of("shard", shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
+    block_bytes, blocks = block_bytes_of(octets.nbytes), list[int]()
+    pieces = _pieces(octets, shard, rate_limiter, lambda chunk: blocks.extend(sums_of(chunk, block_bytes)))
+    try:
+        name = store.put(
+            shard_write.step, shard_name(shard_write.rank), pieces, round_number=shard_write.round, replace=False
+        )
+    finally:
+        pieces.close()
+    shard = StoredShard.of(name, shard_write.rank, octets.nbytes, shard_write.head_bytes, sums, about)
+    return shard, Blocks.of(block_bytes, blocks) if block_bytes < CHUNK_BYTES else None
+
+
+def _check(store: Store, shard_write: ShardWrite) -> None:
+    """Check that no later round of the run has saved this step; its note must not be replaced. Raises StorageFailed if
+    one has.
+    """
+    try:
+        text = store.read(shard_write.step, note_name(shard_write.rank), MOST_BYTES)
+        before = read_note(text) if text is not None else None
+    except NewerFormat as error:
+        raise StorageFailed(
+            f"{store.name}: step {shard_write.step} of rank {shard_write.rank} is kept: {error}"
+        ) from error
+    except BadCheckpoint:  # replace a note that cannot be read
+        return
+    if (
+        before
+        and before.run == shard_write.run
+        and before.step == shard_write.step
+        and before.round > shard_write.round
+    ):
+        raise StorageFailed(
+            f"{store.name}: step {shard_write.step} of rank {shard_write.rank} has been saved by round "
+            f"{before.round} since round {shard_write.round}: that one is kept"
+        )
+
+
+def _pieces(
+    octets: memoryview, shard: StoredShard, rate_limiter: RateLimiter, on_chunk: Callable[[memoryview], None]
+) -> Generator[memoryview, None, None]:
+    """Give the region in verified pieces, at the limiter's speed. on_chunk: called with each verified chunk."""
+    aside = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
+    for number, expected in enumerate(shard.sums):
+        start = number * CHUNK_BYTES
+        chunk = aside[: min(CHUNK_BYTES, octets.nbytes - start)]
+        chunk[:] = octets[start : start + chunk.nbytes]
+        if sum_of(chunk) != expected:
+            raise BadCheckpoint(f"chunk {number} of rank {shard.rank} is not what was hashed: its memory has changed")
+        on_chunk(chunk)
+        at = 0
+        while at < chunk.nbytes:
+            piece = chunk[at : at + rate_limiter.pace.piece_bytes]
+            rate_limiter.take(piece.nbytes)
+            yield piece
+            at += piece.nbytes

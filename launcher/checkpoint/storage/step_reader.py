@@ -1,0 +1,338 @@
+"""Reads committed steps from storage, and ranges of a shard to their targets; verifies every byte first.
+
+The newest step is found from manifests. A step that is broken, incomplete or unreadable is reported and skipped, and
+the caller takes the next older one.
+Two threads read and hash several blocks at a time. A checksum covers a whole block, so a block that is wanted in part
+is read aside and copied. Bytes are hashed after they are read, never in a mapping of the file. A mapping could change
+after it was hashed, and a file that ends early would kill the process. If a call raises, its targets hold unverified
+bytes and must not be used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+import xxhash
+
+from turnout.launcher.checkpoint.format.manifest import (
+    MOST_BYTES,
+    Blocks,
+    Manifest,
+    ShardNote,
+    StoredShard,
+    read,
+    read_note,
+)
+from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
+from turnout.launcher.checkpoint.storage.shard_writer import RateLimiter
+from turnout.launcher.checkpoint.storage.store import MANIFEST, OpenFile, Store, note_name
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
+from turnout.launcher.event_log import EventLog
+
+MOST_THREADS = 2  # for each rank of a host, which all load at once
+
+_ALONE_BYTES = 1 << 20  # read by one thread before another one starts
+
+_NONE = memoryview(b"")
+
+
+class ByteRange(NamedTuple):
+    """A wanted range of bytes. start: offset in the shard. into: the writable target, whose size is the
+    range's length.
+    """
+
+    start: int
+    into: memoryview
+
+    @property
+    def end(self) -> int:
+        return self.start + self.into.nbytes
+
+
+class _BlockRead(NamedTuple):
+    """One job of a reading thread: whole blocks of a shard, read directly to their target or aside."""
+
+    number: int  # of the first block
+    into: memoryview  # the target; empty if only parts of one block are wanted
+    parts: Sequence[ByteRange]  # of that block
+
+
+class VerifiedReader:
+    """Reads a shard with verification. sums: of its blocks. name: used in errors."""
+
+    def __init__(self, file: OpenFile, sums: Sequence[int], name: str, block_bytes: int = CHUNK_BYTES) -> None:
+        self._file, self._sums, self._name, self.block_bytes = file, sums, name, block_bytes
+        if len(sums) != -(-file.size_bytes // block_bytes):
+            raise BadCheckpoint(f"{name}: its {len(sums)} sums are not those of {file.size_bytes} bytes")
+        self._first = _NONE  # the first block, kept since more than the head may be wanted of it
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the whole shard."""
+        return self._file.size_bytes
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Read a range into new memory. Raises BadCheckpoint if its bytes are not what was hashed."""
+        into = memoryview(bytearray(max(end - start, 0)))
+        self.fill([ByteRange(start, into)])
+        if (start, end) == (0, min(self.block_bytes, self.size_bytes)):
+            self._first = into
+        return into
+
+    def fill(self, pieces: Iterable[ByteRange]) -> None:
+        """Read each piece to its target. Pieces may overlap in the shard, but not in their targets.
+
+        Raises BadCheckpoint if bytes are not what was hashed, and StorageFailed.
+        """
+        jobs = self._jobs(pieces)
+        size_bytes = sum(job.into.nbytes or self.block_bytes for job in jobs)
+        helpers = min(MOST_THREADS, len(jobs), len(os.sched_getaffinity(0))) - 1
+        if helpers < 1 or size_bytes <= _ALONE_BYTES:
+            self._work(jobs)
+            return
+        with ThreadPoolExecutor(helpers, "turnout-read") as pool:
+            others = [pool.submit(self._work, jobs) for _ in range(helpers)]
+            self._work(jobs)
+            for other in others:
+                other.result()
+
+    def _jobs(self, pieces: Iterable[ByteRange]) -> deque[_BlockRead]:
+        """List the reads in file order, joining adjacent whole blocks."""
+        block, size, jobs = self.block_bytes, self._file.size_bytes, list[_BlockRead]()
+        stride = max(self._file.at_once_bytes // block, 1)
+        parts: dict[int, list[ByteRange]] = {}
+        for piece in pieces:
+            start, end, into = piece.start, piece.end, piece.into
+            if not 0 <= start <= end <= size:
+                raise BadCheckpoint(f"{self._name} has {size} bytes: {start} to {end} are not in it")
+            first, past = -(-start // block), len(self._sums) if end == size else end // block
+            for number in range(first, past, stride):
+                upto = min((number + stride) * block, past * block, end)
+                jobs.append(_BlockRead(number, into[number * block - start : upto - start], ()))
+            for number in {start // block, (end - 1) // block} if start < end else ():
+                if not first <= number < past:
+                    low, high = max(start, number * block), min(end, (number + 1) * block)
+                    parts.setdefault(number, []).append(ByteRange(low, into[low - start : high - start]))
+        jobs += [_BlockRead(number, _NONE, pieces_of_block) for number, pieces_of_block in parts.items()]
+        return deque(sorted(jobs, key=lambda job: job.number))
+
+    def _work(self, jobs: deque[_BlockRead]) -> None:
+        """Do reads one by one, as the other threads do, until none is left or one fails."""
+        room = _NONE  # buffer for a block that is not read straight into its place
+        try:
+            while (job := _next(jobs)) is not None:
+                if not job.parts:
+                    self._read(job.number, job.into)
+                elif job.number == 0 and self._first.nbytes:
+                    _spread(self._first, 0, job.parts)
+                else:
+                    room = room or memoryview(bytearray(self.block_bytes))
+                    start = job.number * self.block_bytes
+                    self._read(job.number, room[: self._file.size_bytes - start])
+                    _spread(room, start, job.parts)
+        except BaseException:
+            jobs.clear()
+            raise
+
+    def _read(self, number: int, into: memoryview) -> None:
+        """Read and verify whole blocks, starting with this one."""
+        block = self.block_bytes
+        self._file.fill(into, number * block)
+        for at in range(0, into.nbytes, block):
+            hashing = xxhash.xxh3_64()  # its update() releases the GIL; the one-shot function does not
+            hashing.update(into[at : at + block])
+            if hashing.intdigest() != self._sums[number]:
+                raise BadCheckpoint(f"{self._name}: {self._block_name(number)} is not what was written")
+            number += 1
+
+    def _block_name(self, number: int) -> str:
+        kind = "chunk" if self.block_bytes == CHUNK_BYTES else "block"
+        return f"{kind} {number}, at byte {number * self.block_bytes},"
+
+
+def _next(jobs: deque[_BlockRead]) -> _BlockRead | None:
+    try:
+        return jobs.popleft()
+    except IndexError:
+        return None
+
+
+def _spread(block: memoryview, start: int, parts: Sequence[ByteRange]) -> None:
+    for part in parts:
+        _copy(part.into, block[part.start - start : part.end - start])
+
+
+def _copy(to: memoryview, source: memoryview) -> None:
+    """Copy bytes without holding the interpreter lock."""
+    ctypes.memmove(_address(to), _address(source), source.nbytes)
+
+
+def _address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+VISIBLE_S, _LOOK_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
+
+
+def committed(
+    store: Store, log_event: EventLog, *, only: int | None = None, newer_too: bool = False
+) -> Iterator[Manifest]:
+    """Give the manifests of all committed steps, newest first, whose shards have their full size.
+
+    only: of this step alone. newer_too: skip steps of a newer format instead of raising NewerFormat, for callers that
+    do not load.
+    Raises StorageFailed if the store cannot be listed, or if no step was given and one of them could not be read.
+    Failed storage must not look like an empty one.
+    """
+    failure: StorageFailed | None = None
+    given = False
+    for step in reversed(store.steps()):
+        if only not in (None, step):
+            continue
+        try:
+            found = manifest_of(store, step)
+        except (BadCheckpoint, StorageFailed) as error:
+            if isinstance(error, NewerFormat) and not newer_too:
+                raise
+            failure = failure or (error if isinstance(error, StorageFailed) else None)
+            log_event("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
+            continue
+        given = True
+        yield found
+    if failure is not None and not given:
+        raise failure
+
+
+def newest(store: Store, log_event: EventLog) -> Manifest | None:
+    """Return the newest committed step, None if there is none. Raises NewerFormat and StorageFailed as `committed`
+    does.
+    """
+    return next(committed(store, log_event), None)
+
+
+def steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
+    """List all committed steps, oldest first. Raises NewerFormat and StorageFailed as `committed` does."""
+    return tuple(sorted(manifest.step for manifest in committed(store, log_event)))
+
+
+def manifest_of(store: Store, step: int) -> Manifest:
+    """Return the manifest of a step, and check that its shards have their full size.
+
+    Raises BadCheckpoint, NewerFormat, StorageFailed.
+    """
+    text = store.read(step, MANIFEST, MOST_BYTES)
+    if text is None:
+        raise BadCheckpoint(f"step {step} is not committed")
+    try:
+        manifest = read(text)
+    except NewerFormat as error:
+        raise NewerFormat(f"step {step} in {store.name}: {error.what}", error.format, error.known) from error
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"step {step}: {error}") from error
+    if manifest.step != step:
+        raise BadCheckpoint(f"step {step} has the manifest of step {manifest.step}")
+    files = store.files(step)
+    for shard in manifest.shards:
+        about = files.get(shard.file)
+        if about is None or about.size_bytes != shard.bytes:
+            what = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
+            raise BadCheckpoint(f"step {step}: {shard.file} {what}, and {shard.bytes} were written")
+    return manifest
+
+
+def await_manifest(store: Store, step: int) -> Manifest:
+    """Return the manifest of a step that another worker has seen committed. Waits SEEN_S for storage that shows it
+    late.
+
+    Raises as `manifest_of` does.
+    """
+    until_s = time.monotonic() + VISIBLE_S
+    while True:
+        try:
+            return manifest_of(store, step)
+        except BadCheckpoint as error:
+            if isinstance(error, NewerFormat) or time.monotonic() > until_s:
+                raise
+        time.sleep(_LOOK_S)
+
+
+def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifest:
+    """Read and verify every chunk of every shard of a step. Raises BadCheckpoint, StorageFailed."""
+    manifest = manifest_of(store, step)
+    aside = memoryview(bytearray(CHUNK_BYTES))
+    for shard in manifest.shards:
+        with store.opened(step, shard.file) as file:
+            _same_size(file, shard)
+            for number, start, size in _chunks(shard):
+                if paced is not None:
+                    paced.take(size)
+                _fill(file, shard, number, start, aside[:size])
+                file.forget(start, size)
+    return manifest
+
+
+def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = None) -> memoryview:
+    """Load one rank's shard, header and data, and verify each chunk as it arrives.
+
+    into: memory of exactly the shard's size, partly written if this raises; new memory by default.
+    Raises BadCheckpoint, StorageFailed.
+    """
+    shard = manifest.shards[rank]
+    view = _memory(shard.bytes) if into is None else into.cast("B")
+    if view.nbytes != shard.bytes:
+        raise ValueError(f"{shard.bytes} bytes do not go into {view.nbytes}")
+    with store.opened(manifest.step, shard.file) as file:
+        _same_size(file, shard)
+        VerifiedReader(file, shard.sums, shard.file).fill([ByteRange(0, view)])
+    return view
+
+
+def _memory(size_bytes: int) -> memoryview:
+    """Allocate private memory, in huge pages if the kernel has them, which saves page faults."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
+    """Return a rank's note of its shard, or None if it is missing or broken. Raises StorageFailed."""
+    try:
+        text = store.read(step, note_name(rank), MOST_BYTES)
+        return read_note(text) if text is not None else None
+    except BadCheckpoint:
+        return None
+
+
+def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
+    """Return the block checksums of a committed shard, or None if it has none.
+
+    None too if another round has since noted another shard. Raises StorageFailed.
+    """
+    note = note_of(store, step, shard.rank)
+    return note.blocks if note is not None and note.shard == shard else None
+
+
+def _chunks(shard: StoredShard) -> Iterator[tuple[int, int, int]]:
+    """Give the number, offset and size of each chunk."""
+    for number, start in enumerate(range(0, shard.bytes, CHUNK_BYTES)):
+        yield number, start, min(CHUNK_BYTES, shard.bytes - start)
+
+
+def _same_size(file: OpenFile, shard: StoredShard) -> None:
+    if file.size_bytes != shard.bytes:
+        raise BadCheckpoint(f"{shard.file} has {file.size_bytes} bytes, and {shard.bytes} were written")
+
+
+def _fill(file: OpenFile, shard: StoredShard, number: int, start: int, view: memoryview) -> None:
+    file.fill(view, start)
+    if sum_of(view) != shard.sums[number]:
+        raise BadCheckpoint(f"{shard.file}: chunk {number}, at byte {start}, is not what was written")

@@ -1,0 +1,285 @@
+"""Converts simple objects of a framework to plain values, and back through a list of known classes.
+
+Data that is read can only name the classes that its adapter lists.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import xxhash
+
+from turnout.launcher.checkpoint.dcp.reader import named, process_info
+from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
+from turnout.launcher.checkpoint.engine.process_info import broadcast_pair, is_connected
+from turnout.launcher.checkpoint.engine.state_dict import flatten, unflatten
+from turnout.launcher.errors import BadCheckpoint, BadState
+from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+
+_MARK = "turnout.object"
+
+_SET = "set"
+
+_PAIRS = "pairs"  # a dict with keys that are no plain values, such as torch.dtype
+
+_KEYS = (str, int, float, bool, type(None))
+
+Kinds = Mapping[str, type]
+
+
+def plain(value: object, kinds: Kinds, path: str = "") -> object:
+    """Replace objects of these kinds by dicts. Raises BadState for a dict that already has the marker key."""
+    for name, kind in kinds.items():
+        if type(value) is kind:
+            return {_MARK: name, "fields": plain(dict(vars(value)), kinds, path)}
+    if isinstance(value, Enum) and isinstance(value, int | str):
+        return value.value
+    if isinstance(value, dict):
+        return _plain_dict(value, kinds, path)
+    if type(value) is set and all(map(_is_key, value)):
+        return {_MARK: _SET, "fields": sorted(value, key=repr)}  # the same order on all ranks
+    if type(value) is list or type(value) is tuple:
+        found = [plain(each, kinds, f"{path}/{at}") for at, each in enumerate(value)]
+        return found if type(value) is list else tuple(found)
+    return value
+
+
+def _plain_dict(found: dict[Any, Any], kinds: Kinds, path: str) -> object:
+    if _MARK in found:
+        raise BadState(path, f"the key {_MARK!r} is taken")
+    items = [(key, plain(each, kinds, f"{path}/{key}")) for key, each in found.items()]
+    if not all(_is_key(key) for key, _ in items):
+        return {_MARK: _PAIRS, "fields": [[key, each] for key, each in items]}
+    return OrderedDict(items) if isinstance(found, OrderedDict) else dict(items)
+
+
+def _is_key(key: object) -> bool:
+    return all(map(_is_key, key)) if type(key) is tuple else type(key) in _KEYS
+
+
+def decode_object(value: object, kinds: Kinds) -> Any:
+    """Rebuild a value that `plain` converted; enumerations stay as their values. Raises BadCheckpoint for an unlisted
+    kind.
+    """
+    if isinstance(value, dict) and _MARK in value:
+        return _object(value[_MARK], decode_object(value.get("fields"), kinds), kinds)
+    if isinstance(value, dict):
+        return type(value)((key, decode_object(each, kinds)) for key, each in value.items())
+    if type(value) is list or type(value) is tuple:
+        found = [decode_object(each, kinds) for each in value]
+        return found if type(value) is list else tuple(found)
+    return value
+
+
+def _object(name: object, fields: Any, kinds: Kinds) -> object:
+    if name == _PAIRS and isinstance(fields, list):
+        return dict(fields)
+    if name == _SET and isinstance(fields, list):
+        return set(fields)
+    if name not in kinds or not isinstance(fields, dict):
+        raise BadCheckpoint(f"an object of the kind {name!r}: only {', '.join(kinds) or 'plain values'} are made here")
+    found: object = object.__new__(kinds[str(name)])
+    vars(found).update(fields)
+    return found
+
+
+_NOTHING, _FOUND, _BROKEN = range(3)
+
+_DICE_BYTES = 64 << 10  # a byte tensor up to this size may be the state of a random generator
+
+
+class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Maps the parts of one rank, by name, to the checksum of their content."""
+
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A loaded step. same_world: the world has as many ranks as the one that saved it."""
+
+    step: int
+    parts: Mapping[str, object]
+    same_world: bool
+
+
+class Parts:
+    """Saves and loads named parts for one process. All ranks have to call its methods alike.
+
+    folder: a path or URL for the steps. keep, every: how many of the newest steps stay in storage, and which multiples;
+    0 and 0 for all.
+    replicas: how many other workers keep a copy in memory. environ: this process's environment, in which the launcher
+    passes rank and paths.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: int = 0,
+        every: int = 0,
+        replicas: int = 0,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self._keep, self._every, self._replicas = named(folder), keep, every, replicas
+        self._environ = dict(os.environ if environ is None else environ)
+        self._writer: FlashStorageWriter | None = None
+
+    @property
+    def rank(self) -> int:
+        """Return this process's rank."""
+        return process_info(self.folder, self._environ).rank
+
+    def save(self, step: int, parts: Mapping[str, object], *, disk: bool, own: Collection[str] = ()) -> None:
+        """Save parts in memory; training may go on when this returns. With `disk` they are also stored in the
+        background.
+
+        Otherwise they are stored only if training resumes from this step after a failure. own: names of parts whose
+        tensors may differ between ranks, so every byte is compared.
+        Raises BadState, NoMemory.
+        """
+        state: dict[str, torch.Tensor] = {}
+        contents: dict[str, str] = {}
+        for name, part in parts.items():
+            text, tensors = flatten(part)
+            contents[name] = _content(text, tensors.values(), name in own)
+            key = _key(name, contents[name])
+            state[key] = _bytes(text.encode())
+            state |= {f"{key}/{each}": tensor for each, tensor in tensors.items()}
+        state[f"ranks/{self.rank}"] = _bytes(msgspec.json.encode(_Index(contents)))
+        writer = FlashStorageWriter(
+            self.folder,
+            step=step,
+            disk=disk,
+            keep=self._keep,
+            every=self._every,
+            replicas=self._replicas,
+            environ=self._environ,
+        )
+        with in_phase(SAVES), _without_warning():
+            dcp.save(state, storage_writer=writer)
+        self._writer = writer
+
+    def load(self, other_world: Callable[[str], bool]) -> Step | None:
+        """Load the newest step: from memory if all ranks hold it, else from storage. None if there is none.
+
+        other_world: called with a part's name if the number of ranks has changed; True if this rank needs it. Otherwise
+        a rank gets the parts it saved.
+        Raises BadCheckpoint and StorageFailed.
+        """
+        reader = self._reader()
+        if reader is None:
+            return None
+        known: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+        rank = process_info(self.folder, self._environ)
+        indices = sorted((each for each in known if each.startswith("ranks/")), key=lambda each: int(each[6:]))
+        same = len(indices) == rank.world
+        found = _read(reader, known, [f"ranks/{rank.rank}"] if same else indices)
+        contents: dict[str, str] = {}
+        for each in found.values():
+            contents = _index(each).parts | contents
+        chosen = {name: _key(name, each) for name, each in contents.items() if same or other_world(name)}
+        starts = tuple(f"{key}/" for key in chosen.values())
+        texts = set(chosen.values())
+        state = _read(reader, known, [key for key in known if key in texts or key.startswith(starts)])
+        return Step(reader.step or 0, {name: _part(state, key) for name, key in chosen.items()}, same)
+
+    def _reader(self) -> FlashStorageReader | None:
+        """Open the newest step. If ranks can communicate, rank 0 chooses it, since another step may be committed
+        meanwhile.
+        """
+        if not is_connected(process_info(self.folder, self._environ).world):
+            reader = FlashStorageReader(self.folder, environ=self._environ)
+            return reader if reader else None
+        if dist.get_rank():
+            kind, step = broadcast_pair((_NOTHING, 0))
+            if kind == _BROKEN:
+                raise BadCheckpoint("rank 0 could read none of the steps that there are")
+            return FlashStorageReader(self.folder, step=step, environ=self._environ) if kind == _FOUND else None
+        choice = (_BROKEN, 0)
+        try:
+            reader = FlashStorageReader(self.folder, environ=self._environ)
+            choice = (_FOUND, reader.step or 0) if reader else (_NOTHING, 0)
+        finally:
+            broadcast_pair(choice)
+        return reader if choice[0] == _FOUND else None
+
+    def any(self) -> bool:
+        """True if this rank finds any step. Raises BadCheckpoint and StorageFailed."""
+        return bool(FlashStorageReader(self.folder, environ=self._environ))
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
+        TimeoutError.
+        """
+        if self._writer is not None:
+            self._writer.wait(timeout_s)
+
+
+def _key(name: str, content: str) -> str:
+    return f"parts/{name}@{content}"
+
+
+def _bytes(text: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _content(text: str, tensors: Iterable[torch.Tensor], with_bytes: bool) -> str:
+    """Compute a checksum that is equal for parts that may be combined from several ranks.
+
+    It covers values, types and shapes. It covers tensor bytes only if `with_bytes` is set, or for small byte tensors,
+    which may be random number generators.
+    """
+    total = xxhash.xxh3_64(text.encode())
+    for each in tensors:
+        total.update(f"{each.dtype}{tuple(each.shape)}".encode())
+        if with_bytes or (each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _DICE_BYTES):
+            flat = each.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+            total.update(flat.view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _read(reader: FlashStorageReader, known: Mapping[str, Any], keys: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Read the tensors of these keys. Raises BadCheckpoint for a missing key."""
+    state: dict[str, torch.Tensor] = {}
+    for key in keys:
+        if key not in known or not hasattr(known[key], "properties"):
+            raise BadCheckpoint(f"step {reader.step} has no tensor {key}")
+        state[key] = torch.empty(known[key].size, dtype=known[key].properties.dtype)
+    with _without_warning():
+        dcp.load(state, storage_reader=reader)
+    return state
+
+
+def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
+    tensors = {each[len(key) + 1 :]: tensor for each, tensor in state.items() if each.startswith(f"{key}/")}
+    try:
+        text = bytes(state[key].numpy()).decode()
+    except UnicodeDecodeError as error:
+        raise BadCheckpoint(f"{key} is no text: {error}") from error
+    return unflatten(text, tensors)
+
+
+def _index(found: torch.Tensor) -> _Index:
+    try:
+        return msgspec.json.decode(bytes(found.numpy()), type=_Index)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCheckpoint(f"not the index of a rank: {error}") from error
+
+
+class _without_warning(warnings.catch_warnings):  # noqa: N801 - a context manager
+    """Suppresses the warnings of torch.distributed about a process that runs alone."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.filterwarnings("ignore", "torch.distributed is")

@@ -1,0 +1,173 @@
+"""Decides who may claim the next round, and encodes the record of a round.
+
+Where the record is kept, and that only one of several claims succeeds, is known in locks/. A round is granted once, and
+the restart budget in a record never decreases, so it outlives every pod. Source: docs/design.md 5
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import msgspec
+
+from turnout.launcher.errors import BadElasticSpec, LauncherError
+from turnout.launcher.model import RoundRecord
+
+HOLD_S = 15.0  # seconds without a renewal after which the round is lost
+
+ROUND = "turnout.dev/round"  # the annotation of a Lease that holds a record
+
+MOST_BYTES = 4_096  # of a record as it is written
+
+MOST_ROUND = 9_999_999_999  # ten digits
+
+
+class LockUnreachable(LauncherError):
+    """The arbiter does not answer. Try again; after HOLD_S without an answer, stop training."""
+
+    def __init__(self, arbiter: str, why: str) -> None:
+        super().__init__(f"{arbiter} cannot be asked: {why}")
+        self.arbiter, self.why = arbiter, why
+
+
+class LockRefused(LauncherError):
+    """The arbiter refuses this member for good. Tell a person what is wrong and what to do next."""
+
+    def __init__(self, arbiter: str, why: str, next_step: str) -> None:
+        super().__init__(f"{arbiter} cannot be used: {why}; {next_step}")
+        self.arbiter, self.why, self.next_step = arbiter, why, next_step
+
+
+class StaleRound(LauncherError):
+    """The claimed round was granted already. Ask next_round for a higher one."""
+
+    def __init__(self, claimed: int, granted: int) -> None:
+        super().__init__(f"round {claimed} is claimed, and round {granted} was granted before")
+        self.claimed, self.granted = claimed, granted
+
+
+class BadRecord(LauncherError):
+    """The text is not a valid record of ours. Trust nothing in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRound:
+    """A round as the arbiter holds it."""
+
+    record: RoundRecord | None  # None if no round of this run was claimed yet
+    token: str  # the version that a claim or renewal depends on
+    quiet_s: float  # time since the last renewal seen, by our monotonic clock
+    newest: int = 0  # the newest round granted to anybody, other runs included
+
+
+class ClaimReason(StrEnum):
+    """Says why a round may be claimed or not."""
+
+    NOBODY = "nobody"  # no round of this run was claimed yet
+    MINE = "mine"
+    HOLDER_DEAD = "holder_dead"  # its port refuses connections, or its process is gone
+    HOLDER_QUIET = "holder_quiet"  # not seen to renew for longer than the hold
+    HOLDER_ALIVE = "holder_alive"  # as far as can be seen
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimVerdict:
+    """Says if the next round may be claimed, and why. wait_s: time until the next look if not."""
+
+    allowed: bool
+    reason: ClaimReason
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HolderObservation:
+    """The last observation of a holder, and since when it is unchanged. Clocks of other hosts are not used."""
+
+    what: Hashable
+    since_s: float
+
+    def observe(self, what: Hashable, now_s: float) -> HolderObservation:
+        """Record another look; a change starts a new time."""
+        return self if what == self.what else HolderObservation(what, now_s)
+
+
+def may_claim(
+    held_round: HeldRound, run: str, member_id: str, *, dead: bool = False, hold_s: float = HOLD_S
+) -> ClaimVerdict:
+    """Decide if the member `member_id` of `run` may claim the next round.
+
+    dead: the holder is known to be dead; silence alone does not prove that. A record of another run does not count.
+    Source: docs/design.md 5
+    """
+    if held_round.record is None or held_round.record.run != run:
+        return ClaimVerdict(True, ClaimReason.NOBODY)
+    if held_round.record.coordinator == member_id:
+        return ClaimVerdict(True, ClaimReason.MINE)
+    if dead:
+        return ClaimVerdict(True, ClaimReason.HOLDER_DEAD)
+    if held_round.quiet_s > hold_s:
+        return ClaimVerdict(True, ClaimReason.HOLDER_QUIET)
+    return ClaimVerdict(False, ClaimReason.HOLDER_ALIVE, hold_s - held_round.quiet_s)
+
+
+def next_round(held_round: HeldRound, known: int = 0) -> int:
+    """Return the lowest round that may be claimed. known: the newest round that the caller heard of elsewhere."""
+    return max(held_round.newest, held_round.record.round if held_round.record else 0, known) + 1
+
+
+def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
+    """Return the record to write, with the newer of both restart budgets.
+
+    Raises StaleRound if its round was granted already.
+    """
+    before = after.record
+    if before is None or before.run != record.run:
+        return record
+    if record.round <= before.round:
+        raise StaleRound(record.round, before.round)
+    return replace(record, budget=record.budget.newer(before.budget))
+
+
+def same_grant(one: RoundRecord, other: RoundRecord) -> bool:
+    """True if both records are the same round of the same holder. Budgets may differ."""
+    return (one.run, one.round, one.coordinator) == (other.run, other.round, other.coordinator)
+
+
+class _Sealed(msgspec.Struct):
+    sum: str
+    beat: int
+    record: msgspec.Raw
+
+
+def seal(record: RoundRecord, beat: int = 0) -> bytes:
+    """Encode a record as one line of JSON with its checksum. beat: counts renewals, so that each text differs.
+
+    Raises BadRecord if the record could not be read again.
+    """
+    plain = msgspec.json.encode(record)
+    sealed = msgspec.json.encode(_Sealed(_sum(plain, beat), beat, msgspec.Raw(plain)))
+    unseal(sealed)
+    return sealed
+
+
+def unseal(text: bytes) -> RoundRecord:
+    """Decode a sealed record. Raises BadRecord for anything that `seal` did not write."""
+    if len(text) > MOST_BYTES:
+        raise BadRecord(f"{len(text)} bytes: at most {MOST_BYTES} are a record")
+    try:
+        sealed = msgspec.json.decode(text, type=_Sealed)
+        if sealed.sum != _sum(bytes(sealed.record), sealed.beat):
+            raise BadRecord("the checksum is wrong")
+        record = msgspec.json.decode(sealed.record, type=RoundRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadElasticSpec) as error:
+        raise BadRecord(f"not a record: {error}") from error
+    if not (0 <= record.round <= MOST_ROUND and 0 <= record.port < 65_536):
+        raise BadRecord("its round or its port is out of bounds")
+    return record
+
+
+def _sum(plain: bytes, beat: int) -> str:
+    return hashlib.sha256(b"%d\n%b" % (beat, plain)).hexdigest()

@@ -1,0 +1,392 @@
+"""A member's connection to the coordinator: handshake, heartbeats and messages; and the search for the coordinator.
+
+find_coordinator.py decides where to look next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from turnout.launcher.addresses import resolved
+from turnout.launcher.coordinator_messages import (
+    MOST_BYTES,
+    NONCE_BYTES,
+    VERSION,
+    Challenge,
+    Heartbeat,
+    HeartbeatInterval,
+    Join,
+    LastWorld,
+    Redirect,
+    Refused,
+    ToCoordinator,
+    ToMember,
+    Welcome,
+    encode,
+    is_proof,
+    proof,
+    read_at_member,
+)
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.event_log import EventLog
+from turnout.launcher.framing import FrameAuth, NotProven
+from turnout.launcher.model import Reason
+from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
+from turnout.launcher.rendezvous.find_coordinator import (
+    Address,
+    AskArbiter,
+    ConnectTo,
+    GiveUp,
+    Lead,
+    Move,
+    Pause,
+    Search,
+    next_lap,
+    next_move,
+    record_arbiter,
+    record_failure,
+    record_other_holder,
+    record_redirect,
+)
+from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection, next_frame
+
+CONNECT_S = 2.0  # seconds for a living host to accept a connection
+
+GREETS_S = 1.0  # seconds for an agent to connect and send the challenge, when it is asked for each second
+
+CHALLENGE_S = 5.0  # seconds for its agent to send the challenge; a stopped agent sends none
+
+SLEPT_S = 5.0  # seconds between two clock readings after which this process must have been stopped
+
+GREET_S = 20.0  # seconds for the welcome: others may be first, or the agent has yet to notice a lost coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class NobodyListens:
+    """The host refused the connection, so the process that listened on this port is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """No answer came in time, so nothing is known about the other side. why: the reason, if known."""
+
+    why: str
+
+
+class CoordinatorClient(FrameConnection):
+    """The member's side of one connection to a coordinator.
+
+    on_message: called with each message after Welcome. on_lost: called once, with the reason.
+    """
+
+    def __init__(
+        self,
+        join: Callable[[bytes, bytes], Join],
+        token: bytes,
+        run: str,
+        on_message: Callable[[CoordinatorClient, ToMember], None],
+        on_lost: Callable[[CoordinatorClient, Reason], None],
+    ) -> None:
+        super().__init__()
+        self._join, self._token, self._run = join, token, run
+        self._on_message, self._on_lost = on_message, on_lost
+        self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
+        self._nonce, self._peer_nonce = os.urandom(NONCE_BYTES), b""
+        self.welcome: Welcome | None = None
+        self.reported_world = LastWorld()  # the base that the Join reported
+        self._heard_s = self._looked_s = self._loop.time()
+        self._beats: asyncio.TimerHandle | None = None
+        self._beat_s = self.silence_s = 0.0
+        self.step = self.saved = -1
+        self.importing_s = 0.0
+        self._over = False
+
+    def on_frame(self, body: bytes) -> None:
+        """Handle a frame from the coordinator. Raises BadFrame and NotProven."""
+        self._heard_s = self._loop.time()
+        if self._slept():
+            return
+        message = read_at_member(body)
+        if self.welcome is not None:
+            if isinstance(message, HeartbeatInterval):
+                self._beat_s, self.silence_s = message.beat_s, message.silence_s
+            elif not isinstance(message, Heartbeat):
+                self._on_message(self, message)
+            return
+        match message:
+            case Challenge(version=version, nonce=nonce):
+                if version != VERSION:
+                    self._answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
+                    return
+                self._peer_nonce = nonce
+                self.auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
+                join = self._join(self._nonce, self._proof(nonce))
+                self.reported_world, self.importing_s = join.base, join.importing_s
+                self.send(encode(join))
+            case _ if self.auth is None:
+                raise NotProven(f"{type(message).__name__} from one who has not proved that it knows the job's token")
+            case Welcome():
+                if not is_proof(message.proof, self._token, "coordinator", self._run, self._nonce, self._peer_nonce):
+                    raise NotProven("a Welcome without the proof that its sender knows the job's token")
+                self.welcome = message
+                self._beat_s, self.silence_s = message.beat_s, message.silence_s
+                self._looked_s = self._loop.time()
+                if self._beats is not None:
+                    self._beats.cancel()
+                self._beats = self._loop.call_later(message.beat_s, self._beat)
+                self._answer(message)
+            case Redirect() | Refused():
+                self._answer(message)
+            case _:
+                raise BadFrame(f"{type(message).__name__} before Welcome")
+
+    @property
+    def challenged(self) -> bool:
+        """True if the other side has sent its Challenge."""
+        return self._peer_nonce != b""
+
+    def _proof(self, theirs: bytes) -> bytes:
+        return proof(self._token, "member", self._run, theirs, self._nonce)
+
+    def _answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def send_message(self, message: ToCoordinator) -> None:
+        """Send a message. It is dropped if the connection is lost, since the next connection starts again."""
+        self.send(encode(message))
+
+    def report(self, step: int, saved: int, importing_s: float) -> None:
+        """Set what heartbeats report. The first step and the end of imports are reported at once."""
+        soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
+        self.step, self.saved, self.importing_s = step, saved, importing_s
+        if soon:
+            self.send_message(Heartbeat(step, saved, importing_s))
+
+    def _beat(self) -> None:
+        now_s, limit_s = self._loop.time(), self.silence_s
+        if self._slept():
+            return
+        if now_s - self._looked_s > limit_s / 2:
+            self._heard_s = now_s  # this process was stopped: read what has arrived meanwhile first
+        self._looked_s = now_s
+        if now_s - self._heard_s > limit_s:
+            self._lost(Reason.MEMBER_SILENT)
+            self.abort()
+            return
+        self.send_message(Heartbeat(self.step, self.saved, self.importing_s))
+        self._beats = self._loop.call_later(self._beat_s, self._beat)
+
+    def _slept(self) -> bool:
+        """True if this process was stopped for so long that the others have given it up. The connection is then
+        aborted.
+        """
+        if self._loop.time() - self._looked_s <= (self.silence_s or SLEPT_S):
+            return False
+        if self.welcome is not None:
+            self._lost(Reason.MEMBER_SILENT)
+        self.abort()
+        return True
+
+    def on_open(self) -> None:
+        """Watch for being stopped while this side waits for the Welcome."""
+        self._looked_s = self._loop.time()
+        self._beats = self._loop.call_later(1.0, self._wait)
+
+    def _wait(self) -> None:
+        if self.welcome is None and not self._slept():
+            self.on_open()
+
+    def on_bad_frame(self, fault: str) -> None:
+        """Treat an invalid frame as no answer."""
+        self._answer(NoAnswer(fault))
+
+    def on_close(self, why: Exception | None) -> None:
+        """Handle the end of the connection."""
+        if self._beats is not None:
+            self._beats.cancel()
+        self._answer(NoAnswer("the connection was closed" if why is None else str(why)))
+        if self.welcome is not None:
+            self._lost(Reason.MEMBER_LOST)
+
+    def _lost(self, reason: Reason) -> None:
+        if not self._over:
+            self._over = True
+            self._on_lost(self, reason)
+
+    def leave(self) -> None:
+        """Close the connection without reporting its loss."""
+        self._over = True
+        if self._beats is not None:
+            self._beats.cancel()
+        self.close()
+
+
+async def connect(
+    make: Callable[[], CoordinatorClient],
+    address: str,
+    port: int,
+    *,
+    connect_s: float = CONNECT_S,
+    greet_s: float = GREET_S,
+) -> tuple[CoordinatorClient | None, Welcome | Redirect | Refused | NobodyListens | NoAnswer]:
+    """Connect to a possible coordinator; return the connection with its Welcome, or None with any other answer.
+
+    address: an IP literal, or a name to look up.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(connect_s):
+            _, link = await loop.create_connection(make, address, port)
+    except ConnectionRefusedError:
+        return None, NobodyListens()
+    except (OSError, TimeoutError) as error:
+        return None, NoAnswer(str(error) or f"no connection within {connect_s:g} s")
+    try:
+        await asyncio.wait([link.answer], timeout=min(CHALLENGE_S, greet_s))
+        if link.challenged:
+            await asyncio.wait([link.answer], timeout=greet_s)
+        answer = link.answer.result() if link.answer.done() else NoAnswer(f"no greeting within {greet_s:g} s")
+    except asyncio.CancelledError:
+        link.abort()
+        raise
+    if isinstance(answer, Welcome):
+        return link, answer
+    link.leave()
+    return None, answer
+
+
+async def is_agent_listening(address: str, port: int, within_s: float = GREETS_S) -> bool:
+    """True if an agent listens there. Nothing is said to it, so it does not count a member."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(within_s):
+            reader, writer = await asyncio.open_connection(address, port)
+            return isinstance(read_at_member(await next_frame(reader, MOST_BYTES)), Challenge)
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame):
+        return False
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+NOTICE_S = 5.0  # seconds for other members to notice a lost coordinator: their heartbeats are not in phase
+
+TELL_S = 10.0  # seconds between two log lines about one address
+
+
+class CoordinatorSearch:
+    """Finds the coordinator, or makes this member the coordinator.
+
+    make: makes a new client. here: the address of this agent's listener.
+    lead: coordinate here if possible; returns True, or False with the holder's address if known.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], CoordinatorClient],
+        lead: Callable[[Search], Awaitable[tuple[bool, Address | None]]],
+        own_address: Address,
+        arbiter: RoundLock | None,
+        log_event: EventLog,
+    ) -> None:
+        self._make, self._lead, self._own_address, self._arbiter, self._log_event = (
+            make,
+            lead,
+            own_address,
+            arbiter,
+            log_event,
+        )
+        self._logged_s: dict[Address, float] = {}
+
+    async def find(self, seek: Search) -> tuple[CoordinatorClient, Address] | GiveUp:
+        """Search until a coordinator is connected or the time is up."""
+        loop = asyncio.get_running_loop()
+        while True:
+            move = next_move(seek, loop.time())
+            if isinstance(move, GiveUp):
+                return move
+            found = await self._do_move(seek, move)
+            if isinstance(found, Search):
+                seek = found
+            else:
+                return found
+
+    async def _do_move(self, seek: Search, move: Move) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+        match move:
+            case ConnectTo(to=to) if to == self._own_address:
+                return await self._lead_here(seek)
+            case ConnectTo(to=to):
+                return await self._connect(seek, to)
+            case Lead():
+                return await self._lead_here(seek)
+            case AskArbiter():
+                return await self._ask_arbiter(seek)
+            case Pause(for_s=for_s):
+                # Random, so that members do not return all at once.
+                await asyncio.sleep(for_s * (0.5 + random.random()))
+        return next_lap(seek)
+
+    async def _connect(self, seek: Search, to: Address) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+        if (address := await resolved(to[0])) is None:
+            self._log_no_answer(seek, to, "the name is not known, or not yet")
+            return record_failure(seek, to, refused=False)
+        link, answer = await connect(self._make, address, to[1])
+        if link is not None and isinstance(answer, Welcome):
+            return link, (address, to[1])
+        match answer:
+            case Refused(reason=reason, detail=detail):
+                return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
+            case Redirect() if answer.port:
+                lost = (answer.address, answer.port) in seek.refused | seek.silent
+                if lost and asyncio.get_running_loop().time() < seek.since_s + NOTICE_S:
+                    await asyncio.sleep(0.1)
+                    return seek  # ask it again: of two coordinators, neither may have enough members
+                return record_redirect(record_failure(seek, to, refused=False), answer)
+            case NobodyListens():
+                self._log_no_answer(seek, to, "nobody listens there")
+                return record_failure(seek, to, refused=True)
+            case NoAnswer(why=why):
+                self._log_no_answer(seek, to, why)
+        return record_failure(seek, to, refused=False)
+
+    def _log_no_answer(self, seek: Search, to: Address, why: str) -> None:
+        """Log that an address does not answer, and how much longer it is tried; at most every TELL_S seconds."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._logged_s.get(to, -TELL_S) + TELL_S:
+            return
+        self._logged_s[to] = now_s
+        left_s = max(round(seek.since_s + seek.join_timeout_s - now_s), 0)
+        self._log_event("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why, "gives_up_in_s": left_s})
+
+    async def _lead_here(self, seek: Search) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+        try:
+            leads, holder = await self._lead(seek)
+        except LockUnreachable as error:
+            self._log_event("arbiter_unreachable", {"detail": error.why})
+            await asyncio.sleep(0.5)
+            return next_lap(seek)
+        except LockRefused as error:
+            return GiveUp(Reason.NO_ARBITER, str(error))
+        if not leads:
+            await asyncio.sleep(0.1)
+            return record_other_holder(seek, holder)
+        return await self._connect(seek, self._own_address)
+
+    async def _ask_arbiter(self, seek: Search) -> Search | GiveUp:
+        assert self._arbiter is not None
+        try:
+            held_round = await self._arbiter.look()
+        except LockUnreachable as error:
+            self._log_event("arbiter_unreachable", {"detail": error.why})
+            return record_arbiter(seek, None)
+        except LockRefused as error:
+            return GiveUp(Reason.NO_ARBITER, str(error))
+        record = held_round.record
+        return record_arbiter(seek, (record.address, record.port) if record is not None and record.port else None)

@@ -1,1 +1,0 @@
-"""CPUs of a training process: the machine's CPU topology, and the binding of processes to CPUs."""

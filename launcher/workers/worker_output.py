@@ -1,0 +1,204 @@
+"""Decides where the output of training processes goes, and writes it: folders, prefixes and repeated lines."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import BinaryIO, TextIO
+
+from turnout.launcher.settings import Std, Streams
+from turnout.launcher.workers.worker_spec import SpawnSpec, Stream
+
+NOWHERE = "/dev/null"
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The settings of an agent for the output of its processes."""
+
+    redirects: Streams = field(default_factory=Streams)  # streams that go to files
+    tee: Streams = field(default_factory=Streams)  # streams that go to files and to the agent's own output
+    only: tuple[int, ...] = ()  # local ranks shown on the agent's output, () for all
+    role: str = "default"
+    template: str = ""  # of a prefix, "" for torchrun's [role rank]:
+    out_needles: tuple[str, ...] = ()  # lines with one of them go to filtered_stdout.log
+    err_needles: tuple[str, ...] = ()  # lines with one of them go to filtered_stderr.log
+
+
+def attempt_folder(run_folder: str, restarts: int) -> str:
+    """Return the folder of one attempt's files. Attempts are counted by restarts, like in torchrun."""
+    return f"{run_folder}/attempt_{restarts}"
+
+
+def rank_folder(attempt: str, local_rank: int) -> str:
+    """Return the folder of one process's files. attempt: from `attempt_folder`."""
+    return f"{attempt}/{local_rank}"
+
+
+def error_file(attempt: str, local_rank: int) -> str:
+    """Return the file in which a process writes its exception, "" if no files are kept."""
+    return f"{rank_folder(attempt, local_rank)}/error.json" if attempt else ""
+
+
+def streams_of(outputs: Outputs, attempt: str, local_rank: int, *, rank: int, hostname: str) -> tuple[Stream, Stream]:
+    """Return stdout and stderr of one process. attempt: its folder, "" if no files are kept (`--log-dir=/dev/null`)."""
+    prefix = _prefix(outputs, local_rank, rank, hostname)
+    out = _stream(outputs, attempt, local_rank, Std.OUT, prefix)
+    return out, _stream(outputs, attempt, local_rank, Std.ERR, prefix)
+
+
+def _stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, prefix: str) -> Stream:
+    shown = not outputs.only or local_rank in outputs.only
+    if not attempt:
+        return Stream()
+    name = "stdout" if std is Std.OUT else "stderr"
+    tee = bool(outputs.tee.of(local_rank) & std)
+    if not tee and not outputs.redirects.of(local_rank) & std:
+        return Stream() if shown else Stream(NOWHERE)
+    file = f"{rank_folder(attempt, local_rank)}/{name}.log"
+    if not tee or not shown:
+        return Stream(file)
+    needles = outputs.out_needles if std is Std.OUT else outputs.err_needles
+    return Stream(file, prefix, f"{attempt}/filtered_{name}.log" if needles else "", needles)
+
+
+def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
+    if not outputs.template:
+        return f"[{outputs.role}{local_rank}]:"
+    known = {"role_name": outputs.role, "rank": rank, "local_rank": local_rank, "hostname": hostname}
+    return Template(outputs.template).safe_substitute(known)
+
+
+def repeated(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
+    """Return the text to show for new lines, and the part of it that passes the filter. lines: with their line ends."""
+    shown = [f"{stream.prefix}{line}" for line in lines]
+    selected = [
+        text for text, line in zip(shown, lines, strict=True) if any(needle in line for needle in stream.needles)
+    ]
+    return "".join(shown), "".join(selected)
+
+
+EVERY_S = 0.1
+
+CHUNK_BYTES = 1 << 20
+
+LONGEST = 1 << 16  # characters of an unfinished line
+
+
+def make_run_folder(log_dir: str, run: str) -> str:
+    """Make the folder of one agent's run, `<log_dir>/<run>_xxx`; "" if no files are kept.
+
+    log_dir: "" for a new folder. Raises OSError if it cannot be made.
+    """
+    if log_dir == os.devnull:
+        return ""
+    base = log_dir or tempfile.mkdtemp(prefix="turnout_")
+    os.makedirs(base, exist_ok=True)
+    return tempfile.mkdtemp(prefix=f"{run.replace('/', '_')}_", dir=base)
+
+
+def make_attempt(run_folder: str, restarts: int, processes: int) -> str:
+    """Make the empty folders of one attempt, one per process; "" if no files are kept. Raises OSError."""
+    if not run_folder:
+        return ""
+    attempt = attempt_folder(run_folder, restarts)
+    shutil.rmtree(attempt, ignore_errors=True)
+    for local_rank in range(processes):
+        os.makedirs(rank_folder(attempt, local_rank))
+    return attempt
+
+
+class _Tail:
+    """Reads one file of one process as it grows."""
+
+    def __init__(self, stream: Stream, to: TextIO) -> None:
+        self._stream, self._to = stream, to
+        self._file: BinaryIO | None = None
+        self._filtered: TextIO | None = None
+        self._text = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        self._rest = ""
+
+    def read(self, last: bool) -> None:
+        """Repeat the lines that were added. last: the file is complete, so a line without an end is repeated too."""
+        if self._file is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._file = open(self._stream.file, "rb")  # noqa: SIM115  closed by close()
+        if self._file is None:
+            return
+        while chunk := self._file.read(CHUNK_BYTES):
+            self._repeat(self._text.decode(chunk), False)
+        if last:
+            self._repeat(self._text.decode(b"", final=True), True)
+
+    def _repeat(self, text: str, last: bool) -> None:
+        *lines, self._rest = (self._rest + text).split("\n")
+        if self._rest and (last or len(self._rest) > LONGEST):
+            lines, self._rest = [*lines, self._rest], ""
+        if not lines:
+            return
+        shown, selected = repeated(self._stream, [f"{line}\n" for line in lines])
+        self._to.write(shown)
+        self._to.flush()
+        if selected:
+            if self._filtered is None:
+                self._filtered = open(self._stream.filtered, "a", errors="replace")  # noqa: SIM115
+            self._filtered.write(selected)
+            self._filtered.flush()
+
+    def close(self) -> None:
+        for file in (self._file, self._filtered):
+            if file is not None:
+                file.close()
+
+
+class Tails:
+    """Repeats the output of one round's processes, until it is closed."""
+
+    def __init__(self, orders: Iterable[SpawnSpec], out: TextIO, err: TextIO) -> None:
+        streams = [(stream, to) for each in orders for stream, to in ((each.stdout, out), (each.stderr, err))]
+        self._tails = [_Tail(stream, to) for stream, to in streams if stream.prefix is not None]
+        self._one_at_a_time = asyncio.Lock()
+        self._following = asyncio.create_task(self._follow()) if self._tails else None
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.catch_up()
+
+    async def catch_up(self, last: bool = False) -> None:
+        """Repeat everything that was written so far."""
+        async with self._one_at_a_time:
+            if self._tails:
+                await asyncio.to_thread(self._read, last)
+
+    def _read(self, last: bool) -> None:
+        for tail in self._tails:
+            tail.read(last)
+
+    async def close(self) -> None:
+        """Repeat the rest after the processes have ended, and close the files."""
+        if self._following is not None:
+            self._following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._following
+        await self.catch_up(last=True)
+        for tail in self._tails:
+            tail.close()
+        self._tails, self._following = [], None
+
+
+def read_error(file: str) -> bytes:
+    """Return the bytes of an error file, b"" if there is none."""
+    try:
+        return Path(file).read_bytes() if file else b""
+    except OSError:
+        return b""

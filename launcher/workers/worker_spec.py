@@ -1,0 +1,321 @@
+"""Describes what a training process runs, its environment, how it ended, and what an agent needs of its holder.
+
+worker_processes.py starts the processes. The environment is built as torchelastic builds it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from string import Template
+from typing import Any, Protocol, TypeAlias
+
+from turnout.launcher.coordinator_messages import Formed, Handover, HeldStep, StoredStepReport
+from turnout.launcher.env import PARTS, RESTORE, ROUND, WORKER_NUM
+from turnout.launcher.errors import BadElasticSpec, LauncherError
+from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
+
+MOST_ERROR_LINES = 12
+
+MOST_ERROR_CHARS = 2_000
+
+# torchrun's meaning of --run-path: the file runs as __main__, and an exception goes to the error file.
+RUN_PATH_PROGRAM = """\
+import runpy, sys
+from torch.distributed.elastic.multiprocessing.errors import record
+sys.argv = sys.argv[1:]
+def run_script_path():
+    runpy.run_path(sys.argv[0], run_name="__main__")
+record(run_script_path)()
+"""
+
+
+class StillRunning(LauncherError):
+    """A round was ordered while processes of the last one are alive. Stop them first."""
+
+
+class CommandKind(StrEnum):
+    """Says how the first word of a command is meant."""
+
+    SCRIPT = "script"
+    MODULE = "module"  # -m
+    BARE = "no-python"  # a program of its own
+    RUN_PATH = "run-path"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The destination of one output of a process."""
+
+    file: str = ""  # "" for the agent's own output
+    prefix: str | None = None  # repeat every line on the agent's output after this text; None: do not repeat
+    filtered: str = ""  # a file for repeated lines that contain one of the needles, "" for none
+    needles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnSpec:
+    """Describes one training process to start: its command, environment, outputs and CPUs."""
+
+    local_rank: int
+    argv: tuple[str, ...]  # a script, module or program, and its arguments
+    env: Mapping[str, str]  # its whole environment
+    how: CommandKind = CommandKind.SCRIPT
+    python: str = ""  # interpreter, "" for the agent's
+    cwd: str = ""  # "" for the agent's
+    stdout: Stream = field(default_factory=Stream)
+    stderr: Stream = field(default_factory=Stream)
+    error_file: str = ""  # for an exception as JSON, "" for none
+    cpus: tuple[int, ...] = ()  # CPUs it may use, () for all
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A training process that has ended, with its exit code or signal and its error."""
+
+    local_rank: int
+    pid: int
+    code: int  # exit code 0 to 255, or minus the signal's number
+    signal: str = ""  # the signal's name, or ""
+    error: str = ""  # the first lines of its error file
+    error_file: str = ""
+    stuck: bool = False  # it was killed, but the kernel does not let it end
+
+    @property
+    def failed(self) -> bool:
+        """True if it ended with anything but exit code 0."""
+        return self.code != 0
+
+    def __str__(self) -> str:
+        how = "does not go" if self.stuck else f"ended by {self.signal}" if self.signal else f"exit code {self.code}"
+        text = f"process {self.local_rank} (pid {self.pid}): {how}"
+        return f"{text}: {self.error}" if self.error else text
+
+
+def command(order: SpawnSpec, python: str) -> tuple[str, ...]:
+    """Return the command to execute when nothing is imported ahead. python: the agent's interpreter."""
+    unbuffered = (order.python or python, "-u")
+    match order.how:
+        case CommandKind.BARE:
+            return order.argv
+        case CommandKind.MODULE:
+            return (*unbuffered, "-m", *order.argv)
+        case CommandKind.RUN_PATH:
+            return (python, "-u", "-c", RUN_PATH_PROGRAM, *order.argv)
+        case CommandKind.SCRIPT:
+            return (*unbuffered, *order.argv)
+
+
+def of_rank(argv: Sequence[str], local_rank: int) -> tuple[str, ...]:
+    """Return the arguments of one process: `${local_rank}` is replaced, like in torchelastic; every other $ stays."""
+    return tuple(Template(word).safe_substitute(local_rank=local_rank) for word in argv)
+
+
+def error_text(raw: bytes) -> str:
+    """Return the first lines of an error file of torch's `@record`, "" if it is empty.
+
+    raw: the file's bytes. Text that is not such JSON is returned as it is.
+    """
+    try:
+        content = json.loads(raw)
+    except ValueError:
+        return _short(raw.decode(errors="replace"))
+    message: Any = content.get("message", content) if isinstance(content, dict) else content
+    if not isinstance(message, dict):
+        return _short(str(message))
+    extra = message.get("extraInfo")
+    stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    return _short("\n".join(part for part in (str(message.get("message", "")), _tail(stack)) if part))
+
+
+def _tail(stack: str) -> str:
+    """Return the innermost frames of a call stack, without its last line, which the message repeats."""
+    frames = [line for line in stack.rstrip().splitlines() if line.startswith("  ")]
+    return "\n".join(frames[1 - MOST_ERROR_LINES :])
+
+
+def _short(text: str) -> str:
+    lines = text.strip().splitlines()
+    return "\n".join(lines[:MOST_ERROR_LINES])[:MOST_ERROR_CHARS]
+
+
+# Read when an interpreter starts or a library is imported: a parent that imports ahead has read it already.
+_READ_AT_IMPORT = frozenset(["LANG", "GLIBC_TUNABLES", "NUMEXPR_MAX_THREADS", "NUMEXPR_NUM_THREADS", "CC", "CXX"])
+
+_PREFIXES_READ_AT_IMPORT = (
+    *("PYTHON", "LD_", "LC_", "MALLOC_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_"),
+    *("CUDA_", "HIP_", "ROCR_", "GPU_", "ZE_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
+)
+
+_READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # read by a constructor, or not by the process at all
+
+
+@dataclass(frozen=True, slots=True)
+class JobVariables:
+    """Values that are the same for every process of a job in every round."""
+
+    run: str
+    role: str = "default"
+    max_restarts: int = 0
+    virtual_local_rank: bool = False
+    most_workers: int = 1  # in its largest world
+
+
+def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
+    """Return the variables that all processes of an agent share. own: the agent's environment. processes: how many it
+    starts.
+
+    Several processes get one thread each unless the user set a number, since they would compete for the cores.
+    """
+    env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **own}
+    if processes > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")
+    return env
+
+
+def of_process(
+    shared: Mapping[str, str],
+    job: JobVariables,
+    formed: Formed,
+    processes: int,
+    local_rank: int,
+    *,
+    error_file: str = "",
+) -> dict[str, str]:
+    """Build the whole environment of one process. shared: from `common`. processes: how many this agent has.
+
+    The restart count is the job's, the same on every agent. Raises BadElasticSpec if `virtual_local_rank` has no device
+    for it.
+    """
+    rank, size = str(formed.first_rank + local_rank), str(formed.ranks)
+    env = {
+        **shared,
+        **_for_dlrover(shared, job, formed),
+        "RANK": rank,
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": rank,
+        "GROUP_RANK": str(formed.group_rank),
+        "ROLE_NAME": job.role,
+        "LOCAL_WORLD_SIZE": str(processes),
+        "WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": str(formed.group_size),
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": formed.master_address,
+        "MASTER_PORT": str(formed.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(formed.budget.total),
+        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts),
+        "TORCHELASTIC_RUN_ID": job.run,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        ROUND: str(formed.round),
+        RESTORE: str(-1 if formed.saved_by else formed.restore_step),
+        PARTS: f"{formed.restore_step} of {formed.saved_by} in {formed.saved_round}" if formed.saved_by else "",
+    }
+    return env | (_one_device(shared, local_rank) if job.virtual_local_rank else {})
+
+
+def _for_dlrover(shared: Mapping[str, str], job: JobVariables, formed: Formed) -> dict[str, str]:
+    """Return the variables that DLRover's scripts read, unless the pod sets them.
+
+    DLRover's ElasticTrainer divides WORKER_NUM by the world size and fails below 1. So a number smaller than the world
+    is replaced. Source: docs/facts/dlrover.md 8
+    """
+    rank, given = str(formed.group_rank), shared.get(WORKER_NUM, "")
+    words = {"NODE_RANK": rank, "WORKER_RANK": rank, "NODE_NUM": str(formed.group_size)}
+    enough = re.fullmatch(r"[0-9]{1,9}", given) is not None and int(given) >= formed.group_size
+    number = given if enough else str(max(job.most_workers, formed.group_size))
+    return {name: shared.get(name) or value for name, value in words.items()} | {WORKER_NUM: number}
+
+
+def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """Return variables that show the process only one device, as device 0. Raises BadElasticSpec."""
+    name = "HIP_VISIBLE_DEVICES" if shared.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    if (visible := shared.get(name)) is None:
+        return {"LOCAL_RANK": "0", name: str(local_rank)}
+    devices = visible.split(",")
+    if local_rank >= len(devices):
+        raise BadElasticSpec(f"process {local_rank} has no device: {name} is {visible!r}")
+    return {"LOCAL_RANK": "0", name: devices[local_rank].strip()}
+
+
+def read_at_import(name: str) -> bool:
+    """True if this variable is read once, when an interpreter starts or a library is imported."""
+    if name.startswith(_READ_LATER):
+        return False
+    return name in _READ_AT_IMPORT or name.startswith(_PREFIXES_READ_AT_IMPORT)
+
+
+def why_spawn(order: SpawnSpec, parent: Mapping[str, str], python: str) -> str:
+    """Return the reason why a process cannot be forked from the pre-imported parent, "" if it can.
+
+    parent: the parent's environment. python: its interpreter.
+    """
+    if order.how in (CommandKind.BARE, CommandKind.RUN_PATH):
+        return f"--{order.how.value}"
+    if order.python and order.python != python:
+        return f"another interpreter: {order.python}"
+    if order.cpus and "OMP_NUM_THREADS" not in order.env:
+        return "bound to CPUs without OMP_NUM_THREADS: libraries count their threads at import"
+    names = sorted(name for name in parent.keys() | order.env.keys() if parent.get(name) != order.env.get(name))
+    if differing := [name for name in names if read_at_import(name)]:
+        return f"read at import and different: {', '.join(differing)}"
+    return ""
+
+
+# From what this member sees in storage to what all members read.
+AgreeStored: TypeAlias = Callable[[StoredStepReport], Awaitable[StoredStepReport]]
+
+
+class WorkerBackend(Protocol):
+    """Starts and stops the processes of this member: worker_group.py, or torch's own agent."""
+
+    async def warm(self) -> None:
+        """Import modules ahead, so that the first processes start quickly."""
+
+    def importing_s(self) -> float:
+        """Return the longest time in seconds until processes can be started, while imports run; 0 if they can
+        be now.
+        """
+
+    async def start(self, formed: Formed, named: AgreeStored) -> None:
+        """Start all processes of a round. named: awaited for the stored step to read, if storage may be read."""
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait for the first failure, or for all processes to succeed."""
+
+    async def stop(self, grace_s: float | None = None) -> tuple[Exited, ...]:
+        """Stop all training processes; kill those that remain after `grace_s` seconds. None: the default time."""
+
+    def steps(self) -> tuple[int, int]:
+        """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Make all processes stop after this step. Return the farthest step that one may have begun."""
+
+    def hanging(self) -> Mapping[int, str]:
+        """Return the reasons of processes that hang now, by local rank."""
+
+    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
+        """Take the stack traces of all running processes, by local rank."""
+
+    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
+        """List what all processes of this member hold in memory. Call it while none of them runs.
+
+        if_stopped: return nothing unless they were told to stop for another world.
+        """
+
+    async def hand_over(self, order: Handover) -> None:
+        """Adopt the shards that the order names, or store what other members will keep. No process runs."""
+
+    async def persist(self, step: int) -> None:
+        """Store this step at the end of the job: the newest that all members hold, -1 for none."""
+
+    async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
+        """End everything. done: the whole job is over, so nobody will restore what is held.
+
+        by_s: the deadline on the event loop's clock; None for no deadline.
+        """
