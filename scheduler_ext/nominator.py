@@ -15,7 +15,7 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,27 +147,35 @@ async def serve(settings: NominatorSettings) -> None:
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
-
-        def leads() -> bool:
-            return elector.is_leading
-
-        works = [NominationWriter(watches, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
-        telling = [events.run, notices.run] if settings.gates or settings.repair else []
-        if settings.gates:
-            evictor = (
-                Evictor(watches, client, clock, metrics.registry, notices.notify, leads) if settings.preempt else None
-            )
-            gates = GateWriter(watches, client, choices, clock, metrics.registry, notices.notify, leads, evictor)
-            works.append(gates.run)
-        if settings.repair:
-            works.append(Repairer(watches, client, clock, metrics.registry, notices.notify, leads).run)
-        if settings.annotate_switch_path:
-            works.append(SwitchPathWriter(watches, client, clock, metrics.registry, leads).run)
-        leading = lead(elector, watches.wait_for_sync, lambda: run_together(*works))
-        work = [watches.run(), extender.run(), leading, *(tell() for tell in telling)]
+        writers = _writers(settings, watches, client, clock, metrics, notices, lambda: elector.is_leading)
+        leading = lead(elector, watches.wait_for_sync, lambda: run_together(*writers))
+        reporting = [events.run(), notices.run()] if settings.gates or settings.repair else []
+        work = [watches.run(), extender.run(), leading, *reporting]
         await _answer(settings, extender, metrics, clock, work)
+
+
+def _writers(
+    settings: NominatorSettings,
+    watches: Watches,
+    client: Client,
+    clock: Clock,
+    metrics: Metrics,
+    notices: DecisionEvents,
+    leads: Callable[[], bool],
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Return what runs while this process leads. leads: True while the Lease is ours."""
+    choices, registry = settings.choices(), metrics.registry
+    writers = [NominationWriter(watches, client, choices, clock, registry, leads).run]
+    if settings.gates:
+        evictor = Evictor(watches, client, clock, registry, notices.notify, leads) if settings.preempt else None
+        writers.append(GateWriter(watches, client, choices, clock, registry, notices.notify, leads, evictor).run)
+    if settings.repair:
+        writers.append(Repairer(watches, client, clock, registry, notices.notify, leads).run)
+    if settings.annotate_switch_path:
+        writers.append(SwitchPathWriter(watches, client, clock, registry, leads).run)
+    return writers
 
 
 async def _answer(

@@ -35,25 +35,31 @@ def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
 
 def _overruled(gang: Gang) -> Iterator[str]:
     """Yield a sentence for each wish that gives way to a hard term of another source, with both sources."""
-    firm = next((wish.requires for wish in gang.wishes if wish.requires), "")
-    layered = next((wish for wish in gang.wishes if wish.layers), NOTHING)
+    yield from _overruled_preferences(gang)
     grouped = next((wish for wish in gang.wishes if wish.groups), NOTHING)
     together = next((wish for wish in gang.wishes if wish.together), NOTHING)
-    for wish in gang.preferences:
-        if wish.only_prefers and firm and not wish.levels:
-            yield f"{wish.source} is not kept beside {firm}, which requires a level"
-        elif wish.mode is Mode.FILL and gang.has_any_level:
-            level_of = firm or layered.source or grouped.source
-            yield f"{wish.source} is not kept beside {level_of}, which names a level"
-        if wish.mesh and layered.layers:
-            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered.source}"
+    own = gang.sizing.wish if gang.sizing is not None else NOTHING
     for wish in gang.wishes:
-        if wish.layers and gang.sizing is not None and gang.sizing.wish.layers not in ((), wish.layers):
-            yield f"{wish.source} is not kept beside the runs of ranks of {gang.sizing.wish.source}"
+        if wish.layers and own.layers not in ((), wish.layers):
+            yield f"{wish.source} is not kept beside the runs of ranks of {own.source}"
         if wish.groups and wish.groups != grouped.groups:
             yield f"the groups of {wish.source} are not kept beside those of {grouped.source}"
         if wish.together and wish.together != together.together:
             yield f"{wish.source}: the set {wish.together[:80]} is not kept beside that of {together.source}"
+
+
+def _overruled_preferences(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each preference that gives way to a hard term."""
+    firm = next((wish.requires for wish in gang.wishes if wish.requires), "")
+    layered = next((wish.source for wish in gang.wishes if wish.layers), "")
+    grouped = next((wish.source for wish in gang.wishes if wish.groups), "")
+    for wish in gang.preferences:
+        if wish.only_prefers and firm and not wish.levels:
+            yield f"{wish.source} is not kept beside {firm}, which requires a level"
+        elif wish.mode is Mode.FILL and gang.has_any_level:
+            yield f"{wish.source} is not kept beside {firm or layered or grouped}, which names a level"
+        if wish.mesh and layered:
+            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered}"
 
 
 def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:

@@ -72,33 +72,32 @@ def observe_gated_gang(
     not show it yet. schedulers: the names of the schedulers whose pods are nominated.
     """
     living = sorted(gang.living(), key=rank_order)
-    gated_members = [m for m in living if m.uid in gated_pods]
-    ungated_members = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
-    startable_pods = len(ungated_members) + sum(1 for m in gated_members if not gated_pods[m.uid].other_gates)
-    has_started = any(
-        m.node or m.nominated_by_us or m.uid in lifted_uids for m in ungated_members if is_planned(m, gang)
-    )
+    gated = [m for m in living if m.uid in gated_pods]
+    ungated = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
+    startable_pods = len(ungated) + sum(1 for m in gated if not gated_pods[m.uid].other_gates)
+    has_started = any(_has_left(m, lifted_uids) and is_planned(m, gang) for m in ungated)
     unknown_size = _unknown_size(gang)
-    hosts: dict[str, str] = {}
-    shortfall = None
-    if unknown_size is None and (has_started or startable_pods >= gang.min_pods):
-        hosts, shortfall = _planned_nodes(plans, gang, now_s)
+    may_plan = unknown_size is None and (has_started or startable_pods >= gang.min_pods)
+    hosts, shortfall = _planned_nodes(plans, gang, now_s) if may_plan else ({}, None)
     return GatedGang(
-        gated_pods=tuple(gated_pods[m.uid] for m in gated_members),
+        gated_pods=tuple(gated_pods[m.uid] for m in gated),
         min_pods=gang.min_pods,
         startable_pods=startable_pods,
-        ungated_pods=len(ungated_members),
+        ungated_pods=len(ungated),
         has_started=has_started,
         requires_level=gang.requires_level,
         hosts=hosts,
         planned_uids=frozenset(m.uid for m in planned_members(gang)),
-        nominable_uids=frozenset(
-            m.uid for m in gated_members if not m.nomination_obstacle and m.scheduler in schedulers
-        ),
-        nominated_by_us=frozenset(m.uid for m in gated_members if _is_ours(plans, m, gated_pods[m.uid])),
+        nominable_uids=frozenset(m.uid for m in gated if not m.nomination_obstacle and m.scheduler in schedulers),
+        nominated_by_us=frozenset(m.uid for m in gated if _is_ours(plans, m, gated_pods[m.uid])),
         unknown_size=unknown_size,
         shortfall=shortfall,
     )
+
+
+def _has_left(member: Member, lifted_uids: Collection[str]) -> bool:
+    """True if a member without a gate is bound, or was sent to its node by us."""
+    return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 
 
 def _unknown_size(gang: Gang) -> Refusal | None:

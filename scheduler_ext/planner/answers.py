@@ -44,14 +44,8 @@ def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rul
     if gang is None or not is_planned(member, gang):
         return NO_OPINION
     view.settle(now_s)
-    is_single = gang.key.dialect == Dialect.ALONE.value
-    if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
-        return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
-    if not view.fabric.mapped_count:
-        required = "a topology tier is required and the map names no host"
-        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
-    if is_single:
-        return _seat_alone(plans, gang, member, names, now_s)
+    if (answer := _answer_without_plan(plans, gang, member, names, rules, now_s)) is not None:
+        return answer
     plan = plans.plan_of(gang.key, now_s)
     node = view.node_of(member) or _planned_node(plans, plan, member)
     if len(names) == 1 and names[0] == member.nominated:
@@ -60,19 +54,47 @@ def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rul
         view.forget_assumed(member)
         plan = plans.plan_of(gang.key, now_s)
         node = _planned_node(plans, plan, member)
-    if gang.requires_level and _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
-        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names), retry=True)
     if gang.requires_level:
-        plan = plans.plan_of(gang.key, now_s)
-        node = view.node_of(member) or _planned_node(plans, plan, member)
+        return _answer_in_level(plans, gang, member, names, plan, now_s)
     if node in names:
         return _keep(node)
     if not node:
-        refusal = (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
-        return _no_room(plans, gang, member, names, refusal)
-    if gang.requires_level:
-        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names))
+        return _no_room(plans, gang, member, names, _refusal_of(plan))
     return _seat_among(plans, gang, member, names, plan)
+
+
+def _answer_without_plan(
+    plans: Plans, gang: Gang, member: Member, names: Sequence[str], rules: Rules, now_s: float
+) -> Answer | None:
+    """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides."""
+    is_single = gang.key.dialect == Dialect.ALONE.value
+    if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
+        return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
+    if not plans.view.fabric.mapped_count:
+        required = "a topology tier is required and the map names no host"
+        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
+    return _seat_alone(plans, gang, member, names, now_s) if is_single else None
+
+
+def _answer_in_level(
+    plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+) -> Answer:
+    """Answer for a member of a gang that must stay within a level: no other node replaces the planned one."""
+    if _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
+        node = plans.view.node_of(member) or _planned_node(plans, plan, member)
+        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names), retry=True)
+    plan = plans.plan_of(gang.key, now_s)
+    node = plans.view.node_of(member) or _planned_node(plans, plan, member)
+    if node in names:
+        return _keep(node)
+    if not node:
+        return _no_room(plans, gang, member, names, _refusal_of(plan))
+    return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names))
+
+
+def _refusal_of(plan: GangPlan | None) -> Refusal:
+    """Return why a member has no place in a plan."""
+    return (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
 
 
 def scores_of(

@@ -139,18 +139,21 @@ def _decide_nomination(
     since_s: Mapping[str, float],
     now_s: float,
 ) -> Nomination | None:
+    """Return the change of one pod's nomination; None for no change. node: the planned node, "" for none."""
     if member.nominated and not member.nominated_by_us:
         return None
     since = since_s.get(member.uid)
+    reason = None
     if member.nomination_obstacle or member.gated or not is_planned(member, gang):
-        return _nomination(member, "", NominationReason.NOT_OURS_TO_PLACE) if member.nominated_by_us else None
-    if not node:
-        return _nomination(member, "", NominationReason.REFUSED) if member.nominated_by_us else None
-    if since is not None and now_s - since > choices.expire_s:
-        return _nomination(member, "", NominationReason.EXPIRED) if member.nominated_by_us else None
-    if since is not None and not member.nominated_by_us:
-        return None  # expired before: left to the scheduler for a while
-    if member.nominated == node:
+        reason = NominationReason.NOT_OURS_TO_PLACE
+    elif not node:
+        reason = NominationReason.REFUSED
+    elif since is not None and now_s - since > choices.expire_s:
+        reason = NominationReason.EXPIRED
+    if reason is not None:
+        return _nomination(member, "", reason) if member.nominated_by_us else None
+    is_left_to_scheduler = since is not None and not member.nominated_by_us  # its last nomination expired
+    if is_left_to_scheduler or member.nominated == node:
         return None
     return _nomination(member, node, NominationReason.REPLANNED if member.nominated else NominationReason.PLANNED)
 

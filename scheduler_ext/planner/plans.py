@@ -350,44 +350,28 @@ class Plans:
     def _place_gang(self, gang: Gang, position: GangPosition, seated: dict[str, int], work: Work) -> GangPlan:
         """Place a gang in the room that the gangs ahead of it leave.
 
-        An ask that failed for a gang ahead fails for this one, too.
+        A request that failed for a gang ahead fails for this gang, too.
 
         seated: uid -> host of members that keep their seats if possible.
         """
         request = self.request_of(gang)
         request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
-        is_special = (
-            request.placed_members
-            or request.nominated_hosts
-            or request.rejected_rows
-            or request.excluded_rows is not None
-        )
-        signature = None if is_special else request_signature(request)
-        if (
-            signature is not None
-            and (failed := self._known_failures.get(signature)) is not None
-            and failed[0] <= position.first_order
-        ):
+        is_placed = request.placed_members or request.nominated_hosts
+        has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
+        signature = None if has_own_room else request_signature(request)
+        if (failed := self._known_failures.get(signature)) is not None and failed[0] <= position.first_order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
-        plan = place(
-            self.view.fabric,
-            request,
-            self._plans.room_beside_plans(self._plans.pods_behind(position.first_order, with_growth_seats=False)),
-            work,
-        )
-        if any(stored.position.first_order < position.first_order for stored in self._plans.plans_with_growth_seats()):
-            # Seats for members that may never come are kept where that costs this gang nothing.
-            beside_growth = place(
-                self.view.fabric,
-                request,
-                self._plans.room_beside_plans(self._plans.pods_behind(position.first_order)),
-                work,
-            )
-            plan = min(plan, beside_growth, key=partial(plan_sort_key, self.view.fabric))
+        fabric, plans, order = self.view.fabric, self._plans, position.first_order
+        room_of = plans.room_beside_plans(plans.pods_behind(order, with_growth_seats=False))
+        plan = place(fabric, request, room_of, work)
+        if any(stored.position.first_order < order for stored in plans.plans_with_growth_seats()):
+            # Growth seats of gangs ahead are kept if that costs this gang nothing.
+            beside_growth = place(fabric, request, plans.room_beside_plans(plans.pods_behind(order)), work)
+            plan = min(plan, beside_growth, key=partial(plan_sort_key, fabric))
         if signature is not None and plan.refusal is not None and not plan.hosts:
-            self._known_failures[signature] = (position.first_order, plan.refusal)
-        return replace_lost_seats(self.view.fabric, self._plans, request, plan, position, work)
+            self._known_failures[signature] = (order, plan.refusal)
+        return replace_lost_seats(fabric, plans, request, plan, position, work)
 
     # What is kept.
 
@@ -489,33 +473,29 @@ def replace_lost_seats(
     position: GangPosition,
     work: Work,
 ) -> GangPlan:
-    """Take back seats above the min where others go first, and seat those members elsewhere.
+    """Take back seats above the min that other gangs need for their min, and seat those members elsewhere.
 
-    The plan was made for the whole gang, as if every seat had the rank of the gang's min. work: the steps spent on
-    that.
+    The plan was made as if every seat had the place of the gang's min in the order. work: counts the steps.
     """
     lost = _lost_seats(standing_plans, request, plan, position)
     if not lost:
         return plan
     remaining = drop_seats(plan, lost)
-    homeless = tuple(member for member in request.waiting if member.uid in lost)
-    if not homeless:
+    waiting = tuple(member for member in request.waiting if member.uid in lost)
+    if not waiting:
         return remaining
-    placed_members = (
-        *request.placed_members,
-        *((m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts),
-    )
+    seated = [(m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts]
     lost_request = replace(
-        request, waiting=homeless, placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
+        request,
+        waiting=waiting,
+        placed_members=(*request.placed_members, *seated),
+        nominated_hosts={},
+        missing_pods=0,
+        growth_pods=0,
     )
-    second_plan = place(
-        fabric,
-        lost_request,
-        standing_plans.room_beside_plans(
-            standing_plans.pods_behind(position.last_order), extra_pods=remaining.reserved_pods()
-        ),
-        work,
-    )
+    behind = standing_plans.pods_behind(position.last_order)
+    room_of = standing_plans.room_beside_plans(behind, extra_pods=remaining.reserved_pods())
+    second_plan = place(fabric, lost_request, room_of, work)
     return replace(
         remaining,
         hosts={**remaining.hosts, **second_plan.hosts},

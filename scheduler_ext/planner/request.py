@@ -131,19 +131,24 @@ def counts_for_tier(member: Member, gang: Gang) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PodBatch:
-    """The waiting members of one shape, of one part of the gang where it has parts."""
+    """The waiting members of one shape, and of one group where the gang has groups."""
 
     shape: PodShape
     members: tuple[Member, ...]
-    missing_pods: int  # members still to be created; counted with the heaviest shape
+    missing_pods: int  # members that do not exist yet; counted with the heaviest shape
     gang_group: GangGroup | None = None
-    ranks_a_pod: int = 1  # its accelerators
-    span: tuple[int, int] | None = None  # the host ids [first, end) that are its own
+    ranks_a_pod: int = 1  # the accelerators of one pod, at least 1
+    span: tuple[int, int] | None = None  # the host ids [first, end) of its switch; None for any
 
     @property
     def pods(self) -> int:
-        """How many pods are to be placed."""
+        """The number of pods that are to be placed."""
         return len(self.members) + self.missing_pods
+
+    @property
+    def is_whole(self) -> bool:
+        """True if its group is placed whole or not at all."""
+        return self.gang_group is not None and self.gang_group.all_or_nothing
 
 
 def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, int]:
