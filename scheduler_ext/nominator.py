@@ -56,7 +56,7 @@ from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 log = logging.getLogger("turnout.nominator")
 
 PODS = "/api/v1/pods"
-CLEAR_S = 60.0  # within which everything is listed for a person who takes nominations back
+CLEAR_S = 60.0  # the first lists must be complete within this time when a person takes nominations back
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class NominatorSettings:
     configmap: str = "turnout-system/node-topology-config"
     metrics_bind: str = "127.0.0.1:9091"
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
-    lease_seconds: int = 15  # how long after its holder's last word another may take the Lease
+    lease_seconds: int = 15  # seconds after the last renewal until another process may take the Lease
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0
     gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
     preempt: bool = False  # pods of a lower priority are evicted for a gang behind our gate that finds no room
-    repair: bool = False  # gangs below their min without room are moved or given up, where their owners wish it
+    repair: bool = False  # gangs below their min without room are moved or given up if their owners ask for it
     annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
     hold_incomplete_gangs: bool = False
     confirm_large_changes: bool = False
@@ -81,7 +81,7 @@ class NominatorSettings:
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     strict_queue: tuple[str, ...] = ()
     read_queues: bool = False
-    webhook_bind: str = ""  # host:port at which an API server asks which pods get our gate; "" where none does
+    webhook_bind: str = ""  # host:port of the webhook for API servers, which adds our gate to pods; "" for no webhook
     tls_cert: Path | None = None
     tls_key: Path | None = None
     client_ca: Path | None = None
@@ -120,14 +120,14 @@ class NominatorSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    """Run until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails."""
     settings = parse_settings(parser(), NominatorSettings, argv)
     logs.setup(settings.log_level)
     return run_program("turnout-nominator", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: NominatorSettings) -> None:
-    """Watch always and write while leading, until the process is told to end."""
+    """Watch always and write while leading, until the process receives a signal to end."""
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
@@ -201,8 +201,8 @@ async def _answer(
 async def clear(client: Client) -> int:
     """Take back every nomination of ours in the cluster, and return how many there were.
 
-    It does so even when another process leads. Raises CallError where the pods cannot be listed at once, Unreachable
-    where not everything is listed within CLEAR_S: a person waits, and informers would try for ever.
+    It does so even when another process leads. Raises CallError if the pods cannot be listed at once, and Unreachable
+    if the lists are not complete within CLEAR_S: a person waits for the result, and watches would retry for ever.
     """
     clock, metrics = RealClock(), Metrics()
     async for _ in client.pages(PODS, limit=1):
@@ -285,7 +285,7 @@ def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> N
 
 
 def _log_notice(notice: Notice) -> None:
-    """Write a notice to the debug log only. The extender writes the Events; here they would come twice."""
+    """Write a notice to the debug log only. The extender writes the Events; the nominator would repeat them."""
     log.debug("told", extra={"reason": notice.reason.value, "detail": notice.detail})
 
 

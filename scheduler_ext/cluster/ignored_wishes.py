@@ -1,4 +1,4 @@
-"""Name in sentences the parts of a gang's wishes that are read and not kept, for its owner."""
+"""Name in sentences, for the owner of a gang, the terms of its wishes that are read and not kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHY = {
 
 
 def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
-    """Yield a sentence for each part of a member's wish that is not kept."""
+    """Yield a sentence for each term of a member's wish that is not kept."""
     gang = view.gangs.get(member.membership.key)
     wish = member.membership.wish
     if wish.source and member.no_opinion_reason in _WHY:
@@ -65,7 +65,7 @@ def _overruled_preferences(gang: Gang) -> Iterator[str]:
 def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
     """Yield a sentence if a member without an accelerator runs outside the domain that the gang must not leave.
 
-    A scheduler that asks about pods with accelerators alone binds such members as it likes.
+    A scheduler that asks only about pods with accelerators binds such members on any node.
     """
     tier = gang.tier
     if tier is None or not gang.has_accelerators or not view.fabric.tiers:

@@ -159,7 +159,7 @@ def preemptible_nodes(plans: Plans, member: Member, names: Iterable[str], now_s:
 
 
 def partial_gangs(plans: Plans) -> list[Gang]:
-    """Return gangs of which some members, but fewer than must start together, hold a host while others wait."""
+    """Return gangs of which some members hold a host, but fewer than must start together, while others wait."""
     found = []
     for gang in plans.view.waiting_gangs():
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
@@ -169,10 +169,10 @@ def partial_gangs(plans: Plans) -> list[Gang]:
 
 
 def unenforced_pods(plans: Plans, rules: Rules) -> int:
-    """Count the bound pods that break a rule by now.
+    """Count the bound pods that now break a rule.
 
-    A required gang may have come to span more than its tier, or a held gang may have lost members. Nothing enforces
-    either rule while the extender is down, or when members leave later.
+    A gang with a required level may span more than its tier, or a gang that is refused while incomplete may have lost
+    members. Nothing enforces either rule while the extender is down, or when members leave later.
     """
     view, count = plans.view, 0
     for gang in view.gangs.values():
@@ -188,11 +188,11 @@ def unenforced_pods(plans: Plans, rules: Rules) -> int:
 
 
 def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
-    """Send a pod without a gang where it fits tightest, so that large holes stay free.
+    """Send a pod without a gang to the node where it fits tightest, so that large holes stay free.
 
-    Where it fits nowhere, the choice is the scheduler's.
+    If it fits nowhere, the scheduler chooses.
     """
-    plans.plan_of(gang.key, now_s)  # of those ahead of it
+    plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
     if node in names:
         return _keep(node)
@@ -206,10 +206,10 @@ def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], 
 def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Answer:
     """Choose another node when the planned host is not among the candidates.
 
-    Another host of the plan comes first, then a new plan of the whole gang among the candidates. The last choice is the
-    host nearest to the rest of the gang. The planned host may be taken by a member that another replica answered for,
-    which is not seen yet. Then the gang stands on the plan's other hosts, and a new plan would look for room that the
-    gang has taken itself.
+    Another host of the plan comes first, then a new plan of the whole gang among the candidates, then the host nearest
+    to the rest of the gang. The planned host may be taken by a member that another replica placed and no watch has
+    shown yet. Then the gang stands on the plan's other hosts, and a new plan would search for room that the gang has
+    taken itself.
     """
     rows, hosts = _rows(plans, names), plan.hosts if plan else {}
     request = plans.request_of(gang, without=(member.uid,))
@@ -248,7 +248,7 @@ def _rows(plans: Plans, names: Iterable[str]) -> list[int]:
 
 
 def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
-    """Refuse where nothing that leaves a node would help."""
+    """Refuse a pod on all nodes where no preemption would help."""
     return Answer((), Refusal(word, detail), retry=retry)
 
 
@@ -260,10 +260,11 @@ def _missing_host_detail(node: str, names: Sequence[str]) -> str:
 def _awaits_missing_hosts(
     plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> bool:
-    """True while hosts of a plan are not offered, and may be refused or only taken by members that nobody saw yet.
+    """True while planned hosts are not offered, and it is unknown whether a filter rejects them or unseen members take
+    them.
 
-    Until a member holds a host, those of all members count: the gang can still go elsewhere whole. Once it is sure, the
-    gang is planned without the hosts that are left out, until they are offered again.
+    Until a member holds a host, the hosts of all members count, because the whole gang can still go elsewhere. Hosts
+    that count as rejected are excluded from the next plan of the gang, until they are offered again.
     """
     rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
     if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):
@@ -293,7 +294,7 @@ def _awaits_missing_hosts(
 
 
 def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Answer:
-    """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
+    """Refuse for lack of room. A preemption may help on nodes where the tier would allow the gang."""
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
     count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
     if count:
@@ -327,7 +328,7 @@ def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> N
     return able
 
 
-MAX_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
+MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 
 
 def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> Answer:
@@ -353,7 +354,7 @@ def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
 def answer_prioritize(
     plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float
 ) -> list[tuple[str, int]]:
-    """Return at most MOST_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
+    """Return at most MAX_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
 
@@ -362,7 +363,7 @@ def answer_preempt(
 ) -> Mapping[str, Victims]:
     """Keep only the nodes on which the whole gang could run once less important pods have left.
 
-    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, by which the time
-    that others ran is counted; without it all ran alike.
+    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, for the run time
+    of other pods; 0 counts the same run time for all.
     """
     return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}

@@ -42,7 +42,7 @@ def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]
 
 
 def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
-    """Return the lowest ranks that no member has: those of the members still to be created."""
+    """Return the lowest ranks that no member has, for members that do not exist yet."""
     had = set(ranks.values())
     found: list[int] = []
     at = 0
@@ -70,7 +70,7 @@ def seating_order(
     return [*first, *rest]
 
 
-MAX_ABSENT_RANKS = 1_024  # ranks without a member that are thought of
+MAX_ABSENT_RANKS = 1_024  # ranks without a member that are considered
 
 
 def hosts_beside_neighbours(
@@ -166,7 +166,7 @@ def _hosts_of_ranks(
 
 
 def mesh_pulls(gang: Gang, batch: PodBatch) -> Pulls | None:
-    """Return what the pods of a gang that is a mesh exchange; None for another gang."""
+    """Return the traffic between the pods of a gang that is a mesh; None for another gang."""
     if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_a_pod):
         return None
     return pulls_of(gang.mesh, batch.ranks_a_pod)

@@ -59,31 +59,33 @@ from turnout.topology.place import beyond, smallest_holes
 from turnout.topology.shares import balanced, in_multiples, topped_up
 from turnout.topology.slices import in_layers
 
-QUESTION_STEPS = 15_000  # for gangs ahead of the one that is asked about, and HOST_STEPS more for each host
+QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host
 HOST_STEPS = 4
-GANG_STEPS = 50_000  # for one gang, past which no further domain and no further shape of it is tried
-SHAPES_STEPS = 20_000  # past which no further domain is tried for more shapes than are always looked at
+GANG_STEPS = 50_000  # for one gang; then no further domain and no further shape is tried
+SHAPES_STEPS = 20_000  # for a gang of more than MAX_SHAPES_TOGETHER shapes; then no further domain is tried
 ALL_STEPS = 1 << 60
 
 
 @dataclass(slots=True)
 class Work:
-    """A number of steps to spend, each of about a microsecond. A begun part is finished, so it may be exceeded."""
+    """A number of steps to spend, each of about a microsecond. A part that has begun is finished, so the sum may exceed
+    it.
+    """
 
     max_steps: int = GANG_STEPS
     spent_steps: int = 0
 
     def limit(self, most: int) -> None:
-        """Allow no more steps than this in all."""
+        """Lower the limit to this number of steps in all."""
         self.max_steps = min(self.max_steps, most)
 
     def spend(self, steps: int) -> None:
-        """Count some steps that were taken."""
+        """Count some steps."""
         self.spent_steps += steps
 
     @property
     def steps_left(self) -> int:
-        """The number of steps that may still be taken; at 0 or less no further part begins."""
+        """The number of steps left. At 0 or less no further part begins."""
         return self.max_steps - self.spent_steps
 
 
@@ -101,8 +103,8 @@ def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: i
     return balanced(fabric, room, ask) if gang.balanced else in_multiples(fabric, room, ask)
 
 
-MAX_SHAPES_TOGETHER = 8  # so many are looked at whatever work that is
-_BATCH_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
+MAX_SHAPES_TOGETHER = 8  # shapes that are placed at any number of steps
+_BATCH_STEPS = 200  # for one batch; its hosts and pods count in addition
 
 
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
@@ -267,7 +269,7 @@ def _place_groups_in_one_domain(
 def _place_in_gang_level(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
-    """Place as many parts as one domain of the gang's own level holds, at least its min; else refuse the gang."""
+    """Place as many groups as one domain of the gang's own level holds, at least its min; else refuse the gang."""
     gang, placed_hosts = request.gang, [host for _, host in request.placed_members]
     min_pods = max(1, gang.min_pods - (len(gang.living()) - len(request.waiting)))
     rooms = {batch.shape: room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]}
@@ -306,11 +308,11 @@ def request_signature(request: GangRequest) -> object:
 
 @dataclass(slots=True)
 class _Progress:
-    """The members of a gang that have their places so far."""
+    """The members of a gang that have a place so far."""
 
-    anchors: list[int]  # the hosts of all its members
+    anchors: list[int]  # the hosts of all members with a place
     hosts_by_group: dict[GangGroup | None, list[int]]
-    roles: Counter[str]  # members that hold a host, have a place or are not judged
+    roles: Counter[str]  # roles of members that hold a host, have a place or are not planned
     used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
     hosts: dict[str, int] = field(default_factory=dict)
     open_seats: list[Seat] = field(default_factory=list)
@@ -397,7 +399,7 @@ def _seat_members(
     ranks: Mapping[str, int],
     progress: _Progress,
 ) -> None:
-    """Seat the members of a group on its places."""
+    """Seat the members of a batch on its slots."""
     progress.used_rooms.extend((host, batch.shape) for host in slots)
     seated, seats = seat_batch(fabric, request, batch, slots, ranks)
     progress.hosts.update(seated)
@@ -431,6 +433,7 @@ def _refuse_too_few_groups(
 
 
 def _refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
+    """Refuse a gang whose planning stopped because its pods have too many shapes."""
     return Refusal(Reason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}")
 
 
@@ -511,7 +514,7 @@ def _hosts_beside_neighbours(
     room: Rows,
     ranks: Mapping[str, int],
 ) -> list[int]:
-    """Return hosts for those of a shape's pods that find room under the leaf of their neighbours in the ring."""
+    """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring."""
     gang = request.gang
     if gang.fills_holes or gang.layers or batch.gang_group is not None:
         return []
