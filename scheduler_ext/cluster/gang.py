@@ -176,11 +176,13 @@ class Gang:
         A gang of gated pods that cannot start gets no room: its owner could hold the room for any time by a gate.
         """
         able = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
-        begun = any(m.node for m in able)
-        roles = Counter(m.membership.role for m in able)
-        if not begun and any(roles[role] < count for role, count in self.min_by_role):
-            return False
-        return (begun or len(able) >= self.min_pods) and any(m.is_waiting for m in able)
+        is_enough = any(m.node for m in able) or self._reaches_min(able)
+        return is_enough and any(m.is_waiting for m in able)
+
+    def _reaches_min(self, members: Sequence[Member]) -> bool:
+        """True if some members are as many as must start together, in total and of each role."""
+        roles = Counter(m.membership.role for m in members)
+        return len(members) >= self.min_pods and all(roles[role] >= count for role, count in self.min_by_role)
 
     def living(self) -> Sequence[Member]:
         """Return the members that run or may still run."""
@@ -367,11 +369,9 @@ class Gang:
         """Return a sentence for each term of the gang's wishes that is not kept."""
         found = [sentence for wish in self.wishes for sentence in wish.ignored]
         for wish in self.wishes:
-            inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
-            for level in (*wish.levels, *inner, wish.exclusive_level):
-                if level is not None and self.tier_of(level) is None:
-                    name = repr(str(level)[:80])
-                    found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+            for level in self._unknown_levels(wish):
+                name = repr(str(level)[:80])
+                found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
             if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
                 found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
             if wish.mesh and not self._matches_mesh(wish.mesh):
@@ -379,6 +379,12 @@ class Gang:
             if wish.exclusive_level is not None and not self.exclusive_set:
                 found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
         return list(dict.fromkeys(found))
+
+    def _unknown_levels(self, wish: Wish) -> list[Level]:
+        """Return the levels of a wish that the map and the node labels do not know."""
+        inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
+        levels = (*wish.levels, *inner, wish.exclusive_level)
+        return [level for level in levels if level is not None and self.tier_of(level) is None]
 
     def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
         """True unless it is known that the gang has another number of ranks than the mesh."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import Dialect
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
@@ -112,28 +114,19 @@ def scores_of(
     if not view.fabric.mapped_count:
         return []
     if gang.key.dialect == Dialect.ALONE.value:
-        seat = _seat_alone(plans, gang, member, names, now_s)
-        return [(seat.nodes[0], 10)] if seat.nodes else []
+        answer = _seat_alone(plans, gang, member, names, now_s)
+        return [(answer.nodes[0], 10)] if answer.nodes else []
     plan = plans.plan_of(gang.key, now_s)
-    node = view.node_of(member) or _planned_node(plans, plan, member)
-    planned = view.snapshot.row_of.get(node)
+    planned = view.snapshot.row_of.get(view.node_of(member) or _planned_node(plans, plan, member))
     gang_hosts = [host for m in planned_members(gang) if (host := view.host_of(m)) is not None]
     gang_hosts += plan.used_hosts if plan is not None else ()
-    planned_hosts = [planned] if planned is not None else []
-    scored = scores(
-        view.fabric, planned_hosts, gang_hosts, DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
-    )
+    rule = DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
+    scored = scores(view.fabric, [] if planned is None else [planned], gang_hosts, rule)
     requested = set(names)
     rows = np.flatnonzero(scored)
     rows = rows[np.argsort(-scored[rows], kind="stable")]
-    found: list[tuple[str, int]] = []
-    for row in rows.tolist():
-        name = view.fabric.hosts[row]
-        if name in requested:
-            found.append((name, int(scored[row])))
-            if len(found) == max_scores:
-                break
-    return found
+    best = ((view.fabric.hosts[row], int(scored[row])) for row in rows.tolist())
+    return list(islice(((name, score) for name, score in best if name in requested), max_scores))
 
 
 def preemptible_nodes(plans: Plans, member: Member, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
@@ -174,17 +167,22 @@ def unenforced_pods(plans: Plans, rules: Rules) -> int:
     A gang with a required level may span more than its tier, or a gang that is refused while incomplete may have lost
     members. Nothing enforces either rule while the extender is down, or when members leave later.
     """
-    view, count = plans.view, 0
-    for gang in view.gangs.values():
+    count = 0
+    for gang in plans.view.gangs.values():
         bound = [m for m in planned_members(gang) if m.node and not m.terminating and counts_for_tier(m, gang)]
         if not bound or gang.key.dialect == Dialect.ALONE.value:
             continue
-        hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
-        outside = view.levels.rows_outside(gang.levels)
-        wide = beyond(view.fabric, gang.tier, hosts) is not None or (outside is not None and outside[hosts].any())
-        if wide or (rules.hold_incomplete and len(gang.living()) < gang.min_pods):
+        is_incomplete = rules.hold_incomplete and len(gang.living()) < gang.min_pods
+        if is_incomplete or _leaves_level(plans.view, gang, bound):
             count += len(bound)
     return count
+
+
+def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[Member]) -> bool:
+    """True if bound members leave the level of their gang."""
+    hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
+    outside = view.levels.rows_outside(gang.levels)
+    return beyond(view.fabric, gang.tier, hosts) is not None or bool(outside is not None and outside[hosts].any())
 
 
 def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
@@ -260,26 +258,16 @@ def _missing_host_detail(node: str, names: Sequence[str]) -> str:
 def _awaits_missing_hosts(
     plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> bool:
-    """True while planned hosts are not offered, and it is unknown whether a filter rejects them or unseen members take
-    them.
+    """True while planned hosts are not offered and may be rejected by a filter or taken by unseen members.
 
-    Until a member holds a host, the hosts of all members count, because the whole gang can still go elsewhere. Hosts
-    that count as rejected are excluded from the next plan of the gang, until they are offered again.
+    Hosts that count as rejected are excluded from the next plan of the gang, until they are offered again.
     """
     rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
     if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):
         if plan is None or plan.refusal is not None:
             plans.replan(key)
         return False
-    if plan is None or not plan.hosts:
-        return False
-    own = plan.hosts.get(member.uid)
-    if plans.has_started(gang):
-        needed_hosts = set() if own is None else {own}
-    else:
-        needed_hosts = {host for host, other in plan.reserved_pods() if other == shape}
-    hosts, requested = plans.view.fabric.hosts, set(names)
-    absent = [host for host in needed_hosts if hosts[host] not in requested]
+    absent = [] if plan is None else _absent_hosts(plans, gang, member, names, plan)
     if not absent:
         return False
     missing = plans.view.snapshot.room(shape) > 0
@@ -291,6 +279,21 @@ def _awaits_missing_hosts(
         return True
     plans.replan(key)
     return False
+
+
+def _absent_hosts(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan) -> list[int]:
+    """Return the planned hosts that the scheduler does not offer.
+
+    Until a member holds a host, the hosts of all members count, because the whole gang can still go elsewhere.
+    """
+    if not plan.hosts:
+        return []
+    if plans.has_started(gang):
+        needed_hosts = {plan.hosts[member.uid]} if member.uid in plan.hosts else set()
+    else:
+        needed_hosts = {host for host, other in plan.reserved_pods() if other == member.shape}
+    hosts, requested = plans.view.fabric.hosts, set(names)
+    return [host for host in needed_hosts if hosts[host] not in requested]
 
 
 def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Answer:

@@ -134,17 +134,18 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
     """
     if not together:
         return ""
-    for gang in together:
-        if has_started(view, gang) or ((plan := plan_of(gang.key)) is not None and plan.hosts):
-            continue
-        return f"it starts together with {gang.key}, which cannot start"
-    shown = {str(gang.key) for gang in together}
-    if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in shown]:
+
+    def can_start(gang: Gang) -> bool:
+        plan = plan_of(gang.key)
+        return has_started(view, gang) or (plan is not None and bool(plan.hosts))
+
+    if (refused := next((gang for gang in together if not can_start(gang)), None)) is not None:
+        return f"it starts together with {refused.key}, which cannot start"
+    existing = {str(gang.key) for gang in together}
+    if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in existing]:
         return f"it starts together with {absent[0][:120]}, which is not there"
     announced = max(gang.together_size for gang in together)
-    if len(together) < announced:
-        return f"of {announced} gangs of this name {len(together)} are there"
-    return ""
+    return f"of {announced} gangs of this name {len(together)} are there" if len(together) < announced else ""
 
 
 def refuse_for_partner(key: GangKey, why: str) -> GangPlan:

@@ -25,6 +25,7 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass
 from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, is_planned
+from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import path_text
 
 PodOnRow = tuple[int, PodShape]
@@ -391,18 +392,21 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
         return None
     shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
-    fabric, need = view.fabric, max(1, gang.min_pods)
-    could, now = view.snapshot.capacity(shape), view.snapshot.room(shape)
-    could = np.where(fabric.mapped, could, 0)
+    fabric = view.fabric
+    could, now = np.where(fabric.mapped, view.snapshot.capacity(shape), 0), view.snapshot.room(shape)
     if (outside := view.levels.rows_outside(gang.levels)) is not None:
         could, now = np.where(outside, 0, could), np.where(outside, 0, now)
     widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     for tier in range(1, widest + 1):
-        fits = np.flatnonzero(np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= need)
-        if len(fits):
-            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)[fits]
-            switch = int(fits[free.argmax()])
-            path = fabric.names[tier][switch]
-            where = f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
-            return KeptDomain(gang.key, *fabric.span(tier, switch), where)
+        fits = np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= max(1, gang.min_pods)
+        if fits.any():
+            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)
+            switch = int(np.where(fits, free, -1).argmax())
+            return KeptDomain(gang.key, *fabric.span(tier, switch), _place_text(fabric, tier, switch))
     return None
+
+
+def _place_text(fabric: Fabric, tier: int, switch: int) -> str:
+    """Return where a switch is, for a sentence."""
+    path = fabric.names[tier][switch]
+    return f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"

@@ -500,10 +500,14 @@ def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, pr
     for other, hosts in progress.hosts_by_group.items():
         if other is None or other == group or not (group.exclusive or other.exclusive):
             continue
-        tiers = [each.tier for each in (group, other) if each.exclusive and each.tier is not None]
-        tier = min(max(tiers), fabric.tiers)
+        tier = min(_separating_tier(group, other), fabric.tiers)
         for switch in {int(fabric.switch_of[tier][host]) for host in hosts}:
             room[slice(*fabric.span(tier, switch))] = 0
+
+
+def _separating_tier(one: GangGroup, other: GangGroup) -> int:
+    """Return the tier of the domains that two groups do not share. At least one of them is exclusive."""
+    return max(each.tier for each in (one, other) if each.exclusive and each.tier is not None)
 
 
 def _hosts_beside_neighbours(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,8 +31,6 @@ from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
 from turnout.topology.model import Refusal
-
-log = logging.getLogger("turnout.extender")
 
 CLEAN_UP_S = 5.0  # between two clean-ups
 PLANNING_PAUSE_S = 0.02  # between two rounds of planning

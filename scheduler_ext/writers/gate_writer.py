@@ -23,6 +23,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
+from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
@@ -107,20 +108,12 @@ class GateWriter:
 
     def observe_pod(self, pod: Pod) -> None:
         """Note a pod of the watch, unless the response to a patch of ours has shown a newer state."""
-        uid, version = pod.metadata.uid, _version_number(pod.metadata.resource_version)
-        lift = self._lifts.get(uid)
-        known = self._gated_pods.get(uid)
-        if version < (lift[0] if lift else _version_number(known.version) if known else 0):
+        uid = pod.metadata.uid
+        if _version_number(pod.metadata.resource_version) < self._newest_version(uid):
             return
-        member = self._view.pods.get(uid)
-        gated = gated_pod(pod)
+        member, gated = self._view.pods.get(uid), gated_pod(pod)
         if member is None or gated is None:
-            self._gated_pods.pop(uid, None)
-            self._single_pods.pop(uid, None)
-            if lift is not None and (pod.spec.node_name or member is None):
-                self._note_binding(uid, lift[1], pod.spec.node_name)
-            if member is not None and (known is not None or lift is not None):
-                self._mark_dirty(member.membership.key)
+            self._note_ungated(pod)
             return
         self._gated_pods[uid] = gated
         if gated.nominated == self._view.unconfirmed_nominations.get(uid):
@@ -129,6 +122,23 @@ class GateWriter:
             self._single_pods[uid] = None
             self._wake.set()
         else:
+            self._mark_dirty(member.membership.key)
+
+    def _newest_version(self, uid: str) -> int:
+        """Return the resourceVersion of the newest known state of a pod; 0 for an unknown pod."""
+        if (lift := self._lifts.get(uid)) is not None:
+            return lift[0]
+        known = self._gated_pods.get(uid)
+        return _version_number(known.version) if known is not None else 0
+
+    def _note_ungated(self, pod: Pod) -> None:
+        """Note that a pod has no gate of ours any more, or is unknown to the view."""
+        uid = pod.metadata.uid
+        known, lift, member = self._gated_pods.pop(uid, None), self._lifts.get(uid), self._view.pods.get(uid)
+        self._single_pods.pop(uid, None)
+        if lift is not None and (pod.spec.node_name or member is None):
+            self._note_binding(uid, lift[1], pod.spec.node_name)
+        if member is not None and (known is not None or lift is not None):
             self._mark_dirty(member.membership.key)
 
     def drop(self, uid: str) -> None:
@@ -179,18 +189,13 @@ class GateWriter:
 
     async def _tick(self) -> None:
         """Mark every gated gang as due once a second, and at once when room was released."""
-        looked_s, room = 0.0, None
+        ticked_s, versions = 0.0, None
         while True:
-            now_s, snapshot = self._clock.monotonic(), self._view.snapshot
-            now = (snapshot.gain_version, self._view.layout_version)
-            if now != room or now_s - looked_s >= TICK_S:
-                looked_s, room = now_s, now
-                for key in [key for key in self._waiting if key not in self._view.gangs]:
-                    del self._waiting[key]
-                if self._evictor is not None:
-                    self._evictor.forget_deleted_gangs()
-                for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
-                    del self._failures[name]
+            now_s = self._clock.monotonic()
+            current = (self._view.snapshot.gain_version, self._view.layout_version)
+            if current != versions or now_s - ticked_s >= TICK_S:
+                ticked_s, versions = now_s, current
+                self._forget_old(now_s)
                 for uid in self._gated_pods:
                     key = self._view.pods[uid].membership.key
                     if key.dialect == Dialect.ALONE.value:
@@ -199,6 +204,15 @@ class GateWriter:
                         self._dirty[key] = None
                 self._wake.set()
             await self._clock.sleep(ROOM_INTERVAL_S)
+
+    def _forget_old(self, now_s: float) -> None:
+        """Forget deleted gangs and failures of long ago."""
+        for key in [key for key in self._waiting if key not in self._view.gangs]:
+            del self._waiting[key]
+        if self._evictor is not None:
+            self._evictor.forget_deleted_gangs()
+        for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
+            del self._failures[name]
 
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
         """Return the gangs that are due, in the order of their plans: priority, then creation."""
@@ -249,25 +263,27 @@ class GateWriter:
         return self._clock.monotonic() >= self._failures.get(key, (0, 0.0))[1]
 
     def _conflicts_with_nomination(self, key: GangKey, writes: Writes) -> bool:
-        """True if a gate is to be lifted while a gated pod of another gang is nominated for the node, but not planned
-        there.
+        """True if a node of a lift is nominated for a gated pod of another gang that is not planned there.
 
         The scheduler would reserve that node for the other pod. The nomination is cleared or moved when that gang is
         due.
         """
         nodes = {each.node for each in writes if isinstance(each, Lift) and each.node}
-        view, plans = self._view, self._plans
         for uid, pod in self._gated_pods.items() if nodes else ():
-            if pod.nominated not in nodes or (member := view.pods.get(uid)) is None or member.membership.key == key:
+            member = self._view.pods.get(uid)
+            if pod.nominated not in nodes or member is None or member.membership.key == key:
                 continue
-            plan = plans.current_plan(member.membership.key)
-            host = plan.hosts.get(uid) if plan is not None else None
-            planned = view.node_of(member) or (view.fabric.hosts[host] if host is not None else "")
-            if planned != pod.nominated:
+            if self._planned_node(member) != pod.nominated:
                 self._dirty[member.membership.key] = None
                 self._wake.set()
                 return True
         return False
+
+    def _planned_node(self, member: Member) -> str:
+        """Return the node of a member, or the node of its plan; "" for none."""
+        plan = self._plans.current_plan(member.membership.key)
+        host = plan.hosts.get(member.uid) if plan is not None else None
+        return self._view.node_of(member) or (self._view.fabric.hosts[host] if host is not None else "")
 
     def _report_wait(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Refusal | None) -> None:
         """Report to the owner of the first gated pod why the gang waits, once it has waited for a while."""
