@@ -46,6 +46,7 @@ class ClusterView:
         self.unconfirmed_nominations: dict[
             str, str
         ] = {}  # uid -> node: our nominations that the watch has not shown yet
+        self.unreadable_pods = 0  # pods that could not be read, in all
         self.lifts_gates = False  # True if this process lifts our placement gates: gated pods then wait for a plan
         self._gpu_resources = gpu_resources
         self._map: Fabric = EMPTY
@@ -66,6 +67,7 @@ class ClusterView:
         try:
             member = member_of(pod, self._gpu_resources)
         except (BadQuantity, TooComplex) as error:
+            self.unreadable_pods += 1
             self.drop_pod(pod.metadata.uid)
             return error
         if member is None:
