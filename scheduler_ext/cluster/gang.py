@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -87,13 +87,21 @@ def _summarize(members: Sequence[Member]) -> _MemberSummary:
     return _MemberSummary(
         living=[member for member in members if not member.terminating],
         wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),
-        min_pods=max((membership.min_members or 0 for membership in memberships), default=0),
-        total=max((membership.total or 0 for membership in memberships), default=0),
-        max_pods=max((membership.max_size or 0 for membership in memberships), default=0),
+        min_pods=_largest(membership.min_members for membership in memberships),
+        total=_largest(membership.total for membership in memberships),
+        max_pods=_largest(membership.max_size for membership in memberships),
         multiple=max((membership.wish.multiple for membership in memberships), default=1),
-        queue=next((membership.queue for membership in memberships if membership.queue), ""),
-        parent_set=next((membership.parent_set for membership in memberships if membership.parent_set), ""),
+        queue=_first_text(membership.queue for membership in memberships),
+        parent_set=_first_text(membership.parent_set for membership in memberships),
     )
+
+
+def _largest(numbers: Iterable[int | None]) -> int:
+    return max((number or 0 for number in numbers), default=0)
+
+
+def _first_text(texts: Iterable[str]) -> str:
+    return next((text for text in texts if text), "")
 
 
 def by_number(level: Level) -> int | None:
@@ -372,13 +380,17 @@ class Gang:
             for level in self._unknown_levels(wish):
                 name = repr(str(level)[:80])
                 found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
-            if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
-                found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
-            if wish.mesh and not self._matches_mesh(wish.mesh):
-                found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
-            if wish.exclusive_level is not None and not self.exclusive_set:
-                found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
+            found += self._ignored_parts(wish)
         return list(dict.fromkeys(found))
+
+    def _ignored_parts(self, wish: Wish) -> Iterator[str]:
+        """Yield a sentence for each part of a wish that contradicts another part or the gang's size."""
+        if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
+            yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
+        if wish.mesh and not self._matches_mesh(wish.mesh):
+            yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
+        if wish.exclusive_level is not None and not self.exclusive_set:
+            yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
 
     def _unknown_levels(self, wish: Wish) -> list[Level]:
         """Return the levels of a wish that the map and the node labels do not know."""

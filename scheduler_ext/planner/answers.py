@@ -58,11 +58,9 @@ def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rul
         node = _planned_node(plans, plan, member)
     if gang.requires_level:
         return _answer_in_level(plans, gang, member, names, plan, now_s)
-    if node in names:
-        return _keep(node)
-    if not node:
-        return _no_room(plans, gang, member, names, _refusal_of(plan))
-    return _seat_among(plans, gang, member, names, plan)
+    if node and node not in names:
+        return _seat_among(plans, gang, member, names, plan)
+    return _keep(node) if node else _no_room(plans, gang, member, names, _refusal_of(plan))
 
 
 def _answer_without_plan(

@@ -150,12 +150,12 @@ def _decide_nomination(
         reason = NominationReason.REFUSED
     elif since is not None and now_s - since > choices.expire_s:
         reason = NominationReason.EXPIRED
-    if reason is not None:
-        return _nomination(member, "", reason) if member.nominated_by_us else None
-    is_left_to_scheduler = since is not None and not member.nominated_by_us  # its last nomination expired
-    if is_left_to_scheduler or member.nominated == node:
-        return None
-    return _nomination(member, node, NominationReason.REPLANNED if member.nominated else NominationReason.PLANNED)
+    if member.nominated_by_us:
+        if reason is not None:
+            return _nomination(member, "", reason)
+        return _nomination(member, node, NominationReason.REPLANNED) if member.nominated != node else None
+    # A pod whose nomination expired is left to the scheduler for a while.
+    return _nomination(member, node, NominationReason.PLANNED) if reason is None and since is None else None
 
 
 def _nomination(member: Member, node: str, why: NominationReason) -> Nomination:

@@ -421,13 +421,15 @@ def _refuse_too_few_groups(
     request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
 ) -> Refusal | None:
     """Refuse a gang of which fewer groups find a place than its rules state, while no member runs."""
-    if request.placed_members or not any(rule.least for rule in request.gang.group_rules):
+    rules = request.gang.group_rules
+    if request.placed_members or not any(rule.least for rule in rules):
         return None
     shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
-    for at, rule in enumerate(request.gang.group_rules):
+    for at, rule in enumerate(rules):
         groups = [group for group in shapes if group is not None and group.rule == at]
         complete = sum(full_batches[group] == shapes[group] and pods[group] >= rule.pods for group in groups)
-        if complete < (rule.least if rule.pods else min(rule.least, len(groups))):
+        needed = rule.least if rule.pods else min(rule.least, len(groups))
+        if complete < needed:
             return Refusal(Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room")
     return None
 
@@ -451,29 +453,38 @@ def _place_batch(
     Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule allows
     less.
     """
-    gang = request.gang
     anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
     room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
     _exclude_for_group(fabric, request, batch, progress, room)
     nominated = take_nominated_hosts(request, batch, room)
-    pods = batch.pods - len(nominated)
-    if pods == 0:
-        return list(nominated.values())
-    if gang.multiple == 1:
-        added = _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
-    else:
-        running = [host for member, host in request.placed_members if member.shape == batch.shape]
-        added = topped_up([*running, *nominated.values()], gang.multiple, pods, room)
-    first = [*nominated.values(), *added]
-    pods -= len(added)
+    first = list(nominated.values())
+    if len(first) < batch.pods:
+        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks)
+    pods = batch.pods - len(first)
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
     ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
-    found = place_shape(fabric, room, ask, gang, batch.ranks_a_pod)
+    found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         return first if first and found.reason is Reason.NO_ROOM and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
+
+
+def _hosts_beside_members(
+    fabric: Fabric,
+    request: GangRequest,
+    batch: PodBatch,
+    nominated: Mapping[str, int],
+    room: Rows,
+    ranks: Mapping[str, int],
+) -> list[int]:
+    """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
+    if request.gang.multiple == 1:
+        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
+    running = [host for member, host in request.placed_members if member.shape == batch.shape]
+    pods = batch.pods - len(nominated)
+    return topped_up([*running, *nominated.values()], request.gang.multiple, pods, room)
 
 
 def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
