@@ -166,9 +166,9 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
     """
     if not answer.has_opinion:
         return _encode_filter_result(args, args.raw_nodes, b"null", b"null")
-    kept = answer.nodes or ()
-    requested = _requested_names(args, kept)
-    nodes = {name: "" for name in kept if name in requested}
+    named = answer.nodes or ()
+    requested = _requested_names(args, named)
+    nodes = {name: "" for name in named if name in requested}
     no_room, forbidden = (
         {name: why for name, why in texts.items() if name not in nodes} for texts in failures(answer, args.names)
     )
