@@ -17,11 +17,11 @@ import sys
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnout.kube.cli_flags import BadSetting, check_name, check_url, parse_address, parse_settings
+from turnout.kube.cli_flags import BadSetting, check_name, parse_address, parse_settings
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
@@ -35,10 +35,10 @@ from turnout.kube.client.run_until_signal import (
     run_until_signal,
 )
 from turnout.kube.errors import Unreachable
-from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
+from turnout.kube.labels import PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
-from turnout.scheduler_ext.model import BadCertificate, Notice, Rules
+from turnout.scheduler_ext.model import BadCertificate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.events import DecisionEvents
@@ -47,7 +47,7 @@ from turnout.scheduler_ext.server.http import HealthPages
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.ports import TlsFiles, WebhookPort
 from turnout.scheduler_ext.server.watches import Watches
-from turnout.scheduler_ext.settings import add_common
+from turnout.scheduler_ext.settings import SharedSettings, add_common
 from turnout.scheduler_ext.writers.eviction_writer import Evictor, Repairer
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
 from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
@@ -60,33 +60,19 @@ CLEAR_S = 60.0  # the first lists must be complete within this time when a perso
 
 
 @dataclass(frozen=True, slots=True)
-class NominatorSettings:
+class NominatorSettings(SharedSettings):
     """The settings of the nominator."""
 
-    kubeconfig: str | None = None
-    context: str | None = None
-    configmap: str = "turnout-system/node-topology-config"
     metrics_bind: str = "127.0.0.1:9091"
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
     lease_seconds: int = 15  # seconds after the last renewal until another process may take the Lease
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
-    expire_s: float = 60.0
-    gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
-    preempt: bool = False  # pods of a lower priority are evicted for a gang behind our gate that finds no room
-    repair: bool = False  # gangs below their min without room are moved or given up if their owners ask for it
-    annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
-    hold_incomplete_gangs: bool = False
-    confirm_large_changes: bool = False
-    asw_only: bool = False
-    gpu_resource: tuple[str, ...] = GPU_RESOURCES
-    strict_queue: tuple[str, ...] = ()
-    read_queues: bool = False
+    expire_s: float = 60.0  # seconds that a nomination may stay unused, at least 1
+    gates: bool = False  # lift our gate from the pods of a gang once they are nominated
+    preempt: bool = False  # evict pods of a lower priority for a gang behind our gate that finds no room
+    repair: bool = False  # move or give up gangs below their min without room if their owners ask for it
+    annotate_switch_path: bool = False  # write the path of the switches above bound pods of gangs as an annotation
     webhook_bind: str = ""  # host:port of the webhook for API servers, which adds our gate to pods; "" for no webhook
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    client_ca: Path | None = None
-    docs_base_url: str = ""  # of the docs site, "" where there is none
-    log_level: str = "info"
 
     def __post_init__(self) -> None:
         if self.webhook_bind:
@@ -97,20 +83,17 @@ class NominatorSettings:
             raise BadSetting("--client-ca needs --webhook-bind")
         if self.preempt and not self.gates:
             raise BadSetting("--preempt needs --gates: for other pods the scheduler preempts itself")
-        check_name(self.configmap, "--configmap")
-        check_url(self.docs_base_url, "--docs-base-url")
+        self.check()
         check_name(self.lease, "--lease")
         if not 4 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be 4 to 3600")
         if self.expire_s < 1:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
-        parse_address(self.metrics_bind, "--metrics-bind")
 
     def choices(self) -> NominationChoices:
         """Return the settings that decide on nominations."""
-        schedulers, queues = frozenset(self.scheduler_name), frozenset(self.strict_queue)
-        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, queues, schedulers)
-        return NominationChoices(rules, schedulers, self.expire_s)
+        schedulers = frozenset(self.scheduler_name)
+        return NominationChoices(replace(self.rules(), gated_schedulers=schedulers), schedulers, self.expire_s)
 
     def tls(self) -> TlsFiles | None:
         """Return the files of the webhook's certificate; None without a webhook."""
